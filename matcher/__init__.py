@@ -1,0 +1,1 @@
+"""Topic names, topic filters and the subscription trie. Pure: no I/O, no asyncio; imports nothing of Sluice."""

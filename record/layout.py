@@ -1,0 +1,62 @@
+"""The frame: what each byte of a record means, and the kinds and flags of records.
+
+All integers are little-endian. A frame is `HEADER_SIZE` bytes of header, then topic, publisher,
+properties and payload, back to back. Frames follow each other without padding.
+
+====== ==== ==================================================================================
+offset size field
+====== ==== ==================================================================================
+0      u32  CRC-32C of bytes [4, length) of this frame
+4      u32  length of the whole frame in bytes, header included
+8      u16  magic `MAGIC`
+10     u8   version of the layout, `VERSION`
+11     u8   kind, a `Kind`
+12     u32  epoch of the writer
+16     u64  position: byte offset of this frame in the log
+24     u64  store time, milliseconds since 1970-01-01 UTC
+32     u16  flags, `FLAG_*`
+34     u16  topic length
+36     u16  publisher length (client id in UTF-8)
+38     u16  packet id of the PUBLISH (QoS 2 from a durable session), else 0
+40     u32  properties length
+44     u32  reserved, 0
+48     …    topic, publisher, properties, payload
+====== ==== ==================================================================================
+
+An *unsealed* frame (as a front hands it to `Store.append`, or the SDK to `Produce`) has CRC, epoch,
+position and store time 0; the log's writer fills them in when it seals the batch.
+
+`properties` is an MQTT 5 property block without its length prefix (MQTT-2.2.2), holding only what
+travels with an application message: payload format, message expiry, content type, response topic,
+correlation data, user properties. Control records carry JSON in the payload, and their subject (client
+id or group) in the topic field.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+MAGIC: Final = 0x4C53  # b"SL" on disk
+VERSION: Final = 1
+HEADER_SIZE: Final = 48
+
+FLAG_QOS: Final = 0x0003  # the publisher's QoS, 0..2
+FLAG_RETAIN: Final = 0x0004  # RETAIN was set by the publisher: also the topic's retained value
+FLAG_TRACK_ID: Final = 0x0008  # QoS 2 from a durable session: the packet id is session state
+
+MAX_TOPIC: Final = 0xFFFF
+MAX_FRAME: Final = 0x2000_0000  # 512 MiB: beyond it a length is damage, not a record
+
+
+class Kind(IntEnum):
+    """What a record is."""
+
+    MESSAGE = 1
+    SESSION_OPENED = 2
+    SESSION_CLOSED = 3
+    SESSION_ENDED = 4
+    SUBSCRIBED = 5
+    UNSUBSCRIBED = 6
+    CURSORS_COMMITTED = 7
+    INBOUND_RELEASED = 8
+    OUTBOUND_CHANGED = 9
+    GROUP_OFFSETS_COMMITTED = 10

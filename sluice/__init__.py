@@ -1,0 +1,1 @@
+"""The command `sluice`: serve, demo, pub, sub. The roof of the house: may import everything, imported by nothing."""

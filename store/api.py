@@ -1,0 +1,205 @@
+"""The one interface to a store: `Store`. The in-process engine implements it; a remote client will too.
+
+Everything here is called on the node's event loop. `append` only gathers and returns at once; queries
+are coroutines because a remote store answers over a socket (the engine answers most of them without
+ever suspending). Commits reach listeners on the loop, in log order, after the fold has applied them.
+
+Source: design pages `docs/architecture.md` and `docs/format.md`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from store.errors import StoreError
+
+
+def topic_queue(topic: bytes) -> bytes:
+    """Name of the queue of one full MQTT topic."""
+    return b"t" + topic
+
+
+def filter_queue(topic_filter: bytes) -> bytes:
+    """Name of the queue of one wildcard filter that a durable session subscribes to."""
+    return b"f" + topic_filter
+
+
+def partition_queue(parent: bytes, partition: int) -> bytes:
+    """Name of a partition of a parent topic (the first level of a topic, which may be empty)."""
+    return b"p" + parent + b"\0" + partition.to_bytes(2, "big")
+
+
+class Commit:
+    """One committed batch as the fold left it. Columns run over its *message* records, in log order."""
+
+    __slots__ = ("data", "end", "filter_offsets", "flags", "position", "starts", "store_time", "topic_offsets", "topics")
+
+    def __init__(self, data: bytes, position: int, store_time: int) -> None:
+        self.data = data  # the sealed frames, control records included
+        self.position = position  # of data[0]
+        self.end = position + len(data)  # of the next batch
+        self.store_time = store_time  # ms
+        self.starts: list[int] = []  # where each message's frame starts in `data`
+        self.topics: list[bytes] = []
+        self.flags: list[int] = []
+        self.topic_offsets: list[int] = []  # each message's offset in its topic queue
+        # Per message the (filter, offset) pairs of the filter queues it entered; None where no
+        # filter queue exists at all, so that the common case costs nothing.
+        self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
+
+
+@dataclass(slots=True)
+class Appended:
+    """What an append came to. `error` is set when it is not committed, and then nothing may be acknowledged."""
+
+    positions: Sequence[int] = ()  # of each frame, in the order given
+    store_time: int = 0  # ms
+    error: StoreError | None = None
+
+
+Done = Callable[[Appended], None]
+CommitListener = Callable[[Commit], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Bounds:
+    """The readable offsets of a queue: [begin, end)."""
+
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Consecutive records of a queue: `count` sealed frames back to back, the first at offset `offset`."""
+
+    offset: int
+    count: int
+    data: bytes
+    bounds: Bounds
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + self.count
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive records of the log itself, every kind of them: frames from `position` up to `next_position`."""
+
+    position: int
+    next_position: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One durable subscription of a session with its committed cursor."""
+
+    topic_filter: bytes
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int  # 0: none
+    start_position: int  # log position of the record that made it: older messages are not its
+    offset: int  # first offset of its queue that is not acknowledged
+
+
+@dataclass(slots=True)
+class Outbound:
+    """A QoS 2 message on its way to a durable session: which packet id carries which queue entry."""
+
+    packet_id: int
+    topic_filter: bytes  # the subscription whose cursor sent it
+    offset: int  # in that subscription's queue
+    released: bool  # PUBREC came: PUBREL is owed, the message itself must not be sent again
+
+
+@dataclass(slots=True)
+class SessionState:
+    """A durable session as the view has it."""
+
+    client_id: bytes
+    epoch: int
+    expiry_interval: int  # seconds; 0xFFFFFFFF: never
+    closed_at: int  # ms; 0 while a node holds it open
+    subscriptions: list[Subscription] = field(default_factory=list)
+    inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
+    outbound: list[Outbound] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Retained:
+    """A retained value: its topic and the sealed frame it is."""
+
+    topic: bytes
+    frame: bytes
+
+
+@dataclass(slots=True)
+class TopicPage:
+    """Names in sorted order; `after` is to be passed to get the next page, None at the end."""
+
+    names: list[bytes]
+    after: bytes | None
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Figures for people and Prometheus."""
+
+    log_begin: int
+    log_end: int
+    records: int  # appended by this process
+    messages: int
+    batches: int
+    checkpoint: int
+    log_bytes: int  # on disk
+    view_bytes: int
+    tail_bytes: int  # in the tail cache
+    pending_bytes: int  # accepted by append, not yet committed
+
+
+class Store(Protocol):
+    """The log and its views."""
+
+    partitions: int  # per parent topic
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        """Take unsealed frames for the next batch, in order. `done` is called on the loop once they are
+        committed and folded, or have failed. Raises nothing; a full backlog fails with `StoreBusy`."""
+
+    def on_commit(self, listener: CommitListener) -> None:
+        """Call `listener` with each commit, after the fold and before the `done`s of its appends."""
+
+    async def bounds(self, queue: bytes) -> Bounds: ...
+
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+        """Records from `offset` on, at least one where there is one. At the end: count 0.
+        Raises `OffsetOutOfRange` below begin or beyond end."""
+
+    async def read(self, position: int, max_bytes: int) -> Chunk:
+        """Committed log records from `position` on (must be a record's position or the log's end)."""
+
+    async def offset_at(self, queue: bytes, time_ms: int) -> int:
+        """First offset whose store time is not before `time_ms`; the queue's end if there is none."""
+
+    async def session(self, client_id: bytes) -> SessionState | None: ...
+
+    async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        """Closed sessions whose expiry has come, as (client id, epoch)."""
+
+    async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+        """Retained values that match, sorted by topic, beginning behind `after`; fewer than `limit`: the end."""
+
+    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
+        """Committed offset by partition; a partition nobody committed is absent."""
+
+    async def parents(self) -> list[bytes]:
+        """Parent topics that have partitions, sorted."""
+
+    async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
+        """Topics that were ever published to and begin with `prefix`."""
+
+    def stats(self) -> StoreStats: ...

@@ -1,0 +1,41 @@
+"""What can go wrong in the store, each with what to do about it."""
+
+
+class StoreError(Exception):
+    """Base of the store's errors."""
+
+
+class StoreClosed(StoreError):
+    """The store is closing or closed: reconnect to a node that serves."""
+
+
+class StoreBusy(StoreError):
+    """More is waiting to be committed than the configured bound: send slower and try again."""
+
+
+class StoreFailed(StoreError):
+    """A write or a flush failed. The log takes no more appends until the node is restarted and recovers."""
+
+
+class RecordTooLarge(StoreError):
+    """A record is larger than the log takes: split it."""
+
+
+class OffsetOutOfRange(StoreError):
+    """The offset is not in the queue. `begin` and `end` say what is: seek to one of them."""
+
+    def __init__(self, queue: bytes, offset: int, begin: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside [{begin}, {end}) of queue {queue!r}")
+        self.queue = queue
+        self.offset = offset
+        self.begin = begin
+        self.end = end
+
+
+class LogCorrupt(StoreError):
+    """Damage before the log's tail. Nothing is skipped: the message names segment and position."""
+
+    def __init__(self, segment: str, position: int, what: str) -> None:
+        super().__init__(f"{what} in segment {segment} at position {position}")
+        self.segment = segment
+        self.position = position
