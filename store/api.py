@@ -187,6 +187,9 @@ class Store(Protocol):
 
     async def session(self, client_id: bytes) -> SessionState | None: ...
 
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+        """Sessions that no SESSION_CLOSED has followed, sorted, behind `after`: (client id, epoch, expiry interval)."""
+
     async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
         """Closed sessions whose expiry has come, as (client id, epoch)."""
 
