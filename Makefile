@@ -1,0 +1,80 @@
+# The front door: `make help`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOADER := benchmarks/load/mqttload
+PURE := build/pure
+DATA ?= data
+# The sources that the compiled kernel is built from: a change in one of them builds it again.
+KERNEL := $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
+PROTOS := $(wildcard cloud_sdk/proto/*.proto)
+
+.PHONY: help install demo serve test test-quick test-pure lint format bench proto clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## create .venv, install Sluice with all extras, build the compiled kernel
+
+$(STAMP): pyproject.toml setup.py compiled.txt $(KERNEL)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
+	@find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print -exec rm {} + >/dev/null
+	@echo "installing into $(VENV): the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@$(BIN)/sluice version
+	@touch $@
+
+demo: $(STAMP) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
+	@$(BIN)/sluice demo
+
+serve: $(STAMP) ## run a node with the default configuration until Ctrl-C (DATA=folder)
+	@$(BIN)/sluice serve --data-dir $(DATA)
+
+test: $(STAMP) .mosquitto ## run all tests on the compiled kernel
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-quick: $(STAMP) ## run the tests that take milliseconds (ARGS=… goes to pytest)
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-pure: $(STAMP) .mosquitto ## run the quick tests on a copy without compiled code
+	@rm -rf $(PURE) && mkdir -p $(PURE)
+	@git ls-files -z --cached --others --exclude-standard \
+		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
+		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
+	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP) ## let ruff format and fix what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+$(LOADER): benchmarks/load/mqttload.c
+	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
+
+proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+# Broker and clients of Debian, for tests and benchmarks; where they cannot be had, those tests say so and skip.
+.PHONY: .mosquitto
+.mosquitto:
+	@.ci/debian-package /usr/sbin/mosquitto mosquitto
+	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
+
+clean: ## remove what was built; keeps .venv and data
+	@find . -path ./$(VENV) -prune -o \( -name '*.so' -o -name __pycache__ \) -print0 | xargs -0 rm -rf
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(LOADER) $(STAMP)

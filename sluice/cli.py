@@ -1,0 +1,35 @@
+"""The command `sluice`: finds the subcommand and runs it. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from sluice.commands import demo, pub, serve, sub, version
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `sluice` with `argv` (default: the process's arguments) and return its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `sluice sub … | head`: whoever read us has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    root = argparse.ArgumentParser(
+        prog="sluice",
+        description="An MQTT and IoT gateway over one shared log.",
+        epilog="`sluice COMMAND --help` explains a command with an example.",
+    )
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (serve, demo, pub, sub, version):
+        command.add(commands)
+    return root

@@ -1,0 +1,38 @@
+"""How every subcommand is declared: its help, its example, what it runs."""
+
+import argparse
+from collections.abc import Callable
+from typing import TypeAlias
+
+Arguments: TypeAlias = argparse.Namespace
+Run: TypeAlias = Callable[[Arguments], int]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def declare(subparsers: Subparsers, name: str, summary: str, example: str, run: Run) -> argparse.ArgumentParser:
+    """Add subcommand `name`; `example` ends its help. Returns its parser, for the arguments."""
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def port_number(text: str) -> int:
+    """A TCP port; 0 picks a free one."""
+    number = int(text)
+    if not 0 <= number <= 0xFFFF:
+        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
+    return number
+
+
+def positive(text: str) -> int:
+    """A count of at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number

@@ -1,0 +1,70 @@
+"""`sluice pub`: publish to any MQTT broker, from the command line, a file or standard input."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+
+if TYPE_CHECKING:
+    from sluice.commands.publisher import Publisher
+
+EXAMPLE: Final = "sluice pub --topic home/bath/temp --message 21.5 --qos 1"
+
+
+def add(subparsers: Subparsers) -> None:
+    from sluice.commands import broker  # noqa: PLC0415
+
+    parser = declare(subparsers, "pub", "publish messages to any MQTT broker", EXAMPLE, run)
+    parser.add_argument("-t", "--topic", required=True, help="topic to publish to")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("-m", "--message", help="the payload; empty clears a retained value")
+    source.add_argument("-f", "--file", type=Path, help="a file that is the payload")
+    source.add_argument("-l", "--lines", action="store_true", help="each line of stdin is a payload (default)")
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
+    parser.add_argument("-r", "--retain", action="store_true", help="keep as the topic's retained value")
+    parser.add_argument("--count", type=positive, default=1, help="publish --message or --file so many times")
+    parser.add_argument("--json", action="store_true", help="print what was done as one JSON object")
+    broker.add_arguments(parser)
+
+
+def run(arguments: Arguments) -> int:
+    from sluice.commands.broker import BrokerError  # noqa: PLC0415
+    from sluice.commands.publisher import Publisher  # noqa: PLC0415
+
+    publisher = Publisher(arguments)
+    started = time.monotonic()
+    error = ""
+    try:
+        publisher.connect()
+        for payload in payloads(arguments):
+            publisher.publish(payload)
+        publisher.finish()
+    except (BrokerError, OSError, ValueError) as failure:
+        error = str(failure)
+        print(f"sluice pub: {error}", file=sys.stderr)
+    finally:
+        publisher.close()
+    if arguments.json:
+        report(publisher, time.monotonic() - started, error)
+    return 1 if error else 0
+
+
+def payloads(arguments: Arguments) -> Iterator[bytes]:
+    """What to publish, in order. Lines come without their line end."""
+    if arguments.message is not None:
+        yield from repeat(arguments.message.encode(), arguments.count)
+    elif arguments.file is not None:
+        yield from repeat(arguments.file.read_bytes(), arguments.count)
+    else:
+        for line in sys.stdin.buffer:
+            yield line.rstrip(b"\r\n")
+
+
+def report(publisher: "Publisher", seconds: float, error: str) -> None:
+    facts = {"sent": publisher.sent, "acknowledged": publisher.acknowledged, "seconds": round(seconds, 6)}
+    print(json.dumps(facts | ({"error": error} if error else {})))

@@ -1,0 +1,109 @@
+"""Publishing in order with a bounded number in flight, and an error for each message a broker turns down.
+
+paho runs its network loop in a thread of its own, because standard input may be silent for longer than
+the keep-alive lasts. What the two threads share is guarded by one condition.
+"""
+
+import threading
+from typing import Final
+
+from paho.mqtt import client as paho
+from paho.mqtt.client import ConnectFlags, DisconnectFlags
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from sluice.commands import broker
+from sluice.commands.broker import BrokerError
+from sluice.commands.command import Arguments
+
+WINDOW: Final = 100  # messages handed to paho and not acknowledged
+ACK_TIMEOUT: Final = 30.0  # seconds without a single acknowledgement while some are owed
+
+
+class Publisher:
+    """A connection to publish over. `connect`, then `publish` each, then `finish`; always `close`."""
+
+    __slots__ = ("_arguments", "_change", "_client", "_connected", "_error", "acknowledged", "sent")
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+        self._change = threading.Condition()
+        self._connected = False
+        self._error: BrokerError | None = None
+        self.sent = 0
+        self.acknowledged = 0  # for QoS 0: written to the socket
+        self._client = broker.make_client(arguments)
+        self._client.max_inflight_messages_set(WINDOW)
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_publish = self._on_publish
+
+    def connect(self) -> None:
+        """Connect and wait for the CONNACK. Raises `BrokerError`."""
+        broker.start_connect(self._client, self._arguments)
+        self._client.loop_start()
+        with self._change:
+            if not self._change.wait_for(lambda: self._connected or self._error, broker.CONNECT_TIMEOUT):
+                raise BrokerError(f"no CONNACK within {broker.CONNECT_TIMEOUT:g} s")
+            self._raise_error()
+
+    def publish(self, payload: bytes) -> None:
+        """Send one message; waits while the window is full. Raises `BrokerError`, `ValueError` for a bad topic."""
+        self._wait_in_flight(WINDOW - 1)
+        with self._change:
+            self.sent += 1
+        self._client.publish(self._arguments.topic, payload, self._arguments.qos, self._arguments.retain)
+
+    def finish(self) -> None:
+        """Wait until every message is acknowledged. Raises `BrokerError`."""
+        self._wait_in_flight(0)
+
+    def close(self) -> None:
+        """Disconnect, if connected, and end the thread."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _wait_in_flight(self, limit: int) -> None:
+        with self._change:
+            while not self._error and self.sent - self.acknowledged > limit:
+                before = self.acknowledged
+                self._change.wait(ACK_TIMEOUT)
+                if self.acknowledged == before and not self._error:
+                    raise BrokerError(f"no acknowledgement for {ACK_TIMEOUT:g} s")
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error:
+            raise self._error
+
+    def _fail(self, error: BrokerError) -> None:
+        with self._change:
+            self._error = self._error or error
+            self._change.notify_all()
+        self._client.disconnect()  # or paho's thread would connect again
+
+    def _on_connect(
+        self, _client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self._fail(broker.refused(reason))
+            return
+        with self._change:
+            self._connected = True
+            self._change.notify_all()
+
+    def _on_disconnect(
+        self, _client: paho.Client, _data: object, flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
+    ) -> None:
+        if reason.is_failure or flags.is_disconnect_packet_from_server:
+            self._fail(broker.lost(reason))
+
+    def _on_publish(
+        self, _client: paho.Client, _data: object, _mid: int, reason: ReasonCode, _: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self._fail(BrokerError(f"the broker turned a message down: {reason}"))
+            return
+        with self._change:
+            self.acknowledged += 1
+            self._change.notify_all()

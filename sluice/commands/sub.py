@@ -1,0 +1,75 @@
+"""`sluice sub`: subscribe at any MQTT broker and print what comes."""
+
+import base64
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+EXAMPLE: Final = "sluice sub --topic 'home/#' --qos 1 --json"
+TIMED_OUT: Final = 124  # as timeout(1) has it
+
+
+def add(subparsers: Subparsers) -> None:
+    from sluice.commands import broker  # noqa: PLC0415
+
+    parser = declare(subparsers, "sub", "subscribe at any MQTT broker and print what comes", EXAMPLE, run)
+    parser.add_argument("-t", "--topic", required=True, action="append", help="topic filter; may be repeated")
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
+    parser.add_argument("--count", type=positive, help="end after so many messages")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help=f"end with exit code {TIMED_OUT} after so long"
+    )
+    parser.add_argument("--session", type=int, default=0, metavar="SECONDS",
+                        help="keep the session so long after leaving (with --id; 3.1.1: any number but 0)")  # fmt: skip
+    parser.add_argument("--payload-only", action="store_true", help="print payloads without their topics")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    broker.add_arguments(parser)
+
+
+def run(arguments: Arguments) -> int:
+    from sluice.commands.broker import BrokerError  # noqa: PLC0415
+    from sluice.commands.subscriber import Subscriber  # noqa: PLC0415
+
+    if arguments.session and not arguments.id:
+        print("sluice sub: a session that is kept needs --id to be found again", file=sys.stderr)
+        return 2
+    subscriber = Subscriber(arguments, lambda message: show(message, arguments))
+    try:
+        finished = subscriber.run(arguments.count, arguments.timeout)
+    except (BrokerError, ValueError) as error:
+        print(f"sluice sub: {error}", file=sys.stderr)
+        return 1
+    finally:
+        subscriber.close()
+    return 0 if finished else TIMED_OUT
+
+
+def show(message: "MQTTMessage", arguments: Arguments) -> None:
+    """Print one message in the way asked for; raw payload bytes go out as they came."""
+    if arguments.json:
+        line = json.dumps(as_json(message), ensure_ascii=False).encode()
+    elif arguments.payload_only:
+        line = bytes(message.payload)
+    else:
+        line = message.topic.encode() + b" " + message.payload
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def as_json(message: "MQTTMessage") -> dict[str, object]:
+    """A message for `--json`. A payload that is not UTF-8 is `payload_base64` in place of `payload`."""
+    facts: dict[str, object] = {"topic": message.topic, "qos": message.qos, "retain": bool(message.retain)}
+    facts["received_ms"] = int(time.time() * 1000)
+    try:
+        facts["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        facts["payload_base64"] = base64.b64encode(message.payload).decode()
+    if message.properties is not None and (properties := message.properties.json()):  # type: ignore[no-untyped-call]
+        facts["properties"] = properties
+    return facts

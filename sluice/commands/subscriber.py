@@ -1,0 +1,90 @@
+"""Receiving from a broker on the calling thread, until enough came or time is up."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from paho.mqtt import client as paho
+from paho.mqtt.client import ConnectFlags, DisconnectFlags, MQTTMessage
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from sluice.commands import broker
+from sluice.commands.broker import BrokerError
+from sluice.commands.command import Arguments
+
+POLL: Final = 0.5  # seconds that one turn of the network loop may wait
+
+
+class Subscriber:
+    """A connection that hands every message to `show`. `run` once, then `close`."""
+
+    __slots__ = ("_arguments", "_client", "_error", "_left", "_show", "_subscribed")
+
+    def __init__(self, arguments: Arguments, show: Callable[[MQTTMessage], None]) -> None:
+        self._arguments = arguments
+        self._show = show
+        self._left: int | None = None  # messages still wanted; None: all that ever come
+        self._subscribed = False
+        self._error: BrokerError | None = None
+        self._client = broker.make_client(arguments, arguments.session)
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+
+    def run(self, count: int | None, timeout: float | None) -> bool:
+        """Receive `count` messages (None: without end) for at most `timeout` seconds.
+
+        Returns whether they all came. Raises `BrokerError`, and `ValueError` for a bad topic filter.
+        """
+        self._left = count
+        started = time.monotonic()
+        broker.start_connect(self._client, self._arguments, self._arguments.session)
+        while self._left != 0:
+            elapsed = time.monotonic() - started
+            if timeout is not None and elapsed >= timeout:
+                return False
+            if not self._subscribed and elapsed >= broker.CONNECT_TIMEOUT:
+                raise BrokerError(f"no subscription within {broker.CONNECT_TIMEOUT:g} s")
+            wait = POLL if timeout is None else min(POLL, timeout - elapsed)
+            code = self._client.loop(wait)
+            if self._error:
+                raise self._error
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS and self._left != 0:
+                raise broker.lost(code)
+        return True
+
+    def close(self) -> None:
+        """Send DISCONNECT, if connected."""
+        self._client.disconnect()
+
+    def _on_connect(
+        self, client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self._error = broker.refused(reason)
+            return
+        client.subscribe([(topic_filter, self._arguments.qos) for topic_filter in self._arguments.topic])
+
+    def _on_disconnect(
+        self, _client: paho.Client, _data: object, _flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
+    ) -> None:
+        self._error = self._error or broker.lost(reason)
+
+    def _on_subscribe(
+        self, _client: paho.Client, _data: object, _mid: int, reasons: list[ReasonCode], _: Properties | None
+    ) -> None:
+        for topic_filter, reason in zip(self._arguments.topic, reasons, strict=False):
+            if reason.is_failure:
+                self._error = BrokerError(f"the broker refused the filter {topic_filter}: {reason}")
+                return
+        self._subscribed = True
+
+    def _on_message(self, _client: paho.Client, _data: object, message: MQTTMessage) -> None:
+        if self._left == 0:
+            return  # came in the same read as the last one wanted
+        if self._left is not None:
+            self._left -= 1
+        self._show(message)
