@@ -5,3 +5,63 @@ scan and decode frames, compiled from `_frames.pyx` with a plain reading of the 
 `_plain` (used where there is no C compiler; a test holds the two equal). May import nothing of Sluice:
 `store`, `gateway` and `cloud_sdk` all stand on it. The byte layout is written out in `docs/format.md`.
 """
+
+try:
+    from record._frames import (
+        check_unsealed,
+        columns,
+        crc32c,
+        decode,
+        durable_of,
+        frame,
+        length_of,
+        pack_refs,
+        position_of,
+        scan,
+        seal,
+        split,
+        store_time_of,
+        unpack_refs,
+        verify,
+    )
+
+    COMPILED: bool = True
+except ImportError:
+    from record._plain import (
+        check_unsealed,
+        columns,
+        crc32c,
+        decode,
+        durable_of,
+        frame,
+        length_of,
+        pack_refs,
+        position_of,
+        scan,
+        seal,
+        split,
+        store_time_of,
+        unpack_refs,
+        verify,
+    )
+
+    COMPILED = False
+
+__all__ = [
+    "COMPILED",
+    "check_unsealed",
+    "columns",
+    "crc32c",
+    "decode",
+    "durable_of",
+    "frame",
+    "length_of",
+    "pack_refs",
+    "position_of",
+    "scan",
+    "seal",
+    "split",
+    "store_time_of",
+    "unpack_refs",
+    "verify",
+]

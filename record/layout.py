@@ -19,12 +19,15 @@ offset size field
 36     u16  publisher length (client id in UTF-8)
 38     u16  packet id of the PUBLISH (QoS 2 from a durable session), else 0
 40     u32  properties length
-44     u32  reserved, 0
+44     u32  undurable: position minus the position up to which the log was durable at the write
 48     …    topic, publisher, properties, payload
 ====== ==== ==================================================================================
 
 An *unsealed* frame (as a front hands it to `Store.append`, or the SDK to `Produce`) has CRC, epoch,
-position and store time 0; the log's writer fills them in when it seals the batch.
+position, store time and undurable 0; the log's writer fills them in when it seals the batch.
+
+`undurable` is how recovery tells a torn tail from damage: a sound frame at `p` proves that everything
+before `p - undurable` had reached the disk, so whatever is broken there was broken later.
 
 `properties` is an MQTT 5 property block without its length prefix (MQTT-2.2.2), holding only what
 travels with an application message: payload format, message expiry, content type, response topic,

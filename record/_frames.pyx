@@ -1,0 +1,475 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=False
+"""The frame functions, compiled. `_plain.py` is the same in plain Python: change both, a test holds them equal.
+
+Rule of the file: every pointer that is read lies inside the `bytes` it came from. `_length_at` is the one
+place where a length out of the data is believed, and it answers 0 when the frame would leave the data.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    static uint32_t sluice_table[8][256];
+    static int sluice_hardware = 0;
+
+    static void sluice_crc_init(void) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 8; k++) c = (c & 1) ? (c >> 1) ^ 0x82F63B78u : c >> 1;
+            sluice_table[0][i] = c;
+        }
+        for (uint32_t i = 0; i < 256; i++)
+            for (int t = 1; t < 8; t++)
+                sluice_table[t][i] = (sluice_table[t - 1][i] >> 8) ^ sluice_table[0][sluice_table[t - 1][i] & 255];
+    #if defined(__x86_64__) && defined(__GNUC__)
+        __builtin_cpu_init();
+        sluice_hardware = __builtin_cpu_supports("sse4.2");
+    #endif
+    }
+
+    #if defined(__x86_64__) && defined(__GNUC__)
+    __attribute__((target("sse4.2")))
+    static uint32_t sluice_crc_sse(const uint8_t *p, size_t n) {
+        uint64_t c = 0xFFFFFFFFu;
+        while (n >= 8) {
+            uint64_t word;
+            memcpy(&word, p, 8);
+            c = __builtin_ia32_crc32di(c, word);
+            p += 8; n -= 8;
+        }
+        while (n--) c = __builtin_ia32_crc32qi((uint32_t)c, *p++);
+        return ~(uint32_t)c;
+    }
+    #else
+    #define sluice_crc_sse sluice_crc_table
+    #endif
+
+    static uint32_t sluice_crc_table(const uint8_t *p, size_t n) {
+        uint32_t c = 0xFFFFFFFFu;
+        while (n >= 8) {
+            c ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+            c = sluice_table[7][c & 255] ^ sluice_table[6][(c >> 8) & 255]
+              ^ sluice_table[5][(c >> 16) & 255] ^ sluice_table[4][c >> 24]
+              ^ sluice_table[3][p[4]] ^ sluice_table[2][p[5]] ^ sluice_table[1][p[6]] ^ sluice_table[0][p[7]];
+            p += 8; n -= 8;
+        }
+        while (n--) c = (c >> 8) ^ sluice_table[0][(c ^ *p++) & 255];
+        return ~c;
+    }
+
+    static uint32_t sluice_crc(const uint8_t *p, size_t n) {
+        return sluice_hardware ? sluice_crc_sse(p, n) : sluice_crc_table(p, n);
+    }
+
+    /* Little-endian loads and stores that need no alignment; compilers make single moves of them. */
+    static inline uint16_t sluice_get16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
+    static inline uint32_t sluice_get32(const uint8_t *p) {
+        return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    }
+    static inline uint64_t sluice_get64(const uint8_t *p) {
+        return (uint64_t)sluice_get32(p) | (uint64_t)sluice_get32(p + 4) << 32;
+    }
+    static inline void sluice_put16(uint8_t *p, uint16_t v) { p[0] = (uint8_t)v; p[1] = (uint8_t)(v >> 8); }
+    static inline void sluice_put32(uint8_t *p, uint32_t v) {
+        sluice_put16(p, (uint16_t)v); sluice_put16(p + 2, (uint16_t)(v >> 16));
+    }
+    static inline void sluice_put64(uint8_t *p, uint64_t v) {
+        sluice_put32(p, (uint32_t)v); sluice_put32(p + 4, (uint32_t)(v >> 32));
+    }
+    """
+    void sluice_crc_init() noexcept nogil
+    uint32_t sluice_crc(const uint8_t *p, size_t n) noexcept nogil
+    uint32_t sluice_crc_table(const uint8_t *p, size_t n) noexcept nogil
+    uint16_t get16 "sluice_get16"(const uint8_t *p) noexcept nogil
+    uint32_t get32 "sluice_get32"(const uint8_t *p) noexcept nogil
+    uint64_t get64 "sluice_get64"(const uint8_t *p) noexcept nogil
+    void put16 "sluice_put16"(uint8_t *p, uint16_t v) noexcept nogil
+    void put32 "sluice_put32"(uint8_t *p, uint32_t v) noexcept nogil
+    void put64 "sluice_put64"(uint8_t *p, uint64_t v) noexcept nogil
+
+sluice_crc_init()
+
+# The layout, as `record.layout` has it; a test compares them.
+cdef enum:
+    MAGIC = 0x4C53
+    VERSION = 1
+    HEADER = 48
+    MAX_FRAME = 0x20000000
+    KIND_MESSAGE = 1
+    REF = 24
+    BIG = 16384  # bytes from which giving up the GIL pays
+
+
+cdef inline const uint8_t *_raw(bytes data) noexcept:
+    return <const uint8_t *> PyBytes_AS_STRING(data)
+
+
+cdef inline Py_ssize_t _length_at(const uint8_t *p, Py_ssize_t left) noexcept nogil:
+    """Length of the frame at `p` if it is one and fits into `left` bytes, else 0. Reads the header only."""
+    cdef uint32_t length
+    cdef uint64_t fields
+    if left < HEADER:
+        return 0
+    length = get32(p + 4)
+    if length < HEADER or length > MAX_FRAME or <Py_ssize_t> length > left:
+        return 0
+    if get16(p + 8) != MAGIC or p[10] != VERSION:
+        return 0
+    fields = <uint64_t> HEADER + get16(p + 34) + get16(p + 36) + get32(p + 40)
+    if fields > length:
+        return 0
+    return length
+
+
+cdef inline Py_ssize_t _require(const uint8_t *p, Py_ssize_t size, Py_ssize_t start) except -1:
+    """Length of the frame that starts at `start` of `size` bytes; ValueError where there is none."""
+    cdef Py_ssize_t length
+    if start < 0 or start > size:
+        raise ValueError(f"no frame at {start}: outside the data")
+    length = _length_at(p + start, size - start)
+    if length == 0:
+        raise ValueError(f"no frame at {start}")
+    return length
+
+
+def crc32c(bytes data not None) -> int:
+    """CRC-32C (Castagnoli) of `data`."""
+    cdef const uint8_t *p = _raw(data)
+    cdef size_t n = PyBytes_GET_SIZE(data)
+    cdef uint32_t crc
+    if n < BIG:
+        return sluice_crc(p, n)
+    with nogil:
+        crc = sluice_crc(p, n)
+    return crc
+
+
+def crc32c_table(bytes data not None) -> int:
+    """The same without the CPU's instruction; here so that a test reaches it on every machine."""
+    return sluice_crc_table(_raw(data), PyBytes_GET_SIZE(data))
+
+
+def frame(int64_t kind, int64_t flags, int64_t packet_id, bytes topic not None, bytes publisher not None,
+          bytes properties not None, bytes payload not None) -> bytes:
+    """One unsealed frame. ValueError when a field is larger than its place."""
+    cdef Py_ssize_t nt = PyBytes_GET_SIZE(topic), nc = PyBytes_GET_SIZE(publisher)
+    cdef Py_ssize_t np = PyBytes_GET_SIZE(properties), nd = PyBytes_GET_SIZE(payload)
+    cdef Py_ssize_t total = HEADER + nt + nc + np + nd
+    cdef bytes out
+    cdef uint8_t *p
+    if kind < 0 or kind > 0xFF or flags < 0 or flags > 0xFFFF or packet_id < 0 or packet_id > 0xFFFF:
+        raise ValueError("kind, flags or packet id out of range")
+    if nt > 0xFFFF or nc > 0xFFFF or total > MAX_FRAME:
+        raise ValueError("topic, publisher or frame too large")
+    out = PyBytes_FromStringAndSize(NULL, total)
+    p = <uint8_t *> PyBytes_AS_STRING(out)
+    memset(p, 0, HEADER)
+    put32(p + 4, <uint32_t> total)
+    put16(p + 8, MAGIC)
+    p[10] = VERSION
+    p[11] = <uint8_t> kind
+    put16(p + 32, <uint16_t> flags)
+    put16(p + 34, <uint16_t> nt)
+    put16(p + 36, <uint16_t> nc)
+    put16(p + 38, <uint16_t> packet_id)
+    put32(p + 40, <uint32_t> np)
+    p += HEADER
+    memcpy(p, _raw(topic), nt)
+    memcpy(p + nt, _raw(publisher), nc)
+    memcpy(p + nt + nc, _raw(properties), np)
+    memcpy(p + nt + nc + np, _raw(payload), nd)
+    return out
+
+
+cdef void _fill(uint8_t *p, Py_ssize_t total, uint64_t position, uint32_t epoch, uint64_t store_time,
+                uint64_t durable) noexcept nogil:
+    cdef Py_ssize_t at = 0
+    cdef uint32_t length
+    while at < total:
+        length = get32(p + at + 4)
+        put32(p + at + 12, epoch)
+        put64(p + at + 16, position + at)
+        put64(p + at + 24, store_time)
+        put32(p + at + 44, <uint32_t> (position + at - durable))
+        put32(p + at, sluice_crc(p + at + 4, length - 4))
+        at += length
+
+
+def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t store_time, uint64_t durable) -> bytes:
+    """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
+
+    ValueError when one of them is not exactly one frame, or `durable` is not within 4 GiB before them.
+    """
+    cdef list items = list(frames)
+    cdef bytes item, out
+    cdef Py_ssize_t total = 0, size, at = 0
+    cdef uint8_t *p
+    for item in items:
+        if item is None:
+            raise ValueError("not a frame")
+        size = PyBytes_GET_SIZE(item)
+        if _length_at(_raw(item), size) != size or size == 0:
+            raise ValueError("not exactly one frame")
+        total += size
+    if durable > position or position + total - durable > 0xFFFFFFFF:
+        raise ValueError("durable position out of range")
+    out = PyBytes_FromStringAndSize(NULL, total)
+    p = <uint8_t *> PyBytes_AS_STRING(out)
+    for item in items:
+        size = PyBytes_GET_SIZE(item)
+        memcpy(p + at, _raw(item), size)
+        at += size
+    if total < BIG:
+        _fill(p, total, position, epoch, store_time, durable)
+    else:
+        with nogil:
+            _fill(p, total, position, epoch, store_time, durable)
+    return out
+
+
+def check_unsealed(bytes data not None, bint messages_only=True) -> list:
+    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up."""
+    cdef const uint8_t *p = _raw(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length
+    cdef list out = []
+    while at < size:
+        length = _length_at(p + at, size - at)
+        if length == 0:
+            raise ValueError(f"no frame at {at}")
+        if messages_only and p[at + 11] != KIND_MESSAGE:
+            raise ValueError(f"the frame at {at} is not a message")
+        out.append(PyBytes_FromStringAndSize(<const char *> p + at, length))
+        at += length
+    return out
+
+
+cdef Py_ssize_t _valid(const uint8_t *p, Py_ssize_t size, uint64_t position) noexcept nogil:
+    """How many bytes from `p` are whole, undamaged frames that belong at `position`."""
+    cdef Py_ssize_t at = 0, length
+    while True:
+        length = _length_at(p + at, size - at)
+        if length == 0 or get64(p + at + 16) != position + at:
+            return at
+        if sluice_crc(p + at + 4, length - 4) != get32(p + at):
+            return at
+        at += length
+
+
+def verify(bytes data not None, uint64_t position) -> tuple:
+    """Walk sealed frames, the first of which belongs at `position`, up to the first that is not sound.
+
+    Returns (starts of the sound frames, how many bytes they are).
+    """
+    cdef const uint8_t *p = _raw(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), valid, at = 0
+    cdef list starts = []
+    if size < BIG:
+        valid = _valid(p, size, position)
+    else:
+        with nogil:
+            valid = _valid(p, size, position)
+    while at < valid:
+        starts.append(at)
+        at += get32(p + at + 4)
+    return starts, valid
+
+
+def split(bytes data not None) -> list:
+    """Starts of the frames in trusted bytes. ValueError when lengths do not add up."""
+    cdef const uint8_t *p = _raw(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0
+    cdef list starts = []
+    while at < size:
+        starts.append(at)
+        at += _require(p, size, at)
+    return starts
+
+
+def decode(bytes data not None, Py_ssize_t start) -> tuple:
+    """(kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
+    cdef const uint8_t *p = _raw(data)
+    cdef Py_ssize_t length = _require(p, PyBytes_GET_SIZE(data), start)
+    cdef Py_ssize_t nt, nc, np
+    cdef const char *body
+    p += start
+    nt = get16(p + 34)
+    nc = get16(p + 36)
+    np = get32(p + 40)
+    body = <const char *> p + HEADER
+    return (
+        p[11], get16(p + 32), get16(p + 38),
+        PyBytes_FromStringAndSize(body, nt),
+        PyBytes_FromStringAndSize(body + nt, nc),
+        PyBytes_FromStringAndSize(body + nt + nc, np),
+        PyBytes_FromStringAndSize(body + nt + nc + np, length - HEADER - nt - nc - np),
+    )
+
+
+def position_of(bytes data not None, Py_ssize_t start) -> int:
+    """Log position of the sealed frame at `start`."""
+    _require(_raw(data), PyBytes_GET_SIZE(data), start)
+    return get64(_raw(data) + start + 16)
+
+
+def store_time_of(bytes data not None, Py_ssize_t start) -> int:
+    """Store time in ms of the sealed frame at `start`."""
+    _require(_raw(data), PyBytes_GET_SIZE(data), start)
+    return get64(_raw(data) + start + 24)
+
+
+def durable_of(bytes data not None, Py_ssize_t start) -> int:
+    """Position up to which the log was durable when the sealed frame at `start` was written."""
+    _require(_raw(data), PyBytes_GET_SIZE(data), start)
+    return get64(_raw(data) + start + 16) - get32(_raw(data) + start + 44)
+
+
+def length_of(bytes data not None, Py_ssize_t start) -> int:
+    """Length of the frame at `start` in bytes."""
+    return _require(_raw(data), PyBytes_GET_SIZE(data), start)
+
+
+cdef inline void _pack_ref(uint8_t *out, uint64_t position, uint32_t length, uint32_t tag, uint64_t time) noexcept nogil:
+    put64(out, position)
+    put32(out + 8, length)
+    put32(out + 12, tag)
+    put64(out + 16, time)
+
+
+def scan(bytes data not None) -> tuple:
+    """(starts, kinds, flags, topics, references) of trusted sealed frames, in one pass for the fold.
+
+    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C.
+    """
+    cdef const uint8_t *p = _raw(data)
+    cdef const uint8_t *f
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length, nt
+    cdef list starts = [], kinds = [], flags = [], topics = [], refs = []
+    cdef uint8_t ref[REF]
+    while at < size:
+        length = _require(p, size, at)
+        f = p + at
+        nt = get16(f + 34)
+        _pack_ref(ref, get64(f + 16), <uint32_t> length, sluice_crc(f + HEADER, nt), get64(f + 24))
+        starts.append(at)
+        kinds.append(f[11])
+        flags.append(get16(f + 32))
+        topics.append(PyBytes_FromStringAndSize(<const char *> f + HEADER, nt))
+        refs.append(PyBytes_FromStringAndSize(<const char *> ref, REF))
+        at += length
+    return starts, kinds, flags, topics, refs
+
+
+def columns(bytes data not None) -> tuple:
+    """Trusted sealed frames as Arrow buffers, a row per frame, whatever its kind.
+
+    Returns (rows, positions int64, store times ms int64, flags int8 (the low byte, holding the QoS), then for
+    topic, publisher, properties and payload each: int32 offsets (rows + 1), data). All little-endian `bytes`.
+    ValueError when lengths do not add up or the data reaches 2 GiB.
+    """
+    cdef const uint8_t *p = _raw(data)
+    cdef const uint8_t *f
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, rows = 0, row = 0, k
+    cdef Py_ssize_t sizes[4]
+    cdef uint32_t widths[4]
+    cdef uint8_t *outs[4]
+    cdef uint8_t *offs[4]
+    cdef Py_ssize_t ends[4]
+    cdef uint8_t *positions
+    cdef uint8_t *times
+    cdef uint8_t *marks
+    cdef const uint8_t *body
+    cdef list buffers = [], offsets = []
+    cdef bytes b_positions, b_times, b_flags, piece
+    if size > 0x7FFFFFFF:
+        raise ValueError("more than int32 offsets can address")
+    for k in range(4):
+        sizes[k] = 0
+        ends[k] = 0
+    while at < size:
+        rows += 1
+        f = p + at
+        at += _require(p, size, at)
+        sizes[0] += get16(f + 34)
+        sizes[1] += get16(f + 36)
+        sizes[2] += get32(f + 40)
+    sizes[3] = size - rows * HEADER - sizes[0] - sizes[1] - sizes[2]
+    b_positions = PyBytes_FromStringAndSize(NULL, rows * 8)
+    b_times = PyBytes_FromStringAndSize(NULL, rows * 8)
+    b_flags = PyBytes_FromStringAndSize(NULL, rows)
+    positions = <uint8_t *> PyBytes_AS_STRING(b_positions)
+    times = <uint8_t *> PyBytes_AS_STRING(b_times)
+    marks = <uint8_t *> PyBytes_AS_STRING(b_flags)
+    for k in range(4):
+        piece = PyBytes_FromStringAndSize(NULL, sizes[k])
+        buffers.append(piece)
+        outs[k] = <uint8_t *> PyBytes_AS_STRING(piece)
+        piece = PyBytes_FromStringAndSize(NULL, (rows + 1) * 4)
+        offsets.append(piece)
+        offs[k] = <uint8_t *> PyBytes_AS_STRING(piece)
+        put32(offs[k], 0)
+    at = 0
+    while at < size:
+        f = p + at
+        memcpy(positions + row * 8, f + 16, 8)
+        memcpy(times + row * 8, f + 24, 8)
+        marks[row] = f[32]
+        widths[0] = get16(f + 34)
+        widths[1] = get16(f + 36)
+        widths[2] = get32(f + 40)
+        widths[3] = get32(f + 4) - HEADER - widths[0] - widths[1] - widths[2]
+        body = f + HEADER
+        row += 1
+        for k in range(4):
+            memcpy(outs[k] + ends[k], body, widths[k])
+            body += widths[k]
+            ends[k] += widths[k]
+            put32(offs[k] + row * 4, <uint32_t> ends[k])
+        at += get32(f + 4)
+    return (
+        rows, b_positions, b_times, b_flags,
+        offsets[0], buffers[0], offsets[1], buffers[1], offsets[2], buffers[2], offsets[3], buffers[3],
+    )
+
+
+def pack_refs(object positions not None, object lengths not None, object times not None, object tags not None) -> bytes:
+    """Pack references: position u64, length u32, tag u32, store time u64 each. ValueError if lengths differ."""
+    cdef list ps = list(positions), ls = list(lengths), ts = list(times), gs = list(tags)
+    cdef Py_ssize_t n = len(ps), i
+    cdef bytes out
+    cdef uint8_t *p
+    if len(ls) != n or len(ts) != n or len(gs) != n:
+        raise ValueError("columns of different length")
+    out = PyBytes_FromStringAndSize(NULL, n * REF)
+    p = <uint8_t *> PyBytes_AS_STRING(out)
+    for i in range(n):
+        _pack_ref(p + i * REF, ps[i], ls[i], gs[i], ts[i])
+    return out
+
+
+cdef list _column(const uint8_t *p, Py_ssize_t n, int at, bint wide):
+    cdef list out = PyList_New(n)
+    cdef Py_ssize_t i
+    cdef object value
+    for i in range(n):
+        value = get64(p + i * REF + at) if wide else get32(p + i * REF + at)
+        Py_INCREF(value)
+        PyList_SET_ITEM(out, i, value)
+    return out
+
+
+def unpack_refs(bytes data not None) -> tuple:
+    """(positions, lengths, times, tags) of packed references. ValueError on a part of one."""
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
+    cdef const uint8_t *p = _raw(data)
+    if n % REF:
+        raise ValueError("not whole references")
+    n //= REF
+    return _column(p, n, 0, True), _column(p, n, 8, False), _column(p, n, 16, True), _column(p, n, 12, False)

@@ -1,0 +1,217 @@
+"""The frame functions in plain Python: what `_frames.pyx` does, to read and for where there is no C compiler."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+import google_crc32c
+
+from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION, Kind
+
+_HEADER: Final = Struct("<IIHBBIQQHHHHII")
+_REF: Final = Struct("<QIIQ")
+_LENGTH: Final = Struct("<I")
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli) of `data`."""
+    return int(google_crc32c.value(data))
+
+
+def crc32c_table(data: bytes) -> int:
+    """The same; the compiled module has it to reach its fallback."""
+    return crc32c(data)
+
+
+def frame(
+    kind: int, flags: int, packet_id: int, topic: bytes, publisher: bytes, properties: bytes, payload: bytes
+) -> bytes:
+    """One unsealed frame. ValueError when a field is larger than its place."""
+    if not (0 <= kind <= 0xFF and 0 <= flags <= 0xFFFF and 0 <= packet_id <= 0xFFFF):
+        raise ValueError("kind, flags or packet id out of range")
+    total = HEADER_SIZE + len(topic) + len(publisher) + len(properties) + len(payload)
+    if len(topic) > 0xFFFF or len(publisher) > 0xFFFF or total > MAX_FRAME:
+        raise ValueError("topic, publisher or frame too large")
+    header = _HEADER.pack(
+        0, total, MAGIC, VERSION, kind, 0, 0, 0, flags, len(topic), len(publisher), packet_id, len(properties), 0
+    )
+    return b"".join((header, topic, publisher, properties, payload))
+
+
+def _length_at(data: bytes, start: int) -> int:
+    """Length of the frame at `start` if it is one and lies inside `data`, else 0. Reads the header only."""
+    left = len(data) - start
+    if start < 0 or left < HEADER_SIZE:
+        return 0
+    header = _HEADER.unpack_from(data, start)
+    length: int = header[1]
+    if not HEADER_SIZE <= length <= min(left, MAX_FRAME) or header[2] != MAGIC or header[3] != VERSION:
+        return 0
+    return length if HEADER_SIZE + header[9] + header[10] + header[12] <= length else 0
+
+
+def length_of(data: bytes, start: int) -> int:
+    """Length of the frame at `start` in bytes."""
+    length = _length_at(data, start)
+    if length == 0:
+        raise ValueError(f"no frame at {start}")
+    return length
+
+
+def seal(frames: Sequence[bytes], position: int, epoch: int, store_time: int, durable: int) -> bytes:
+    """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
+
+    ValueError when one of them is not exactly one frame, or `durable` is not within 4 GiB before them.
+    """
+    if any(len(item) == 0 or _length_at(item, 0) != len(item) for item in frames):
+        raise ValueError("not exactly one frame")
+    if durable > position or position + sum(map(len, frames)) - durable > 0xFFFFFFFF:
+        raise ValueError("durable position out of range")
+    out = bytearray()
+    for item in frames:
+        own = bytearray(item)
+        own[12:32] = Struct("<IQQ").pack(epoch, position, store_time)
+        own[44:48] = _LENGTH.pack(position - durable)
+        own[0:4] = _LENGTH.pack(crc32c(bytes(own[4:])))
+        out += own
+        position += len(own)
+    return bytes(out)
+
+
+def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
+    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up."""
+    ends = [*split(data), len(data)]
+    if messages_only and any(data[start + 11] != Kind.MESSAGE for start in ends[:-1]):
+        raise ValueError("a frame is not a message")
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+def verify(data: bytes, position: int) -> tuple[list[int], int]:
+    """Walk sealed frames, the first of which belongs at `position`, up to the first that is not sound.
+
+    Returns (starts of the sound frames, how many bytes they are).
+    """
+    starts: list[int] = []
+    at = 0
+    while length := _length_at(data, at):
+        crc = _LENGTH.unpack_from(data, at)[0]
+        if position_of(data, at) != position + at or crc32c(data[at + 4 : at + length]) != crc:
+            break
+        starts.append(at)
+        at += length
+    return starts, at
+
+
+def split(data: bytes) -> list[int]:
+    """Starts of the frames in trusted bytes. ValueError when lengths do not add up."""
+    starts: list[int] = []
+    at = 0
+    while at < len(data):
+        starts.append(at)
+        at += length_of(data, at)
+    return starts
+
+
+def decode(data: bytes, start: int) -> tuple[int, int, int, bytes, bytes, bytes, bytes]:
+    """(kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
+    end = start + length_of(data, start)
+    header = _HEADER.unpack_from(data, start)
+    topic = start + HEADER_SIZE
+    publisher = topic + header[9]
+    properties = publisher + header[10]
+    payload = properties + header[12]
+    return (
+        header[4],
+        header[8],
+        header[11],
+        data[topic:publisher],
+        data[publisher:properties],
+        data[properties:payload],
+        data[payload:end],
+    )
+
+
+def position_of(data: bytes, start: int) -> int:
+    """Log position of the sealed frame at `start`."""
+    length_of(data, start)
+    return int.from_bytes(data[start + 16 : start + 24], "little")
+
+
+def store_time_of(data: bytes, start: int) -> int:
+    """Store time in ms of the sealed frame at `start`."""
+    length_of(data, start)
+    return int.from_bytes(data[start + 24 : start + 32], "little")
+
+
+def durable_of(data: bytes, start: int) -> int:
+    """Position up to which the log was durable when the sealed frame at `start` was written."""
+    return position_of(data, start) - int.from_bytes(data[start + 44 : start + 48], "little")
+
+
+def scan(data: bytes) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes]]:
+    """(starts, kinds, flags, topics, references) of trusted sealed frames, in one pass for the fold.
+
+    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C.
+    """
+    starts = split(data)
+    kinds: list[int] = []
+    flags: list[int] = []
+    topics: list[bytes] = []
+    refs: list[bytes] = []
+    for start in starts:
+        header = _HEADER.unpack_from(data, start)
+        topic = data[start + HEADER_SIZE : start + HEADER_SIZE + header[9]]
+        kinds.append(header[4])
+        flags.append(header[8])
+        topics.append(topic)
+        refs.append(_REF.pack(header[6], header[1], crc32c(topic), header[7]))
+    return starts, kinds, flags, topics, refs
+
+
+def columns(
+    data: bytes,
+) -> tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]:
+    """Trusted sealed frames as Arrow buffers, a row per frame, whatever its kind.
+
+    Returns (rows, positions int64, store times ms int64, flags int8 (the low byte, holding the QoS), then for
+    topic, publisher, properties and payload each: int32 offsets (rows + 1), data). All little-endian `bytes`.
+    ValueError when lengths do not add up or the data reaches 2 GiB.
+    """
+    if len(data) > 0x7FFFFFFF:
+        raise ValueError("more than int32 offsets can address")
+    starts = split(data)
+    rows = [decode(data, start) for start in starts]
+    buffers: list[bytes] = []
+    for field in range(3, 7):
+        pieces = [row[field] for row in rows]
+        offsets = bytearray(4)
+        end = 0
+        for piece in pieces:
+            assert isinstance(piece, bytes)
+            end += len(piece)
+            offsets += _LENGTH.pack(end)
+        buffers += (bytes(offsets), b"".join(piece for piece in pieces if isinstance(piece, bytes)))
+    return (
+        len(starts),
+        b"".join(data[start + 16 : start + 24] for start in starts),
+        b"".join(data[start + 24 : start + 32] for start in starts),
+        bytes(data[start + 32] for start in starts),
+        *(buffers[0], buffers[1], buffers[2], buffers[3]),
+        *(buffers[4], buffers[5], buffers[6], buffers[7]),
+    )
+
+
+def pack_refs(positions: Sequence[int], lengths: Sequence[int], times: Sequence[int], tags: Sequence[int]) -> bytes:
+    """Pack references: position u64, length u32, tag u32, store time u64 each. ValueError if lengths differ."""
+    if not len(positions) == len(lengths) == len(times) == len(tags):
+        raise ValueError("columns of different length")
+    return b"".join(map(_REF.pack, positions, lengths, tags, times))
+
+
+def unpack_refs(data: bytes) -> tuple[list[int], list[int], list[int], list[int]]:
+    """(positions, lengths, times, tags) of packed references. ValueError on a part of one."""
+    if len(data) % _REF.size:
+        raise ValueError("not whole references")
+    rows = list(_REF.iter_unpack(data))
+    return [r[0] for r in rows], [r[1] for r in rows], [r[3] for r in rows], [r[2] for r in rows]
