@@ -159,6 +159,7 @@ class StoreStats:
     view_bytes: int
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
+    failed: bool = False  # a write failed: no appends until a restart
 
 
 class Store(Protocol):
