@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml setup.py compiled.txt $(KERNEL)
 	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
 	@find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print -exec rm {} + >/dev/null
 	@echo "installing into $(VENV): the first time takes a minute or two"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[all]'
 	@$(BIN)/sluice version
 	@touch $@
 
