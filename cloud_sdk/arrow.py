@@ -64,14 +64,12 @@ def _properties(rows: int, offsets: bytes, data: bytes) -> tuple[pa.Array, pa.Ar
     """User properties and content type of each record. Blocks are decoded only where there are any."""
     kind = SCHEMA.field("properties").type
     if not data:  # nobody spoke MQTT 5 with properties: the usual batch
-        empty = pa.py_buffer(bytes(4 * (rows + 1)))
-        none = pa.MapArray.from_arrays(pa.Array.from_buffers(pa.int32(), rows + 1, [None, empty]), [], [], type=kind)
-        return none, pa.nulls(rows, pa.string())
+        return pa.array([[]] * rows, kind), pa.nulls(rows, pa.string())
     users: list[dict[str, str]] = []
     content_types: list[str | None] = []
     ends = memoryview(offsets).cast("i")
     for row in range(rows):
         block = decode(data[ends[row] : ends[row + 1]])
-        users.append(dict(block.user_properties))
+        users.append(dict(block.user))
         content_types.append(block.content_type)
     return pa.array([list(user.items()) for user in users], kind), pa.array(content_types, pa.string())

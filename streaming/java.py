@@ -20,7 +20,7 @@ _ASK_SECONDS: Final = 30  # a cold `java -version` takes well under one
 
 
 class JavaChoice(StrEnum):
-    """Which Java to take. The environment variable `SLUICE_JAVA` sets the default."""
+    """Which Java to take. The environment variable `SPARK_JAVA` sets the default."""
 
     AUTO = "auto"  # a system Java when it is new enough, else the bundled one
     SYSTEM = "system"
@@ -32,8 +32,8 @@ class JavaNotFound(RuntimeError):
 
 
 def java_home(choice: JavaChoice | None = None) -> Path:
-    """A folder to put into `JAVA_HOME`. Raises `JavaNotFound`; a wrong `SLUICE_JAVA` is a `ValueError`."""
-    wanted = choice or JavaChoice(os.environ.get("SLUICE_JAVA", JavaChoice.AUTO))
+    """A folder to put into `JAVA_HOME`. Raises `JavaNotFound`; a wrong `SPARK_JAVA` is a `ValueError`."""
+    wanted = choice or JavaChoice(os.environ.get("SPARK_JAVA", JavaChoice.AUTO))
     home = None
     if wanted is not JavaChoice.BUNDLED:
         home = _system_home()

@@ -22,7 +22,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No Java on PATH, none configured, an empty cache."""
     monkeypatch.setenv("PATH", "/usr/bin-without-java")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.delenv("SLUICE_JAVA", raising=False)
+    monkeypatch.delenv("SPARK_JAVA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
@@ -79,6 +79,6 @@ def test_shim_drops_only_the_flag(tmp_path: Path) -> None:
 
 
 def test_unknown_choice_is_an_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLUICE_JAVA", "graal")
+    monkeypatch.setenv("SPARK_JAVA", "graal")
     with pytest.raises(ValueError, match="graal"):
         java_home()

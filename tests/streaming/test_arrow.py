@@ -1,0 +1,77 @@
+"""Frames as Arrow batches: values, schema, and that Spark's own idea of the schema is the same."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+import record  # noqa: E402
+from cloud_sdk.arrow import SCHEMA, record_batch  # noqa: E402
+from cloud_sdk.properties import Properties, encode  # noqa: E402
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from record.layout import FLAG_RETAIN, Kind  # noqa: E402
+
+STORED = 1_767_225_600_123  # 2026-01-01T00:00:00.123Z
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+messages = st.lists(
+    st.tuples(text, text, st.binary(max_size=50), st.integers(0, 2), st.dictionaries(text, text, max_size=3)),
+    max_size=20,
+)
+
+
+def seal(rows: list[tuple[str, str, bytes, int, dict[str, str]]], position: int = 4096) -> bytes:
+    frames = [
+        record.frame(
+            Kind.MESSAGE,
+            qos | FLAG_RETAIN,
+            0,
+            topic.encode(),
+            publisher.encode(),
+            encode(Properties(content_type="text/plain" if user else None, user=list(user.items()))),
+            payload,
+        )
+        for topic, publisher, payload, qos, user in rows
+    ]
+    return record.seal(frames, position, 1, STORED, position)
+
+
+@given(messages, st.integers(0, 1 << 40))
+def test_columns_hold_what_was_framed(rows: list[tuple[str, str, bytes, int, dict[str, str]]], offset: int) -> None:
+    batch = record_batch(seal(rows), 3, offset)
+    batch.validate(full=True)
+    assert batch.schema.equals(SCHEMA)
+    found = batch.to_pylist()
+    position = 4096
+    for index, (row, (topic, publisher, payload, qos, user)) in enumerate(zip(found, rows, strict=True)):
+        assert row["topic"] == topic
+        assert row["levels"] == topic.split("/")
+        assert row["payload"] == payload
+        assert row["publisher"] == publisher
+        assert row["qos"] == qos
+        assert dict(row["properties"]) == user
+        assert row["content_type"] == ("text/plain" if user else None)
+        assert (row["partition"], row["offset"]) == (3, offset + index)
+        assert row["stored_at"] == datetime.fromtimestamp(STORED / 1000, UTC)
+        assert row["position"] == position
+        position += record.length_of(seal([rows[index]]), 0)
+
+
+def test_a_user_property_that_repeats_keeps_its_last_value() -> None:
+    block = encode(Properties(user=[("a", "1"), ("b", "2"), ("a", "3")]))
+    frames = record.seal([record.frame(Kind.MESSAGE, 1, 0, b"t", b"c", block, b"")], 0, 1, STORED, 0)
+    assert dict(record_batch(frames, 0, 0).to_pylist()[0]["properties"]) == {"a": "3", "b": "2"}
+
+
+def test_spark_takes_the_batches_as_they_are() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from streaming.source import SCHEMA as SPARK_SCHEMA
+
+    assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC").equals(SCHEMA)
+
+
+def test_frames_that_do_not_add_up() -> None:
+    with pytest.raises(ValueError):
+        record_batch(seal([("t", "c", b"payload", 1, {})])[:-1], 0, 0)
