@@ -1,0 +1,186 @@
+"""The node's configuration: one typed tree, from file, environment and flags, in that order.
+
+A TOML file holds tables named after the fields of `Config`; `SLUICE_MQTT_PORT=1884` sets `mqtt.port`; a
+flag sets the same path. An unknown key is an error that suggests the nearest one.
+"""
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+_BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
+
+
+class ConfigError(Exception):
+    """A setting is unknown or has a value that it cannot have. The message says which and what it takes."""
+
+
+@dataclass(slots=True)
+class MqttConfig:
+    """The MQTT front and what a client may ask of it."""
+
+    port: int = 1883  # 0: a free one
+    ws_port: int = 8083  # MQTT over WebSocket
+    max_connections: int = 100_000
+    max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
+    max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
+    receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
+    topic_alias_maximum: int = 64
+    max_subscriptions: int = 1024  # per session
+    max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
+    max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
+    connect_timeout: int = 10  # seconds until CONNECT must have come
+    max_keep_alive: int = 65_535  # seconds
+
+
+@dataclass(slots=True)
+class GrpcConfig:
+    """The front for cloud services."""
+
+    port: int = 7070
+
+
+@dataclass(slots=True)
+class HttpConfig:
+    """The front for people and Prometheus."""
+
+    port: int = 8080
+
+
+@dataclass(slots=True)
+class StoreSettings:
+    """The log and its views; the same names as `store.config.StoreConfig`."""
+
+    policy: str = "fsync"  # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms
+    interval_ms: int = 100
+    segment_size: int = 256 * 1024 * 1024  # bytes
+    partitions: int = 4  # per parent topic; fixed when the data folder is made
+
+
+@dataclass(slots=True)
+class Config:
+    """Everything a node can be told."""
+
+    data_dir: Path = Path("data")
+    host: str = "127.0.0.1"
+    log_level: str = "info"
+    mqtt: MqttConfig = field(default_factory=MqttConfig)
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    store: StoreSettings = field(default_factory=StoreSettings)
+
+
+def load(
+    path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Read the configuration.
+
+    path: a TOML file, or None. overrides: dotted path → value (`{"mqtt.port": 0}`), None values are ignored.
+    environ: `os.environ` unless given. Raises ConfigError.
+    """
+    config = Config()
+    if path is not None:
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from error
+        for key, value in _flatten(tree):
+            _set(config, key, value, str(path))
+    known = {"SLUICE_" + key.upper().replace(".", "_"): key for key in keys()}
+    for name, text in sorted((environ if environ is not None else os.environ).items()):
+        if name.startswith("SLUICE_") and name != _BUILD_SWITCH:
+            _set(config, known.get(name, name), text, "the environment", list(known))
+    for key, override in (overrides or {}).items():
+        if override is not None:
+            _set(config, key, override, "the command line")
+    _check(config)
+    return config
+
+
+def keys() -> list[str]:
+    """Every setting as a dotted path."""
+    return [
+        f"{top.name}.{leaf.name}" if leaf is not None else top.name
+        for top in dataclasses.fields(Config)
+        for leaf in (dataclasses.fields(_nested(top.name)) if _nested(top.name) is not None else (None,))
+    ]
+
+
+def _nested(name: str) -> Any:
+    kind = get_type_hints(Config)[name]
+    return kind if dataclasses.is_dataclass(kind) else None
+
+
+def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            leaves += _flatten(value, f"{prefix}{key}.")
+        else:
+            leaves.append((prefix + key, value))
+    return leaves
+
+
+def _set(config: Config, key: str, value: object, source: str, names: list[str] | None = None) -> None:
+    known = keys()
+    if key not in known:
+        near = difflib.get_close_matches(key, names if names is not None else known, 1, 0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"unknown setting {key!r} in {source}{hint}")
+    *tables, leaf = key.split(".")
+    target: Any = config
+    for table in tables:
+        target = getattr(target, table)
+    kind = get_type_hints(type(target))[leaf]
+    setattr(target, leaf, _convert(key, value, kind, source))
+
+
+def _convert(key: str, value: object, kind: Any, source: str) -> object:
+    options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    try:
+        if int in options and not isinstance(value, bool) and isinstance(value, (int, str)):
+            return int(value)
+        if Path in options and isinstance(value, (str, Path)):
+            return Path(value)
+        if str in options and isinstance(value, str):
+            return value
+    except ValueError:
+        pass
+    raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
+
+
+def _check(config: Config) -> None:
+    def between(key: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
+
+    mqtt = config.mqtt
+    for name, port in (
+        ("mqtt.port", mqtt.port),
+        ("mqtt.ws_port", mqtt.ws_port),
+        ("grpc.port", config.grpc.port),
+        ("http.port", config.http.port),
+    ):
+        between(name, port, 0, 65_535)
+    between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
+    between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
+    between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
+    between("mqtt.topic_alias_maximum", mqtt.topic_alias_maximum, 0, 65_535)
+    between("mqtt.max_keep_alive", mqtt.max_keep_alive, 1, 65_535)
+    between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
+    between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)
+    between("store.partitions", config.store.partitions, 1, 1024)
+    if config.store.policy not in ("fsync", "interval"):
+        raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")

@@ -1,0 +1,378 @@
+"""One client's connection: packets in, to the log and the session; acknowledgements out.
+
+The walk of a PUBLISH: `receive` decodes everything one read of the socket brought, frames each message,
+and hands all of them to the store as one append with one ready-made run of acknowledgements. When the
+commit is durable, `_Unit.done` sends that run. Nothing is acknowledged before (design section 5.1).
+
+What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `Desk`.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from gateway.counters import Counters
+from gateway.mqtt.decode import Decoder
+from gateway.mqtt.encode import connack, disconnect, pingresp, puback, pubcomp, pubrec
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
+from gateway.mqtt.reasons import ReasonCode
+from gateway.outlet import Flusher, Outlet, Transport
+from gateway.session import Session
+from record import frame
+from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from store.api import Appended, Store
+from store.control import inbound_released
+from store.errors import StoreBusy
+
+_MESSAGE = int(Kind.MESSAGE)
+_SYS = b"$SYS/"
+
+
+class Desk(Protocol):
+    """Who serves what a connection cannot answer on the spot."""
+
+    def connect(self, connection: "Connection", packet: Connect) -> None: ...
+
+    def subscribe(self, connection: "Connection", packet: Subscribe) -> None: ...
+
+    def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None: ...
+
+    def lost(self, connection: "Connection", clean: bool) -> None: ...
+
+
+class _Unit:
+    """The messages of one read on their way to disk, and what is owed for them."""
+
+    __slots__ = ("acks", "connection", "received", "session", "settled", "size")
+
+    def __init__(
+        self, connection: "Connection", session: Session, acks: bytes, settled: int, received: list[int] | None, size: int
+    ) -> None:
+        self.connection = connection
+        self.session = session
+        self.acks = acks
+        self.settled = settled  # QoS 1 messages: their share of the receive maximum is free again
+        self.received = received  # QoS 2 packet ids
+        self.size = size  # bytes
+
+    def done(self, appended: Appended) -> None:
+        connection = self.connection
+        connection.uncommitted -= self.size
+        if appended.error is not None:
+            if self.received is not None:
+                for packet_id in self.received:
+                    self.session.inbound.pop(packet_id, None)
+            connection.append_failed(appended.error)
+            return
+        if self.received is not None:
+            inbound = self.session.inbound
+            for packet_id in self.received:
+                if packet_id in inbound:
+                    inbound[packet_id] = True
+        if self.settled:
+            connection.decoder.acknowledged(self.settled)
+        connection.send(self.acks)
+        if connection.reading_paused:
+            connection.resume_reading()
+
+
+class _Release:
+    """PUBRELs of a durable session on their way to disk."""
+
+    __slots__ = ("connection", "packet_ids", "session")
+
+    def __init__(self, connection: "Connection", session: Session, packet_ids: list[int]) -> None:
+        self.connection = connection
+        self.session = session
+        self.packet_ids = packet_ids
+
+    def done(self, appended: Appended) -> None:
+        connection = self.connection
+        if appended.error is not None:
+            connection.append_failed(appended.error)
+            return
+        for packet_id in self.packet_ids:
+            connection.finish_inbound(self.session, packet_id)
+
+
+class Connection(Outlet):
+    """A network connection that speaks MQTT."""
+
+    def __init__(
+        self,
+        flusher: Flusher,
+        transport: Transport,
+        decoder: Decoder,
+        store: Store,
+        desk: Desk,
+        counters: Counters,
+        max_uncommitted: int,
+        on_opened: Callable[["Connection"], None],
+    ) -> None:
+        super().__init__(flusher, transport)
+        self.decoder = decoder
+        self.store = store
+        self.desk = desk
+        self.counters = counters
+        self.max_uncommitted = max_uncommitted  # bytes
+        self.on_opened = on_opened  # its keep-alive is to be watched
+        self.session: Session | None = None
+        self.client_id: bytes = b""
+        self.connecting: bool = False  # CONNECT came and is being served
+        self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
+        self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
+        self.reading_paused: bool = False
+        self.last_received: float = 0.0  # monotonic seconds
+        self.keep_alive: int = 0  # seconds
+        self.will: Will | None = None
+        self.disconnect_packet: Disconnect | None = None
+
+    # --- bytes in
+
+    def receive(self, data: bytes) -> None:
+        """Everything one read of the socket brought."""
+        if self.closed:
+            return
+        self.last_received = monotonic()
+        self.counters.bytes_received += len(data)
+        decoder = self.decoder
+        packets = decoder.feed(data)
+        if self.session is None:
+            self._before_session(packets)
+        elif packets:
+            self._handle(packets)
+        error = decoder.error
+        if error is not None and not self.closed:
+            self.fail(error)
+
+    def _before_session(self, packets: list[Packet]) -> None:
+        for packet in packets:
+            if isinstance(packet, Connect):
+                self.connecting = True
+                self.version = packet.version
+                self.client_id = packet.client_id
+                self.pause_reading()
+                self.desk.connect(self, packet)
+            else:
+                self.early.append(packet)
+
+    def refuse(self, reason: ReasonCode, text: str) -> None:
+        """Answer CONNECT with a refusal and close (MQTT-3.2.2-7)."""
+        if self.closed:
+            return
+        self.send(connack(self.version, False, reason, reason_string=text.encode()))
+        self._shut()
+        self.desk.lost(self, True)
+
+    def opened(self, session: Session, keep_alive: int) -> None:
+        """CONNECT was accepted: go on with what came behind it. keep_alive: seconds, 0 for none."""
+        self.connecting = False
+        self.session = session
+        self.keep_alive = keep_alive
+        self.on_opened(self)
+        early = self.early
+        self.early = []
+        if early:
+            self._handle(early)
+        self.resume_reading()
+
+    def _handle(self, packets: list[Packet]) -> None:
+        session = self.session
+        assert session is not None
+        frames: list[bytes] = []
+        acks: list[bytes] = []
+        received: list[int] | None = None
+        released: list[int] | None = None
+        settled = 0
+        size = 0
+        for packet in packets:
+            if isinstance(packet, Publish):
+                qos = packet.qos
+                if packet.topic.startswith(_SYS):
+                    self._refuse(packet)
+                    continue
+                flags = qos | FLAG_RETAIN if packet.retain else qos
+                packet_id = 0
+                if qos == 1:
+                    acks.append(puback(self.version, packet.packet_id, ReasonCode.SUCCESS))
+                    settled += 1
+                elif qos == 2:
+                    if packet.packet_id in session.inbound:
+                        # Received already (MQTT-4.3.3-10): confirmed now, or by the append still under way.
+                        if session.inbound[packet.packet_id]:
+                            self.send(pubrec(self.version, packet.packet_id, ReasonCode.SUCCESS))
+                        continue
+                    session.inbound[packet.packet_id] = False
+                    if received is None:
+                        received = []
+                    received.append(packet.packet_id)
+                    acks.append(pubrec(self.version, packet.packet_id, ReasonCode.SUCCESS))
+                    if session.durable:
+                        flags |= FLAG_TRACK_ID
+                        packet_id = packet.packet_id
+                framed = frame(
+                    _MESSAGE, flags, packet_id, packet.topic, session.client_id, packet.properties, packet.payload
+                )
+                size += len(framed)
+                frames.append(framed)
+            elif isinstance(packet, PubAck):
+                if not session.puback(packet.packet_id):
+                    self._wrong_exchange(packet.packet_id)
+                    break
+            elif isinstance(packet, PubRel):
+                if released is None:
+                    released = []
+                released.append(packet.packet_id)
+            elif isinstance(packet, Disconnect):
+                self.disconnect_packet = packet
+                break
+            elif not self._handle_rare(session, packet):
+                break
+        if frames:
+            self.counters.messages_received += len(frames)
+            self.uncommitted += size
+            self.store.append(frames, _Unit(self, session, b"".join(acks), settled, received, size).done)
+            if self.uncommitted > self.max_uncommitted:
+                self.pause_reading()
+        if released is not None:
+            self._release(session, released)
+        if self.disconnect_packet is not None:
+            self._disconnected(self.disconnect_packet)
+
+    def _handle_rare(self, session: Session, packet: Packet) -> bool:
+        """Packets that are not of the hot path. False: the connection is closing."""
+        if isinstance(packet, PubRec):
+            if not session.pubrec(packet.packet_id, packet.reason):
+                return self._wrong_exchange(packet.packet_id)
+        elif isinstance(packet, PubComp):
+            if not session.pubcomp(packet.packet_id):
+                return self._wrong_exchange(packet.packet_id)
+        elif isinstance(packet, PingReq):
+            self.send(pingresp())
+        elif isinstance(packet, Subscribe):
+            self.desk.subscribe(self, packet)
+        elif isinstance(packet, Unsubscribe):
+            self.desk.unsubscribe(self, packet)
+        elif isinstance(packet, Auth):
+            # No extended authentication was agreed on in CONNECT (MQTT-4.12.0-1).
+            self.fail(ProtocolError("AUTH without an authentication method", ReasonCode.PROTOCOL_ERROR))
+            return False
+        return not self.closed
+
+    def _wrong_exchange(self, packet_id: int) -> bool:
+        self.fail(ProtocolError(f"packet id {packet_id} is in another exchange", ReasonCode.PROTOCOL_ERROR))
+        return False
+
+    def _refuse(self, packet: Publish) -> None:
+        """`$SYS` is the node's own. MQTT 3.1.1 has no way to say no but a normal acknowledgement (MQTT-3.3.5-2)."""
+        reason = ReasonCode.NOT_AUTHORIZED if self.version == 5 else ReasonCode.SUCCESS
+        if packet.qos == 1:
+            self.send(puback(self.version, packet.packet_id, reason))
+        elif packet.qos == 2:
+            self.send(pubrec(self.version, packet.packet_id, reason))
+        if packet.qos == 1 or (packet.qos == 2 and self.version == 5):
+            self.decoder.acknowledged(1)
+
+    # --- QoS 2 in
+
+    def _release(self, session: Session, packet_ids: list[int]) -> None:
+        """PUBREL: the packet ids are free again once the log says so (at once in a transient session)."""
+        known = [packet_id for packet_id in packet_ids if packet_id in session.inbound]
+        for packet_id in packet_ids:
+            if packet_id not in session.inbound:
+                self.send(pubcomp(self.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        if not known:
+            return
+        if session.durable:
+            self.store.append([inbound_released(session.client_id, known)], _Release(self, session, known).done)
+            return
+        for packet_id in known:
+            self.finish_inbound(session, packet_id)
+
+    def finish_inbound(self, session: Session, packet_id: int) -> None:
+        """The exchange is over on both sides (MQTT-4.3.3-11)."""
+        if session.inbound.pop(packet_id, None) is not None:
+            self.decoder.acknowledged(1)
+        self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
+
+    # --- reading and closing
+
+    def pause_reading(self) -> None:
+        if not self.reading_paused and not self.closed:
+            self.reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless too much still waits for the disk or for CONNECT to be served."""
+        if self.reading_paused and not self.closed and not self.connecting:
+            if self.uncommitted * 2 <= self.max_uncommitted:
+                self.reading_paused = False
+                self.transport.resume_reading()
+
+    def append_failed(self, error: Exception) -> None:
+        """The store did not take it: nothing was acknowledged, and the client has to hear that."""
+        busy = isinstance(error, StoreBusy)
+        self.fail(ProtocolError(str(error), ReasonCode.SERVER_BUSY if busy else ReasonCode.SERVER_UNAVAILABLE))
+
+    def fail(self, error: ProtocolError) -> None:
+        """Close because of an error, saying so where the protocol can (MQTT-4.13.1-1)."""
+        if self.closed:
+            return
+        self.counters.protocol_errors += 1
+        self.disconnect_packet = None
+        self.close(error.reason, str(error))
+
+    def close(self, reason: ReasonCode, text: str = "") -> None:
+        """Close from this side. The session treats it as a lost connection: its will is sent."""
+        if self.closed:
+            return
+        if self.version == 5 and self.session is not None:
+            self.send(disconnect(5, reason, text))
+        self._shut()
+        self.desk.lost(self, False)
+
+    def _disconnected(self, packet: Disconnect) -> None:
+        """DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
+        if self.closed:
+            return
+        session = self.session
+        if packet.session_expiry_interval and session is not None and session.expiry_interval == 0:
+            # MQTT-3.14.2.2.2: a session that was to end with the connection cannot be kept now.
+            self.fail(ProtocolError("the session expiry interval was 0 in CONNECT", ReasonCode.PROTOCOL_ERROR))
+            return
+        self._shut()
+        self.desk.lost(self, packet.reason == ReasonCode.SUCCESS)
+
+    def lost(self) -> None:
+        """The network connection is gone."""
+        if self.closed:
+            return
+        self.closed = True
+        self.desk.lost(self, False)
+
+    def uncongested(self) -> None:
+        """The socket takes data again."""
+        self.congested = False
+        session = self.session
+        if session is not None and session.lagging and not session.pumping:
+            session.on_room(session)
+
+    def _shut(self) -> None:
+        self.flush()
+        self.closed = True
+        self.transport.close()

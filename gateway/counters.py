@@ -1,0 +1,20 @@
+"""What a gateway counts. Plain integers: the hot path adds, `/metrics` reads."""
+
+
+class Counters:
+    """Totals since the node started."""
+
+    def __init__(self) -> None:
+        self.connections_opened: int = 0
+        self.connections_refused: int = 0
+        self.connections_closed: int = 0
+        self.messages_received: int = 0  # PUBLISH packets accepted from devices
+        self.messages_sent: int = 0  # PUBLISH packets handed to devices
+        self.bytes_received: int = 0
+        self.dropped_qos0: int = 0  # the subscriber's socket was full
+        self.dropped_oversized: int = 0  # larger than the client's maximum packet size
+        self.dropped_expired: int = 0  # message expiry passed before delivery
+        self.dropped_reclaimed: int = 0  # retention took it before the session came
+        self.protocol_errors: int = 0
+        self.takeovers: int = 0
+        self.wills_sent: int = 0

@@ -1,0 +1,57 @@
+"""A durable subscription's place in its queue: what was read, what is acknowledged, what may be committed."""
+
+from typing import Final
+
+# How far acknowledgements may run ahead of the oldest missing one: a client that never acknowledges one
+# message must not make the node remember all later ones.
+MAX_SPREAD: Final = 65_536
+
+
+class Cursor:
+    """Offsets of one queue as one session sees them: [0, floor) done, [floor, next) sent, [next, end) waiting."""
+
+    __slots__ = ("acked", "committed", "end", "floor", "next", "queue", "skip", "start_position", "topic_filter")
+
+    def __init__(self, topic_filter: bytes, queue: bytes, offset: int, start_position: int) -> None:
+        self.topic_filter = topic_filter
+        self.queue = queue
+        self.start_position = start_position  # of the log: older messages are not this subscription's
+        self.next = offset  # first offset not yet read
+        self.end = offset  # of the queue, as far as heard
+        self.floor = offset  # first offset not acknowledged
+        self.committed = offset  # the floor that the log knows
+        self.acked: set[int] = set()  # above the floor
+        self.skip: set[int] = set()  # on their way since an earlier connection
+
+    def ack(self, offset: int) -> None:
+        """`offset` is done with. Offsets below the floor are so already."""
+        if offset == self.floor:
+            floor = offset + 1
+            acked = self.acked
+            while floor in acked:
+                acked.remove(floor)
+                floor += 1
+            self.floor = floor
+        elif offset > self.floor:
+            self.acked.add(offset)
+
+    def pass_over(self, offset: int) -> None:
+        """Read `offset` without sending it."""
+        self.next = offset + 1
+        self.ack(offset)
+
+    def jump(self, offset: int) -> None:
+        """Go on at `offset`: retention took what lies before it."""
+        self.next = max(self.next, offset)
+        self.floor = max(self.floor, offset)
+        self.acked = {acked for acked in self.acked if acked > self.floor}
+        self.skip = {skipped for skipped in self.skip if skipped >= self.next}
+
+    @property
+    def lagging(self) -> bool:
+        return self.next < self.end
+
+    @property
+    def stretched(self) -> bool:
+        """The oldest unacknowledged message is so far back that reading has to wait for it."""
+        return self.next - self.floor >= MAX_SPREAD

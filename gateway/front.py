@@ -1,0 +1,135 @@
+"""The MQTT front: accepts connections over TCP and WebSocket and keeps their clocks.
+
+The asyncio shell around `gateway.connection`: bytes are handed over as they come, timers watch that
+CONNECT and keep-alive are kept. No protocol is spoken here.
+"""
+
+import asyncio
+import logging
+import socket
+from time import monotonic
+
+from gateway.config import MqttConfig
+from gateway.connection import Connection
+from gateway.counters import Counters
+from gateway.mqtt.decode import Decoder
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.reasons import ReasonCode
+from gateway.outlet import Flusher, Transport
+from gateway.sessions import Sessions
+from store.api import Store
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 4096  # connections the kernel may hold for us
+_WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
+
+
+class MqttFront:
+    """All MQTT connections of a node."""
+
+    def __init__(self, store: Store, sessions: Sessions, config: MqttConfig, counters: Counters) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._config = config
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._flusher = Flusher(self._loop)
+        self._server: asyncio.Server | None = None
+        self.connections: set[Connection] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen. Returns the port. Raises OSError."""
+        self._server = await self._loop.create_server(lambda: _Tcp(self), host, port, backlog=_BACKLOG)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Accept no more, and drop what has not become a session."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+
+    def accept(self, transport: Transport) -> Connection | None:
+        """A new network connection; None (and closed) when the node holds as many as it may."""
+        if len(self.connections) >= self._config.max_connections:
+            self._counters.connections_refused += 1
+            transport.abort()
+            return None
+        config = self._config
+        decoder = Decoder(config.max_packet_size, config.receive_maximum, config.topic_alias_maximum)
+        connection = Connection(
+            self._flusher,
+            transport,
+            decoder,
+            self._store,
+            self._sessions,
+            self._counters,
+            config.max_uncommitted,
+            self._opened,
+        )
+        self.connections.add(connection)
+        self._counters.connections_opened += 1
+        self._loop.call_later(config.connect_timeout, self._connect_due, connection)
+        return connection
+
+    def gone(self, connection: Connection) -> None:
+        """The network connection has ended."""
+        self.connections.discard(connection)
+        connection.lost()
+
+    def _connect_due(self, connection: Connection) -> None:
+        """Close what has not sent CONNECT in time."""
+        if connection.session is None and not connection.connecting and not connection.closed:
+            self._counters.protocol_errors += 1
+            connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    def _opened(self, connection: Connection) -> None:
+        if connection.keep_alive:
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        """Close after one and a half keep-alive periods of silence (MQTT-3.1.2-22)."""
+        if connection.closed:
+            return
+        left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
+        if left <= 0 and not connection.reading_paused:
+            connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
+            return
+        # While we do not read, silence is ours, not the client's.
+        self._loop.call_later(max(left, 0.5), self._watch, connection)
+
+
+class _Tcp(asyncio.Protocol):
+    """One TCP connection."""
+
+    __slots__ = ("_connection", "_front")
+
+    def __init__(self, front: MqttFront) -> None:
+        self._front = front
+        self._connection: Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        self._connection = self._front.accept(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection is not None:
+            self._connection.receive(data)
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.congested = True
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.uncongested()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connection is not None:
+            self._front.gone(self._connection)
+            self._connection = None

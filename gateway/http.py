@@ -1,0 +1,95 @@
+"""The HTTP front: `/health` and `/metrics`."""
+
+from collections.abc import Callable, Iterable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.counters import Counters
+from store.api import Store
+
+
+class HttpFront:
+    """Serves people and Prometheus."""
+
+    def __init__(self, store: Store, counters: Counters, connections: Callable[[], int]) -> None:
+        self._store = store
+        self._registry = CollectorRegistry()
+        self._registry.register(_NodeCollector(store, counters, connections))
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen. Returns the port. Raises OSError."""
+        app = web.Application(client_max_size=64 * 1024)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        """200 while the log takes appends, 503 when it has failed."""
+        stats = self._store.stats()
+        status = "failed" if stats.failed else "ok"
+        body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
+        return web.json_response(body, status=503 if stats.failed else 200)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _NodeCollector:
+    """Reads the node's counters when Prometheus asks."""
+
+    def __init__(self, store: Store, counters: Counters, connections: Callable[[], int]) -> None:
+        self._store = store
+        self._counters = counters
+        self._connections = connections
+
+    def collect(self) -> Iterable[Metric]:
+        counters = self._counters
+        for name, text, count in (
+            ("sluice_mqtt_connections_opened", "Network connections accepted", counters.connections_opened),
+            ("sluice_mqtt_connections_refused", "Connections refused", counters.connections_refused),
+            ("sluice_mqtt_connections_closed", "Connections ended", counters.connections_closed),
+            ("sluice_mqtt_messages_received", "PUBLISH packets accepted", counters.messages_received),
+            ("sluice_mqtt_messages_sent", "PUBLISH packets sent", counters.messages_sent),
+            ("sluice_mqtt_bytes_received", "Bytes read from clients", counters.bytes_received),
+            ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),
+            ("sluice_mqtt_takeovers", "Sessions taken over by a new connection", counters.takeovers),
+            ("sluice_mqtt_wills_sent", "Will messages published", counters.wills_sent),
+        ):
+            yield CounterMetricFamily(name, text, value=count)
+        dropped = CounterMetricFamily("sluice_mqtt_messages_dropped", "Messages not delivered", labels=["reason"])
+        dropped.add_metric(["qos0_congested"], counters.dropped_qos0)
+        dropped.add_metric(["oversized"], counters.dropped_oversized)
+        dropped.add_metric(["expired"], counters.dropped_expired)
+        dropped.add_metric(["reclaimed"], counters.dropped_reclaimed)
+        yield dropped
+        yield GaugeMetricFamily("sluice_mqtt_connections", "Open network connections", value=self._connections())
+        yield from self._store_metrics()
+
+    def _store_metrics(self) -> Iterable[Metric]:
+        stats = self._store.stats()
+        yield CounterMetricFamily("sluice_store_records", "Records appended", value=stats.records)
+        yield CounterMetricFamily("sluice_store_messages", "Messages appended", value=stats.messages)
+        yield CounterMetricFamily("sluice_store_batches", "Batches committed", value=stats.batches)
+        for name, text, value in (
+            ("sluice_store_failed", "1 when the log takes no more appends", int(stats.failed)),
+            ("sluice_store_log_begin", "First readable position", stats.log_begin),
+            ("sluice_store_log_end", "Position behind the last record", stats.log_end),
+            ("sluice_store_checkpoint", "Position up to which the views are on disk", stats.checkpoint),
+            ("sluice_store_log_bytes", "Bytes of log segments on disk", stats.log_bytes),
+            ("sluice_store_view_bytes", "Bytes of views on disk", stats.view_bytes),
+            ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
+            ("sluice_store_pending_bytes", "Bytes accepted and not yet committed", stats.pending_bytes),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,78 @@
+"""The way out to one client, and the gathering of writes.
+
+uvloop writes at once when its queue is empty, so a write per packet is a system call per packet.
+Everything a client is owed in one turn of the loop is gathered here and written once.
+"""
+
+import asyncio
+from typing import Protocol
+
+
+class Transport(Protocol):
+    """What an outlet needs of a socket."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Flusher:
+    """The outlets with something to write in this turn of the loop."""
+
+    __slots__ = ("_call_soon", "_dirty", "_scheduled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._call_soon = loop.call_soon
+        self._dirty: list[Outlet] = []
+        self._scheduled = False
+
+    def add(self, outlet: "Outlet") -> None:
+        """Have `outlet` written before the loop next waits."""
+        self._dirty.append(outlet)
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._scheduled = False
+        dirty = self._dirty
+        self._dirty = []
+        for outlet in dirty:
+            outlet.flush()
+
+
+class Outlet:
+    """Packets bound for one client."""
+
+    def __init__(self, flusher: Flusher, transport: Transport) -> None:
+        self.flusher = flusher
+        self.transport = transport
+        self.version: int = 4  # of the protocol: 4 (3.1.1) or 5
+        self.congested: bool = False  # the socket takes no more for now
+        self.closed: bool = False
+        self.maximum_packet_size: int = 0  # the client's; 0: no limit
+        self._out: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        """Write `data` with everything else of this turn."""
+        out = self._out
+        if not out:
+            if self.closed:
+                return
+            self.flusher.add(self)
+        out.append(data)
+
+    def flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        self._out = []
+        if self.closed:
+            return
+        self.transport.write(out[0] if len(out) == 1 else b"".join(out))

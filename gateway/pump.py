@@ -1,0 +1,212 @@
+"""Reading a session's backlog: what it missed, what is retained, what an earlier connection left open.
+
+One coroutine per session, alive only while there is something to read and room to send it. It stops when
+the window or the socket is full; acknowledgements start it again (`Session.on_room`).
+"""
+
+import asyncio
+import logging
+from time import time
+from typing import Final
+
+from gateway.cursor import Cursor
+from gateway.message import Message
+from gateway.router import Router
+from gateway.session import Route, Session
+from record import scan, split
+from record.layout import Kind
+from store.api import Store, filter_queue, topic_queue
+from store.errors import OffsetOutOfRange, StoreError
+from matcher import has_wildcard
+
+log = logging.getLogger(__name__)
+
+_BATCH: Final = 256  # records a fetch
+_BATCH_BYTES: Final = 256 * 1024
+_RETAINED_PAGE: Final = 64
+
+
+class Pump:
+    """Starts and runs the pumps of a node's sessions."""
+
+    def __init__(self, store: Store, router: Router) -> None:
+        self._store = store
+        self._router = router
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, session: Session) -> None:
+        """Have the session's backlog read, unless that is under way."""
+        if session.pumping or session.closed:
+            return
+        session.pumping = True
+        task = asyncio.get_running_loop().create_task(self._run(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End all pumps."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, session: Session) -> None:
+        try:
+            while not session.closed and session.has_room and await self._step(session):
+                # Lets the gathered packets reach the socket, so that `congested` is true when it is.
+                await asyncio.sleep(0)
+        except StoreError as error:
+            # The backlog stays in the log: the session goes on from there when it is opened again.
+            log.error("reading the backlog of %r failed: %s", session.client_id, error)
+        finally:
+            session.pumping = False
+            session.lagging = self._has_work(session)
+
+    def _has_work(self, session: Session) -> bool:
+        if session.behind >= 0 or session.retained or session.resends:
+            return True
+        return any(s.cursor is not None and s.cursor.lagging for s in session.subscriptions.values())
+
+    async def _step(self, session: Session) -> bool:
+        """Read and send one batch of whatever comes first. False: nothing is left, or it has to wait."""
+        if session.resends:
+            await self._resend(session)
+            return True
+        if session.retained:
+            await self._retained(session)
+            return True
+        if session.behind >= 0:
+            await self._read_log(session)
+            return True
+        moved = False
+        for subscription in list(session.subscriptions.values()):
+            cursor = subscription.cursor
+            if cursor is not None and cursor.lagging and not cursor.stretched and not session.closed:
+                await self._read_queue(session, cursor)
+                moved = True
+        return moved
+
+    # --- durable sessions
+
+    async def _read_queue(self, session: Session, cursor: Cursor) -> None:
+        room = max(1, session.window - session.in_window)
+        try:
+            fetched = await self._store.fetch(cursor.queue, cursor.next, min(room, _BATCH), _BATCH_BYTES)
+        except OffsetOutOfRange as error:
+            session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
+            cursor.jump(error.begin)
+            session.note_change()
+            return
+        cursor.end = max(cursor.end, fetched.bounds.end)
+        if session.closed or cursor.next != fetched.offset:
+            return
+        now_ms = int(time() * 1000)
+        offset = fetched.offset
+        for start in split(fetched.data):
+            if offset in cursor.skip:
+                cursor.skip.discard(offset)
+                cursor.next = offset + 1
+            else:
+                message = Message(fetched.data, start)
+                route = session.route(message.topic)
+                if route is None or _owner(route, message) is not cursor:
+                    cursor.pass_over(offset)
+                    session.note_change()
+                elif not session.take(cursor, offset, message, route, now_ms):
+                    return
+            offset += 1
+
+    async def _resend(self, session: Session) -> None:
+        packet_id = session.resends[0]
+        entry = session.inflight.get(packet_id)
+        if entry is None:
+            session.resends.popleft()
+            return
+        if entry.released:
+            session.resends.popleft()
+            session.resend_release(packet_id, entry)
+            return
+        message = await self._find(entry.topic_filter, entry.offset)
+        if session.closed or not session.resends or session.resends[0] != packet_id:
+            return
+        session.resends.popleft()
+        if message is None:
+            session.counters.dropped_reclaimed += 1
+            session.forget(packet_id, entry)
+        else:
+            session.resend(packet_id, entry, message, session.route(message.topic), int(time() * 1000))
+
+    async def _find(self, topic_filter: bytes, offset: int) -> Message | None:
+        """The message that an exchange was about; None when retention took it."""
+        if not topic_filter:
+            chunk = await self._store.read(offset, 1)
+            return Message(chunk.data, 0) if chunk.data else None
+        queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
+        try:
+            fetched = await self._store.fetch(queue, offset, 1, 1)
+        except OffsetOutOfRange:
+            return None
+        return Message(fetched.data, 0) if fetched.count else None
+
+    # --- transient sessions
+
+    async def _read_log(self, session: Session) -> None:
+        chunk = await self._store.read(session.behind, _BATCH_BYTES)
+        if session.closed or chunk.position != session.behind:
+            return
+        now_ms = int(time() * 1000)
+        starts, kinds, _flags, topics = scan(chunk.data)
+        for i in range(len(starts)):
+            if kinds[i] != Kind.MESSAGE:
+                continue
+            route = session.route(topics[i])
+            if route is not None and not self._send_behind(session, route, Message(chunk.data, starts[i]), now_ms):
+                return
+        session.behind = chunk.next_position
+        if session.behind >= self._router.delivered_end:
+            session.behind = -1
+
+    def _send_behind(self, session: Session, route: Route, message: Message, now_ms: int) -> bool:
+        if route.no_local and message.publisher == session.client_id:
+            return True
+        if message.expired(now_ms):
+            session.counters.dropped_expired += 1
+            return True
+        if not session.has_room:
+            session.behind = message.position
+            return False
+        qos = min(route.qos, message.qos)
+        retain = message.retain and route.retain_as_published
+        session.send(message, qos, retain, False, route.identifiers, None, now_ms)
+        return True
+
+    # --- retained messages
+
+    async def _retained(self, session: Session) -> None:
+        request = session.retained[0]
+        subscription = request.subscription
+        page = await self._store.retained(subscription.topic_filter, request.after, _RETAINED_PAGE)
+        if session.closed or not session.retained or session.retained[0] is not request:
+            return
+        now_ms = int(time() * 1000)
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        for value in page:
+            if not session.has_room:
+                return
+            message = Message(value.frame, 0)
+            qos = min(subscription.qos, message.qos)
+            if message.expired(now_ms):
+                session.counters.dropped_expired += 1
+            elif not (subscription.no_local and message.publisher == session.client_id):
+                session.send(message, qos, True, False, identifiers, None, now_ms)
+            request.after = value.topic
+        if len(page) < _RETAINED_PAGE:
+            session.retained.popleft()
+
+
+def _owner(route: Route, message: Message) -> Cursor | None:
+    """The cursor that sends this message: the first whose subscription existed when it was stored."""
+    for cursor in route.cursors:
+        if cursor.start_position <= message.position:
+            return cursor
+    return None

@@ -1,0 +1,88 @@
+"""From a commit to its subscribers: match each topic, offer the message to each session that matches.
+
+Runs on the loop right after the fold, once per commit. What a topic matches is planned once (`_plan`) and
+kept until the trie's answer for it changes.
+"""
+
+from time import time
+from typing import Final
+
+from gateway.message import Message
+from gateway.session import Route, Session, Subscription
+from matcher import Trie
+from notify import TopicEvents
+
+_MAX_PLANS: Final = 65_536
+_NO_OFFSETS: Final[tuple[tuple[bytes, int], ...]] = ()
+
+
+class _Plan:
+    """The routes of one topic, made from one answer of the trie."""
+
+    __slots__ = ("matched", "routes")
+
+    def __init__(self, matched: list[Subscription], routes: list[Route]) -> None:
+        self.matched = matched
+        self.routes = routes
+
+
+class Router:
+    """The subscriptions of all sessions that are connected to this node."""
+
+    def __init__(self, position: int) -> None:
+        self.trie: Trie[Subscription] = Trie()
+        self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
+        self._plans: dict[bytes, _Plan] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        self.trie.add(subscription.topic_filter, subscription)
+
+    def remove(self, subscription: Subscription) -> None:
+        self.trie.remove(subscription.topic_filter, subscription)
+
+    def deliver(self, events: TopicEvents) -> None:
+        """Offer every message of the commit to the sessions that match, in log order."""
+        commit = events.commit
+        data = commit.data
+        topics = commit.topics
+        starts = commit.starts
+        topic_offsets = commit.topic_offsets
+        filter_offsets = commit.filter_offsets
+        self.delivered_end = commit.end
+        if not len(self.trie):
+            return
+        now_ms = int(time() * 1000)
+        for i in range(len(topics)):
+            routes = self._routes(topics[i])
+            if not routes:
+                continue
+            message = Message(data, starts[i])
+            offsets = _NO_OFFSETS if filter_offsets is None else filter_offsets[i]
+            topic_offset = topic_offsets[i]
+            for route in routes:
+                route.session.offer(route, message, topic_offset, offsets, now_ms)
+
+    def _routes(self, topic: bytes) -> list[Route]:
+        matched = self.trie.match(topic)
+        plan = self._plans.get(topic)
+        if plan is not None and plan.matched is matched:
+            return plan.routes
+        routes = _plan(topic, matched)
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        self._plans[topic] = _Plan(matched, routes)
+        return routes
+
+
+def _plan(topic: bytes, matched: list[Subscription]) -> list[Route]:
+    """One route per session: its only matching subscription's own, or the session's merged one."""
+    first: dict[Session, Route] = {}
+    for subscription in matched:
+        session = subscription.session
+        if session not in first:
+            first[session] = subscription.route
+        else:
+            merged = session.route(topic)
+            if merged is not None:
+                first[session] = merged
+    return list(first.values())

@@ -1,0 +1,455 @@
+"""One client's session while a node holds it: subscriptions, the window of messages in flight, acknowledgements.
+
+Two kinds. A *transient* session ends with its connection and writes nothing to the log; when its window
+or socket is full it remembers one log position (`behind`) and reads on from there later. A *durable* one
+has a cursor per subscription, and what it needs after a crash is in the log before it is relied on.
+Neither queues messages: the backlog of a slow client is the log (design section 5.4).
+
+This file decides; it performs no I/O. `gateway.pump` reads backlogs, `gateway.sessions` writes records.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from gateway.counters import Counters
+from gateway.cursor import Cursor
+from gateway.message import Message
+from gateway.mqtt.encode import pubrel
+from gateway.mqtt.reasons import ReasonCode
+from gateway.outlet import Outlet
+from matcher import matches
+
+SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
+RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
+COMPLETED: Final = 2  # done, but the cursor has not passed it: its packet id stays taken
+WAITING: Final = 3  # from an earlier connection, to be sent again once there is room
+
+_MAX_ROUTES: Final = 1024  # cached per session
+_PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
+
+
+class Subscription:
+    """One filter of a session."""
+
+    __slots__ = ("cursor", "identifier", "no_local", "qos", "retain_as_published", "route", "session", "topic_filter")
+
+    def __init__(
+        self,
+        session: "Session",
+        topic_filter: bytes,
+        qos: int,
+        no_local: bool,
+        retain_as_published: bool,
+        identifier: int,
+        cursor: Cursor | None,
+    ) -> None:
+        self.session = session
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier  # 0: none
+        self.cursor = cursor  # durable sessions with QoS > 0
+        self.route = Route(session, [self])
+
+    def refresh(self) -> None:
+        """Plan anew after the cursor was replaced."""
+        self.route = Route(self.session, [self])
+
+
+class Route:
+    """How a message on some topic reaches one session: its matching subscriptions, merged.
+
+    A message is delivered once, at the highest QoS, with every identifier (MQTT-3.3.4-2, -4). The first
+    cursor is the *owner*: the one that sends; the others pass over the message.
+    """
+
+    __slots__ = ("cursors", "identifiers", "no_local", "qos", "retain_as_published", "session")
+
+    def __init__(self, session: "Session", subscriptions: list[Subscription]) -> None:
+        self.session = session
+        self.qos = max([s.qos for s in subscriptions])
+        self.no_local = True
+        self.retain_as_published = False
+        identifiers: list[int] = []
+        self.cursors: list[Cursor] = []
+        for subscription in sorted(subscriptions, key=lambda s: (-s.qos, s.topic_filter)):
+            # No Local withholds a message only where every subscription that matches asks for it.
+            self.no_local = self.no_local and subscription.no_local
+            self.retain_as_published = self.retain_as_published or subscription.retain_as_published
+            if subscription.identifier:
+                identifiers.append(subscription.identifier)
+            if subscription.cursor is not None:
+                self.cursors.append(subscription.cursor)
+        self.identifiers: tuple[int, ...] = tuple(identifiers)
+
+
+class Inflight:
+    """A message with a packet id. `offset` is in the cursor's queue, or a log position without a cursor."""
+
+    __slots__ = ("cursor", "offset", "phase", "qos", "recorded", "released", "topic_filter")
+
+    def __init__(self, cursor: Cursor | None, topic_filter: bytes, offset: int, qos: int) -> None:
+        self.cursor = cursor
+        self.topic_filter = topic_filter  # b"": no queue, the offset is a log position
+        self.offset = offset
+        self.qos = qos
+        self.phase = SENT
+        self.recorded = False  # the log knows of this packet id
+        self.released = False  # PUBREC came on an earlier connection
+
+
+class Staged:
+    """A QoS 2 message of a durable session that waits for its packet id to be in the log."""
+
+    __slots__ = ("data", "entry", "packet_id")
+
+    def __init__(self, packet_id: int, entry: Inflight, data: bytes) -> None:
+        self.packet_id = packet_id
+        self.entry = entry
+        self.data = data
+
+
+class RetainedRequest:
+    """Retained values that a new subscription is still to get, beginning behind topic `after`."""
+
+    __slots__ = ("after", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.after: bytes | None = None
+
+
+class Session:
+    """A client's session, held by this node."""
+
+    def __init__(
+        self,
+        client_id: bytes,
+        epoch: int,
+        expiry_interval: int,
+        window: int,
+        outlet: Outlet,
+        counters: Counters,
+        on_change: Callable[["Session", bool], None],
+        on_room: Callable[["Session"], None],
+    ) -> None:
+        self.client_id = client_id
+        self.epoch = epoch
+        self.expiry_interval = expiry_interval  # seconds
+        self.durable: bool = expiry_interval > 0
+        self.recorded_open: bool = False  # the log has it open and must hear of its end
+        self.window = window  # messages with QoS > 0 in flight at the most
+        self.outlet = outlet
+        self.counters = counters
+        self.on_change = on_change  # something has to be written to the log
+        self.on_room = on_room  # the pump may go on
+        self.closed: bool = False
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.inbound: dict[int, bool] = {}  # QoS 2 packet ids received → whether committed
+        self.inflight: dict[int, Inflight] = {}
+        self.in_window: int = 0  # entries of `inflight` that count against the window
+        self.behind: int = -1  # transient: log position to read on from; -1: at the end
+        self.lagging: bool = False  # the pump has work once there is room
+        self.pumping: bool = False
+        self.changed: bool = False  # cursors moved or packet ids changed since the last record
+        self.urgent: bool = False  # …and a packet to the client waits for that record
+        self.retained: deque[RetainedRequest] = deque()  # bounded by the number of subscriptions
+        self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
+        self.staged: list[Staged] = []
+        self.received: list[int] = []  # PUBREC came: recorded before PUBREL goes out
+        self.recorded: int = 0  # entries of `inflight` that the log knows
+        self._next_packet_id: int = 0
+        self._routes: dict[bytes, Route | None] = {}
+
+    # --- subscriptions
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add or replace a subscription."""
+        self.subscriptions[subscription.topic_filter] = subscription
+        self._routes.clear()
+
+    def want_retained(self, subscription: Subscription) -> None:
+        """Queue the retained values of a subscription; asking again begins anew."""
+        for request in self.retained:
+            if request.subscription.topic_filter == subscription.topic_filter:
+                request.subscription = subscription
+                request.after = None
+                return
+        self.retained.append(RetainedRequest(subscription))
+
+    def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
+        self._routes.clear()
+        return self.subscriptions.pop(topic_filter, None)
+
+    def route(self, topic: bytes) -> Route | None:
+        """The merged route of `topic` to this session, None if nothing matches."""
+        routes = self._routes
+        if topic in routes:
+            return routes[topic]
+        found = [s for s in self.subscriptions.values() if matches(s.topic_filter, topic)]
+        route: Route | None = None
+        if len(found) == 1:
+            route = found[0].route
+        elif found:
+            route = Route(self, found)
+        if len(routes) >= _MAX_ROUTES:
+            routes.clear()
+        routes[topic] = route
+        return route
+
+    # --- messages out
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message with QoS > 0 may go out."""
+        return self.in_window < self.window and not self.outlet.congested
+
+    def offer(
+        self,
+        route: Route,
+        message: Message,
+        topic_offset: int,
+        filter_offsets: tuple[tuple[bytes, int], ...],
+        now_ms: int,
+    ) -> None:
+        """A message that was just committed. Sends it if this session is at the end and has room."""
+        if route.cursors:
+            self._offer_durable(route, message, topic_offset, filter_offsets, now_ms)
+            return
+        if self.behind >= 0:
+            return  # the pump will come to it, in order
+        if route.no_local and message.publisher == self.client_id:
+            return
+        qos = route.qos if route.qos < message.qos else message.qos
+        if qos == 0:
+            if self.outlet.congested:
+                self.counters.dropped_qos0 += 1
+                return
+        elif not self.has_room:
+            self.behind = message.position
+            self.lagging = True
+            return
+        self.send(message, qos, message.retain and route.retain_as_published, False, route.identifiers, None, now_ms)
+
+    def _offer_durable(
+        self,
+        route: Route,
+        message: Message,
+        topic_offset: int,
+        filter_offsets: tuple[tuple[bytes, int], ...],
+        now_ms: int,
+    ) -> None:
+        owner = route.cursors[0]
+        for cursor in route.cursors:
+            offset = topic_offset
+            if cursor.queue[0] == 0x66:  # b"f", a filter queue
+                offset = -1
+                for topic_filter, filter_offset in filter_offsets:
+                    if topic_filter == cursor.topic_filter:
+                        offset = filter_offset
+                        break
+                if offset < 0:
+                    continue  # the filter queue is younger than this message
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+            if cursor.next != offset:
+                self.lagging = True
+            elif cursor is not owner:
+                cursor.pass_over(offset)
+                self.note_change()
+            elif not self.take(cursor, offset, message, route, now_ms):
+                self.lagging = True
+
+    def take(self, cursor: Cursor, offset: int, message: Message, route: Route, now_ms: int) -> bool:
+        """Send the cursor's next message, or pass over it where it is not to be sent. False: no room for it."""
+        if not self.has_room or cursor.stretched:
+            return False
+        if message.expired(now_ms):
+            self.counters.dropped_expired += 1
+        elif not (route.no_local and message.publisher == self.client_id):
+            qos = route.qos if route.qos < message.qos else message.qos
+            retain = message.retain and route.retain_as_published
+            cursor.next = offset + 1
+            if qos == 0:
+                cursor.ack(offset)
+                self.note_change()
+                self.send(message, 0, retain, False, route.identifiers, None, now_ms)
+            else:
+                entry = Inflight(cursor, cursor.topic_filter, offset, qos)
+                self.send(message, qos, retain, False, route.identifiers, entry, now_ms)
+            return True
+        cursor.pass_over(offset)
+        self.note_change()
+        return True
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        identifiers: tuple[int, ...],
+        entry: Inflight | None,
+        now_ms: int,
+    ) -> None:
+        """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
+        outlet = self.outlet
+        head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
+        if outlet.maximum_packet_size and len(head) + len(tail) + 2 > outlet.maximum_packet_size:
+            # MQTT-3.1.2-24, -25: not sent, and treated as if it had been.
+            self.counters.dropped_oversized += 1
+            if entry is not None and entry.cursor is not None:
+                entry.cursor.ack(entry.offset)
+                self.note_change()
+            return
+        self.counters.messages_sent += 1
+        if qos == 0:
+            outlet.send(head)
+            return
+        packet_id = self._allocate()
+        if entry is None:
+            entry = Inflight(None, b"", message.position, qos)
+        self.inflight[packet_id] = entry
+        self.in_window += 1
+        data = head + _PACKET_IDS[packet_id] + tail
+        if qos == 2 and self.durable:
+            self.staged.append(Staged(packet_id, entry, data))
+            self._note_urgent()
+        else:
+            outlet.send(data)
+
+    def restore(self, packet_id: int, entry: Inflight) -> None:
+        """Take over an exchange of an earlier connection; `resend` or `resend_release` follows when there is room."""
+        entry.phase = WAITING
+        entry.recorded = True
+        self.recorded += 1
+        self.inflight[packet_id] = entry
+
+    def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
+        """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
+        retain = message.retain and route is not None and route.retain_as_published
+        identifiers = route.identifiers if route is not None else ()
+        entry.qos = message.qos if route is None else min(message.qos, route.qos)
+        if entry.qos == 0:
+            self.forget(packet_id, entry)
+            return
+        entry.phase = SENT
+        self.in_window += 1
+        head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
+        self.counters.messages_sent += 1
+        self.outlet.send(head + _PACKET_IDS[packet_id] + tail)
+
+    def resend_release(self, packet_id: int, entry: Inflight) -> None:
+        """Send PUBREL again (MQTT-4.4.0-1)."""
+        entry.qos = 2
+        entry.phase = RELEASED
+        self.in_window += 1
+        self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+
+    def forget(self, packet_id: int, entry: Inflight) -> None:
+        """The message of a restored exchange is gone (retention): nothing is left to deliver."""
+        entry.phase = SENT
+        self.in_window += 1
+        self._complete(packet_id, entry)
+
+    def _allocate(self) -> int:
+        """A packet id that is not in use; the window is smaller than their number (MQTT-2.2.1-3)."""
+        packet_id = self._next_packet_id
+        inflight = self.inflight
+        while True:
+            packet_id += 1
+            if packet_id > 0xFFFF:
+                packet_id = 1
+            if packet_id not in inflight:
+                self._next_packet_id = packet_id
+                return packet_id
+
+    # --- acknowledgements in
+
+    def puback(self, packet_id: int) -> bool:
+        """PUBACK. False: the packet id belongs to a QoS 2 exchange."""
+        entry = self.inflight.get(packet_id)
+        if entry is None or entry.phase >= COMPLETED:
+            return True
+        if entry.qos != 1:
+            return False
+        self._complete(packet_id, entry)
+        return True
+
+    def pubrec(self, packet_id: int, reason: int) -> bool:
+        """PUBREC. A failure ends the exchange (MQTT-4.3.3); else PUBREL goes out, once recorded."""
+        entry = self.inflight.get(packet_id)
+        if entry is None:
+            self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            return True
+        if entry.phase >= COMPLETED:
+            return True
+        if entry.qos != 2:
+            return False
+        if reason >= 0x80:
+            self._complete(packet_id, entry)
+        elif entry.phase == SENT:
+            entry.phase = RELEASED
+            if self.durable:
+                self.received.append(packet_id)
+                self._note_urgent()
+            else:
+                self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+        elif entry.phase == RELEASED and packet_id not in self.received:
+            self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+        return True
+
+    def pubcomp(self, packet_id: int) -> bool:
+        """PUBCOMP."""
+        entry = self.inflight.get(packet_id)
+        if entry is None or entry.phase >= COMPLETED:
+            return True
+        if entry.qos != 2:
+            return False
+        if entry.phase == RELEASED:
+            self._complete(packet_id, entry)
+        return True
+
+    def _complete(self, packet_id: int, entry: Inflight) -> None:
+        self.in_window -= 1
+        cursor = entry.cursor
+        if cursor is not None:
+            cursor.ack(entry.offset)
+        if entry.recorded or cursor is not None:
+            self.note_change()
+        if entry.recorded:
+            # The record of the packet id goes only together with a cursor that has passed the message:
+            # until then a crash must still know that it was delivered.
+            entry.phase = COMPLETED
+        else:
+            del self.inflight[packet_id]
+        if self.lagging and self.in_window <= self.window >> 1 and not self.pumping:
+            self.on_room(self)
+
+    def free_completed(self) -> list[int]:
+        """Take out the recorded packet ids that are done with and whose cursors have passed them."""
+        if not self.recorded:
+            return []
+        free = [
+            packet_id
+            for packet_id, entry in self.inflight.items()
+            if entry.phase == COMPLETED and (entry.cursor is None or entry.cursor.floor > entry.offset)
+        ]
+        for packet_id in free:
+            del self.inflight[packet_id]
+        self.recorded -= len(free)
+        return free
+
+    def note_change(self) -> None:
+        """Have the session's progress written to the log."""
+        if not self.changed and self.durable:
+            self.changed = True
+            self.on_change(self, False)
+
+    def _note_urgent(self) -> None:
+        if not self.urgent:
+            self.urgent = True
+            self.changed = True
+            self.on_change(self, True)

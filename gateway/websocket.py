@@ -1,0 +1,131 @@
+"""MQTT over WebSocket: subprotocol `mqtt`, binary frames, any packet boundaries (MQTT-6.0.0-1 to -4)."""
+
+import asyncio
+import logging
+from typing import Final
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from gateway.connection import Connection
+from gateway.front import MqttFront
+
+log = logging.getLogger(__name__)
+
+_QUEUE_HIGH: Final = 256 * 1024  # bytes waiting before the client counts as congested
+_QUEUE_LOW: Final = 64 * 1024
+
+
+class WebSocketFront:
+    """Listens for WebSockets and feeds them to the MQTT front."""
+
+    def __init__(self, front: MqttFront, max_packet_size: int) -> None:
+        self._front = front
+        self._max_message = max_packet_size + 64 * 1024
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on `/mqtt` and `/`. Returns the port. Raises OSError."""
+        app = web.Application()
+        app.router.add_get("/mqtt", self._serve)
+        app.router.add_get("/", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(
+            protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=True, timeout=2.0
+        )
+        if not socket.can_prepare(request).ok:
+            raise web.HTTPUpgradeRequired(
+                text="MQTT over WebSocket is served here", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
+            )
+        await socket.prepare(request)
+        if socket.ws_protocol != "mqtt":
+            await socket.close(code=WSCloseCode.PROTOCOL_ERROR, message=b"the subprotocol must be mqtt")
+            return socket
+        transport = _WebSocketTransport(socket)
+        connection = self._front.accept(transport)
+        if connection is None:
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+            return socket
+        transport.connection = connection
+        writer = asyncio.create_task(transport.write_out())
+        try:
+            async for message in socket:
+                await transport.readable.wait()
+                if message.type is not WSMsgType.BINARY:
+                    # MQTT-6.0.0-1: data frames are binary.
+                    await socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
+                    break
+                connection.receive(message.data)
+        finally:
+            self._front.gone(connection)
+            transport.close()
+            await writer
+        return socket
+
+
+class _WebSocketTransport:
+    """The socket as an outlet sees it: writes are queued, and sent by one task."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+        self._queue: list[bytes] = []
+        self._queued = 0  # bytes
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.readable = asyncio.Event()
+        self.readable.set()
+        self.connection: Connection | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._queue.append(data)
+        self._queued += len(data)
+        self._wake.set()
+        if self._queued > _QUEUE_HIGH and self.connection is not None:
+            self.connection.congested = True
+
+    def close(self) -> None:
+        self._closing = True
+        self.readable.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        self._queue.clear()
+        self.close()
+
+    def pause_reading(self) -> None:
+        self.readable.clear()
+
+    def resume_reading(self) -> None:
+        self.readable.set()
+
+    async def write_out(self) -> None:
+        """Send what is queued until the end."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._queue:
+                    data = b"".join(self._queue)
+                    self._queue.clear()
+                    self._queued = 0
+                    await self._socket.send_bytes(data)
+                connection = self.connection
+                if connection is not None and connection.congested and self._queued < _QUEUE_LOW:
+                    connection.uncongested()
+                if self._closing and not self._queue:
+                    break
+            await self._socket.close()
+        except (ConnectionError, RuntimeError):
+            self._closing = True  # the peer is gone; the reader ends by itself
