@@ -1,0 +1,394 @@
+"""Bytes in, packets out: `Decoder`, one for each connection.
+
+The rules of this file:
+
+* A packet is parsed where it lies in the bytes that the socket gave. Only the start of a packet whose end
+  has not come is kept, and nothing is kept of a packet that is too large.
+* What a peer sends is never trusted before it is checked, and never raises: it sets `Decoder.error`.
+* Topics and property blocks repeat. What was found valid once is found again in a bounded cache, which
+  also gives all messages of a topic the same `bytes` object, hashed once.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from gateway.mqtt.connect import read_connect, read_protocol_level
+from gateway.mqtt.errors import (
+    MalformedPacket,
+    PacketTooLarge,
+    ProtocolError,
+    ReceiveMaximumExceeded,
+    TopicAliasInvalid,
+    TopicNameInvalid,
+    UnsupportedProtocolVersion,
+)
+from gateway.mqtt.packets import (
+    MQTT_5,
+    MQTT_311,
+    Ack,
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+)
+from gateway.mqtt.properties import (
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    SESSION_EXPIRY,
+    read_properties,
+    read_publish_block,
+)
+from gateway.mqtt.reader import Reader, check_text
+from gateway.mqtt.reasons import BY_CODE, ReasonCode
+from gateway.mqtt.subscribe import read_packet_id, read_subscribe, read_unsubscribe
+from matcher.names import is_valid_topic
+
+DEFAULT_MAX_PACKET_SIZE: Final = 1 << 20  # bytes
+MAX_CONNECT_SIZE: Final = 512 << 10  # bytes: five fields of 64 KiB and properties. Nobody is known yet.
+
+_CACHE_LIMIT: Final = 8 << 20  # bytes, of each cache, about
+_CACHE_OVERHEAD: Final = 150  # bytes an entry costs beside its key
+_CACHED_BLOCK: Final = 512  # bytes: a longer property block is hardly one that repeats
+
+_CONNECT: Final = 0x10  # first bytes
+_PUBACK: Final = 0x40
+_PINGREQ: Final = 0xC0
+_PUBLISH: Final = 3  # the upper half of one
+
+# Reason codes that clients may use (table 2-6), by packet type.
+_ACK_REASONS: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+_RELEASE_REASONS: Final = frozenset((0x00, 0x92))
+_DISCONNECT_REASONS: Final = frozenset(
+    (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
+)
+_AUTH_REASONS: Final = frozenset((0x18, 0x19))
+
+_PING: Final = PingReq()
+
+
+class _Cache:
+    """What was found valid, of all connections of this process. Full, it starts over."""
+
+    __slots__ = ("blocks", "blocks_cost", "topics", "topics_cost")
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, bytes] = {}  # a topic to itself
+        self.topics_cost: i64 = 0
+        self.blocks: dict[bytes, tuple[bytes, int]] = {}  # a PUBLISH's block to what `read_publish_block` says
+        self.blocks_cost: i64 = 0
+
+    def add_topic(self, raw: bytes) -> bytes:
+        check_text(raw)
+        if not is_valid_topic(raw):
+            raise TopicNameInvalid("not a topic name, or one of too many levels (MQTT-3.3.2-2, 4.7.3-1)")
+        self.topics_cost += len(raw) + _CACHE_OVERHEAD
+        if self.topics_cost > _CACHE_LIMIT:
+            self.topics.clear()
+            self.topics_cost = len(raw) + _CACHE_OVERHEAD
+        self.topics[raw] = raw
+        return raw
+
+    def add_block(self, raw: bytes) -> tuple[bytes, int]:
+        read = read_publish_block(raw)
+        if len(raw) <= _CACHED_BLOCK:
+            self.blocks_cost += 2 * len(raw) + _CACHE_OVERHEAD
+            if self.blocks_cost > _CACHE_LIMIT:
+                self.blocks.clear()
+                self.blocks_cost = 2 * len(raw) + _CACHE_OVERHEAD
+            self.blocks[raw] = read
+        return read
+
+
+_cache: Final = _Cache()
+
+
+class Decoder:
+    """What one client sends, as packets.
+
+    `version` is 0 until the client has said it: an error before that is answered with silence.
+    """
+
+    __slots__ = (
+        "_aliases",
+        "_blocks",
+        "_connect",
+        "_ended",
+        "_limit",
+        "_max_packet_size",
+        "_needed",
+        "_pending",
+        "_topics",
+        "error",
+        "receive_maximum",
+        "topic_alias_maximum",
+        "unacknowledged",
+        "version",
+    )
+
+    def __init__(
+        self,
+        max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
+        receive_maximum: int = 0xFFFF,
+        topic_alias_maximum: int = 0,
+    ) -> None:
+        """The limits are what the server says in CONNACK; packet sizes include the fixed header."""
+        self.error: ProtocolError | None = None  # what ended the stream: nothing is parsed after it
+        self.version = 0  # MQTT_311 or MQTT_5
+        self.receive_maximum: i64 = receive_maximum
+        self.topic_alias_maximum: i64 = topic_alias_maximum
+        self.unacknowledged: i64 = 0  # QoS 1 and 2 messages received and not yet `acknowledged`
+        self._max_packet_size: i64 = max_packet_size
+        self._limit: i64 = min(max_packet_size, MAX_CONNECT_SIZE)  # bytes of the next packet
+        self._connect: Connect | None = None
+        self._ended = False  # DISCONNECT came
+        self._pending = bytearray()  # the start of a packet
+        self._needed: i64 = 0  # bytes in `_pending` that are worth a new attempt
+        self._aliases: dict[int, bytes] = {}
+        self._topics = _cache.topics
+        self._blocks = _cache.blocks
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """The packets that end in `data`. If `error` is set after it, they came before the error."""
+        packets: list[Packet] = []
+        if self.error is not None or self._ended:
+            return packets
+        if self._pending:
+            if len(self._pending) + len(data) < self._needed:
+                self._pending += data
+                return packets
+            data = b"".join((self._pending, data))
+            self._pending = bytearray()
+        try:
+            at = self._parse(data, packets)
+        except ProtocolError as error:
+            self.error = error
+            return packets
+        if at < len(data):
+            self._pending += data[at:]
+        return packets
+
+    def acknowledged(self, count: int) -> None:
+        """That many received messages of QoS 1 and 2 have been answered (PUBACK, PUBCOMP, PUBREC that fails)."""
+        self.unacknowledged -= count
+        assert self.unacknowledged >= 0, "acknowledged more messages than were received"
+
+    def _parse(self, data: bytes, packets: list[Packet]) -> i64:
+        """Append the packets in `data`, and return where the one begins that is not complete."""
+        at: i64 = 0
+        end: i64 = len(data)
+        connected = self._connect is not None
+        while end - at >= 2:
+            first: i64 = data[at]
+            if not connected and first != _CONNECT:
+                raise ProtocolError("the first packet is not CONNECT (MQTT-3.1.0-1)")
+            start = at + 2
+            length: i64 = data[at + 1]
+            if length >= 0x80:
+                start = _after_length(data, at, end)
+                if start == 0:
+                    self._needed = end - at + 1
+                    return at
+                length = _length(data, at, start)
+            stop = start + length
+            if stop - at > self._limit:
+                raise PacketTooLarge(f"a packet of {stop - at} bytes, more than {self._limit} (MQTT-3.2.2-15)")
+            if stop > end:
+                self._needed = stop - at
+                return at
+            if first >> 4 == _PUBLISH:
+                packets.append(self._publish(data, start, stop, first))
+            elif first == _PUBACK and length == 2:
+                packets.append(PubAck(_packet_id(data, start)))
+            elif first == _PINGREQ and length == 0:
+                packets.append(_PING)
+            else:
+                packets.append(self._other(Reader(data, start, stop), first))
+                connected = True
+                if self._ended:
+                    return end
+            at = stop
+        self._needed = 2
+        return at
+
+    def _publish(self, data: bytes, at: i64, stop: i64, first: i64) -> Publish:
+        """PUBLISH (section 3.3)."""
+        qos = (first >> 1) & 3
+        if stop - at < 2:
+            raise MalformedPacket("PUBLISH ends before its topic")
+        topic_start = at + 2
+        at = topic_start + (i64(data[at]) << 8 | i64(data[at + 1]))
+        if at + (2 if qos else 0) > stop:
+            raise MalformedPacket("PUBLISH ends within its topic")
+        raw = data[topic_start:at]
+        packet_id: i64 = 0
+        if qos:
+            packet_id = _packet_id(data, at)
+            at += 2
+            self._count_in(qos)
+        elif first & 8:
+            raise MalformedPacket("DUP with QoS 0 (MQTT-3.3.1-2)")
+        block = b""
+        alias: i64 = 0
+        if self.version == MQTT_5:
+            if at < stop and data[at] == 0:
+                at += 1
+            else:
+                reader = Reader(data, at, stop)
+                block, alias = self._block(reader)
+                at = reader.at
+        topic = self._topic(raw, alias) if alias or not raw else self._topics.get(raw)
+        if topic is None:
+            topic = _cache.add_topic(raw)
+        return Publish(topic, data[at:stop], qos, first & 1 != 0, first & 8 != 0, packet_id, block)
+
+    def _count_in(self, qos: i64) -> None:
+        if qos == 3:
+            raise MalformedPacket("PUBLISH of QoS 3 (MQTT-3.3.1-4)")
+        self.unacknowledged += 1
+        if self.unacknowledged > self.receive_maximum and self.version == MQTT_5:
+            raise ReceiveMaximumExceeded(f"more than {self.receive_maximum} messages in flight (MQTT-3.3.4-9)")
+
+    def _block(self, reader: Reader) -> tuple[bytes, int]:
+        """What is forwarded of a PUBLISH's properties, and its topic alias or 0."""
+        length: i64 = reader.varint()
+        if length > reader.stop - reader.at:
+            raise MalformedPacket("the properties end beyond their packet")
+        raw = reader.data[reader.at : reader.at + length]
+        reader.at += length
+        read = self._blocks.get(raw)
+        return _cache.add_block(raw) if read is None else read
+
+    def _topic(self, raw: bytes, alias: i64) -> bytes:
+        """The topic of a PUBLISH with an alias, or without a name (section 3.3.2.3.4)."""
+        if alias == 0:
+            raise ProtocolError("PUBLISH with neither a topic nor an alias (MQTT-3.3.2-8)")
+        if alias > self.topic_alias_maximum:
+            raise TopicAliasInvalid(f"topic alias {alias}, more than {self.topic_alias_maximum} (MQTT-3.3.2-9)")
+        topic = self._aliases.get(alias) if not raw else self._topics.get(raw) or _cache.add_topic(raw)
+        if topic is None:
+            raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
+        self._aliases[alias] = topic
+        return topic
+
+    def _other(self, reader: Reader, first: i64) -> Packet:
+        """Every packet that needs no haste."""
+        kind: i64 = first >> 4
+        flags = first & 0x0F
+        if flags != (2 if kind in (6, 8, 10) else 0):
+            raise MalformedPacket(f"reserved flags of packet type {kind} (MQTT-2.1.3-1)")
+        if kind == PacketType.CONNECT.value:
+            return self._read_connect(reader)
+        if PacketType.PUBACK.value <= kind <= PacketType.PUBCOMP.value:
+            return _read_ack(reader, int(kind), self.version)
+        if kind == PacketType.SUBSCRIBE.value:
+            return read_subscribe(reader, self.version)
+        if kind == PacketType.UNSUBSCRIBE.value:
+            return read_unsubscribe(reader, self.version)
+        if kind == PacketType.PINGREQ.value:
+            raise MalformedPacket("PINGREQ has no content (section 3.12.1)")
+        if kind == PacketType.DISCONNECT.value:
+            return self._read_disconnect(reader)
+        if kind == PacketType.AUTH.value and self.version == MQTT_5:
+            return self._read_auth(reader)
+        if kind in (0, PacketType.AUTH.value):
+            raise MalformedPacket(f"packet type {kind} is reserved (section 2.1.2)")
+        raise ProtocolError(f"a client does not send packet type {kind} (section 2.1.2)")
+
+    def _read_connect(self, reader: Reader) -> Connect:
+        if self._connect is not None:
+            raise ProtocolError("a second CONNECT (MQTT-3.1.0-2)")
+        level = read_protocol_level(reader)
+        self.version = MQTT_311 if level < MQTT_5 else MQTT_5
+        if level != self.version:
+            raise UnsupportedProtocolVersion(f"protocol level {level} (MQTT-3.1.2-2)")
+        connect = read_connect(reader, level)
+        self._connect = connect
+        self._limit = self._max_packet_size
+        return connect
+
+    def _read_disconnect(self, reader: Reader) -> Disconnect:
+        """DISCONNECT, after which a client sends nothing (MQTT-3.14.4-2), and is not heard if it does."""
+        disconnect = Disconnect()
+        if self.version == MQTT_5 and not reader.is_at_end():
+            disconnect.reason = _reason(reader, _DISCONNECT_REASONS)
+            if not reader.is_at_end():
+                expiry = read_properties(reader, PacketType.DISCONNECT.value).numbers.get(SESSION_EXPIRY)
+                if expiry and self._connect is not None and self._connect.session_expiry_interval == 0:
+                    raise ProtocolError("a session expiry that CONNECT did not have (section 3.14.2.2.2)")
+                disconnect.session_expiry_interval = expiry
+        reader.expect_end()
+        self._ended = True
+        return disconnect
+
+    def _read_auth(self, reader: Reader) -> Auth:
+        reason = _reason(reader, _AUTH_REASONS)
+        properties = read_properties(reader, PacketType.AUTH.value)
+        reader.expect_end()
+        method = properties.text(AUTHENTICATION_METHOD)
+        if method is None or self._connect is None or method != self._connect.authentication_method:
+            raise ProtocolError("AUTH of another method than CONNECT's (MQTT-4.12.0-5, -6)")
+        return Auth(reason, method, properties.text(AUTHENTICATION_DATA))
+
+
+def _read_ack(reader: Reader, kind: int, version: int) -> Ack:
+    packet_id = read_packet_id(reader)
+    reason = ReasonCode.SUCCESS
+    if version == MQTT_5 and not reader.is_at_end():
+        is_answer = kind in (PacketType.PUBACK.value, PacketType.PUBREC.value)
+        reason = _reason(reader, _ACK_REASONS if is_answer else _RELEASE_REASONS)
+        if not reader.is_at_end():
+            read_properties(reader, kind)
+    reader.expect_end()
+    if kind == PacketType.PUBACK.value:
+        return PubAck(packet_id, reason)
+    if kind == PacketType.PUBREC.value:
+        return PubRec(packet_id, reason)
+    if kind == PacketType.PUBREL.value:
+        return PubRel(packet_id, reason)
+    return PubComp(packet_id, reason)
+
+
+def _reason(reader: Reader, allowed: frozenset[int]) -> ReasonCode:
+    code = reader.u8()
+    if code not in allowed:
+        raise ProtocolError(f"a client does not send reason code {code:#04x} in this packet (section 2.4)")
+    return BY_CODE[code]
+
+
+def _packet_id(data: bytes, at: i64) -> i64:
+    packet_id = i64(data[at]) << 8 | i64(data[at + 1])
+    if packet_id == 0:
+        raise ProtocolError("a packet id of 0 (MQTT-2.2.1-3)")
+    return packet_id
+
+
+def _after_length(data: bytes, at: i64, end: i64) -> i64:
+    """Where the Remaining Length of the packet at `at` ends; 0 if it is not complete (section 2.1.4)."""
+    place = at + 1
+    while place < end:
+        if data[place] < 0x80:
+            if data[place] == 0:
+                raise MalformedPacket("a remaining length that is longer than it needs to be (MQTT-1.5.5-1)")
+            return place + 1
+        place += 1
+        if place == at + 5:
+            raise MalformedPacket("a remaining length of more than four bytes (section 2.1.4)")
+    return 0
+
+
+def _length(data: bytes, at: i64, start: i64) -> i64:
+    """The Remaining Length between the first byte at `at` and the content at `start`."""
+    length: i64 = 0
+    place = start - 1
+    while place > at:
+        length = length << 7 | (i64(data[place]) & 0x7F)
+        place -= 1
+    return length

@@ -1,0 +1,247 @@
+"""Packets in, bytes out: what a server sends, for MQTT 3.1.1 and 5.0.
+
+What 3.1.1 has no field for is left out: its acknowledgements carry no reason, its SUBACK knows one failure,
+and it has no DISCONNECT from the server at all.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from gateway.mqtt.packets import MQTT_5
+from gateway.mqtt.properties import (
+    ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RESPONSE_INFORMATION,
+    RETAIN_AVAILABLE,
+    SERVER_KEEP_ALIVE,
+    SERVER_REFERENCE,
+    SESSION_EXPIRY,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS_MAXIMUM,
+    number_property,
+    text_property,
+    varint,
+)
+from gateway.mqtt.reasons import ReasonCode, connack_return_code
+
+_SUBACK_FAILURE_311: Final = 0x80
+
+PINGRESP: Final = b"\xd0\x00"
+
+
+class ConnackProperties:
+    """What the server tells in CONNACK (section 3.2.2.3); None is left out. `block` encodes it."""
+
+    __slots__ = (
+        "assigned_client_id",
+        "authentication_data",
+        "authentication_method",
+        "maximum_packet_size",
+        "maximum_qos",
+        "reason_string",
+        "receive_maximum",
+        "response_information",
+        "retain_available",
+        "server_keep_alive",
+        "server_reference",
+        "session_expiry_interval",
+        "topic_alias_maximum",
+    )
+
+    def __init__(self) -> None:
+        self.session_expiry_interval: int | None = None  # seconds, where it is not what the client asked for
+        self.receive_maximum: int | None = None
+        self.maximum_qos: int | None = None  # 0 or 1; 2 is said by leaving it out
+        self.retain_available: bool | None = None
+        self.maximum_packet_size: int | None = None  # bytes
+        self.topic_alias_maximum: int | None = None
+        self.server_keep_alive: int | None = None  # seconds
+        self.assigned_client_id: bytes | None = None
+        self.reason_string: bytes | None = None
+        self.response_information: bytes | None = None
+        self.server_reference: bytes | None = None
+        self.authentication_method: bytes | None = None
+        self.authentication_data: bytes | None = None
+
+    def block(self) -> bytes:
+        retain = None if self.retain_available is None else int(self.retain_available)
+        numbers = (
+            (SESSION_EXPIRY, self.session_expiry_interval),
+            (RECEIVE_MAXIMUM, self.receive_maximum),
+            (MAXIMUM_QOS, self.maximum_qos),
+            (RETAIN_AVAILABLE, retain),
+            (MAXIMUM_PACKET_SIZE, self.maximum_packet_size),
+            (TOPIC_ALIAS_MAXIMUM, self.topic_alias_maximum),
+            (SERVER_KEEP_ALIVE, self.server_keep_alive),
+        )
+        texts = (
+            (ASSIGNED_CLIENT_ID, self.assigned_client_id),
+            (REASON_STRING, self.reason_string),
+            (RESPONSE_INFORMATION, self.response_information),
+            (SERVER_REFERENCE, self.server_reference),
+            (AUTHENTICATION_METHOD, self.authentication_method),
+            (AUTHENTICATION_DATA, self.authentication_data),
+        )
+        parts = [number_property(identifier, value) for identifier, value in numbers if value is not None]
+        parts.extend([text_property(identifier, text) for identifier, text in texts if text is not None])
+        return b"".join(parts)
+
+
+def connack(
+    version: int, reason: ReasonCode, session_present: bool = False, properties: ConnackProperties | None = None
+) -> bytes:
+    """CONNACK (section 3.2). A refused client has no session (MQTT-3.2.2-6)."""
+    present = session_present and reason == ReasonCode.SUCCESS
+    if version != MQTT_5:
+        return bytes((0x20, 2, present, connack_return_code(reason)))
+    block = b"" if properties is None else properties.block()
+    return _packet(0x20, bytes((present, reason)) + _sized(block))
+
+
+def publish(
+    version: int,
+    topic: bytes,
+    payload: bytes,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    packet_id: int = 0,
+    properties: bytes = b"",
+    subscription_ids: tuple[int, ...] = (),
+) -> bytes:
+    """PUBLISH (section 3.3). `packet_id` is not 0 where `qos` is not."""
+    head, tail = publish_parts(version, topic, payload, qos, retain, dup, properties, subscription_ids)
+    return head + packet_id.to_bytes(2, "big") + tail if qos else head
+
+
+def publish_parts(
+    version: int,
+    topic: bytes,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    dup: bool = False,
+    properties: bytes = b"",
+    subscription_ids: tuple[int, ...] = (),
+) -> tuple[bytes, bytes]:
+    """PUBLISH before and behind its packet id, to be shared by subscribers; all of it in front with QoS 0.
+
+    `properties` is a block as `Publish.properties`. Raises `ValueError` beyond the 256 MiB of a packet.
+    """
+    first: i64 = 0x30 | qos << 1
+    if retain:
+        first |= 1
+    if dup:
+        first |= 8
+    size: i64 = len(topic)
+    if size > 0xFFFF:
+        raise ValueError("a topic longer than 65535 bytes")
+    block = b""
+    if version == MQTT_5:
+        if subscription_ids:
+            properties = _with_identifiers(properties, subscription_ids)
+        block = b"\x00" if not properties else _sized(properties)
+    length: i64 = size + len(payload) + len(block) + (4 if qos else 2)
+    if length < 0x80:
+        header = bytes((first, length, size >> 8, size & 0xFF))
+    elif length < 0x4000:
+        header = bytes((first, length & 0x7F | 0x80, length >> 7, size >> 8, size & 0xFF))
+    else:
+        header = bytes((first,)) + varint(length) + bytes((size >> 8, size & 0xFF))
+    if qos:
+        return header + topic, block + payload
+    return b"".join((header, topic, block, payload)), b""
+
+
+def puback(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
+    """PUBACK (section 3.4)."""
+    return _ack(0x40, version, packet_id, reason)
+
+
+def pubrec(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
+    """PUBREC (section 3.5)."""
+    return _ack(0x50, version, packet_id, reason)
+
+
+def pubrel(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
+    """PUBREL (section 3.6)."""
+    return _ack(0x62, version, packet_id, reason)
+
+
+def pubcomp(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
+    """PUBCOMP (section 3.7)."""
+    return _ack(0x70, version, packet_id, reason)
+
+
+def suback(version: int, packet_id: int, reasons: list[ReasonCode], reason_string: bytes = b"") -> bytes:
+    """SUBACK (section 3.9): a reason for each filter of the SUBSCRIBE, in its order."""
+    if version == MQTT_5:
+        return _packet(0x90, packet_id.to_bytes(2, "big") + _sized(_reason_block(reason_string)) + bytes(reasons))
+    codes = bytes([min(int(reason), _SUBACK_FAILURE_311) for reason in reasons])
+    return _packet(0x90, packet_id.to_bytes(2, "big") + codes)
+
+
+def unsuback(version: int, packet_id: int, reasons: list[ReasonCode], reason_string: bytes = b"") -> bytes:
+    """UNSUBACK (section 3.11): a reason for each filter of the UNSUBSCRIBE, in its order."""
+    if version == MQTT_5:
+        return _packet(0xB0, packet_id.to_bytes(2, "big") + _sized(_reason_block(reason_string)) + bytes(reasons))
+    return b"\xb0\x02" + packet_id.to_bytes(2, "big")
+
+
+def pingresp() -> bytes:
+    """PINGRESP (section 3.13)."""
+    return PINGRESP
+
+
+def disconnect(version: int, reason: ReasonCode, reason_string: bytes = b"", server_reference: bytes = b"") -> bytes:
+    """DISCONNECT (section 3.14); nothing for 3.1.1, where the server just closes."""
+    if version != MQTT_5:
+        return b""
+    block = _reason_block(reason_string)
+    if server_reference:
+        block += text_property(SERVER_REFERENCE, server_reference)
+    return _packet(0xE0, bytes((reason,)) + _sized(block)) if block else bytes((0xE0, 1, reason))
+
+
+def auth(
+    reason: ReasonCode,
+    authentication_method: bytes,
+    authentication_data: bytes | None = None,
+    reason_string: bytes = b"",
+) -> bytes:
+    """AUTH (section 3.15), of MQTT 5 only."""
+    block = text_property(AUTHENTICATION_METHOD, authentication_method)
+    if authentication_data is not None:
+        block += text_property(AUTHENTICATION_DATA, authentication_data)
+    return _packet(0xF0, bytes((reason,)) + _sized(block + _reason_block(reason_string)))
+
+
+def _ack(first: i64, version: int, packet_id: i64, reason: ReasonCode) -> bytes:
+    if reason == ReasonCode.SUCCESS or version != MQTT_5:
+        return bytes((first, 2, packet_id >> 8, packet_id & 0xFF))
+    return bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason))
+
+
+def _with_identifiers(properties: bytes, subscription_ids: tuple[int, ...]) -> bytes:
+    """One Subscription Identifier for each subscription that matched (MQTT-3.3.4-3, -4)."""
+    parts = [number_property(SUBSCRIPTION_IDENTIFIER, identifier) for identifier in subscription_ids]
+    parts.append(properties)
+    return b"".join(parts)
+
+
+def _reason_block(reason_string: bytes) -> bytes:
+    return text_property(REASON_STRING, reason_string) if reason_string else b""
+
+
+def _sized(block: bytes) -> bytes:
+    return varint(len(block)) + block
+
+
+def _packet(first: int, body: bytes) -> bytes:
+    return bytes((first,)) + varint(len(body)) + body
