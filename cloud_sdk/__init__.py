@@ -1,4 +1,40 @@
 """The Python client that cloud services import: produce, consume in a group, pull by offset, over gRPC.
 
-Ships to people who run no node: may import `record` and nothing else of Sluice.
+`Client` is the asyncio face, `cloud_sdk.blocking.Client` the same for code without an event loop; `proto` is the
+wire. Ships to people who run no node: may import `record` and nothing else of Sluice.
 """
+
+from cloud_sdk.client import Client
+from cloud_sdk.consumer import Consumer, Delivery
+from cloud_sdk.errors import (
+    Busy,
+    ClientClosed,
+    DataLoss,
+    InvalidArgument,
+    NodeError,
+    OffsetOutOfRange,
+    SluiceError,
+    Unavailable,
+)
+from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.properties import Properties
+
+__all__ = [
+    "Batch",
+    "Busy",
+    "Client",
+    "ClientClosed",
+    "Consumer",
+    "DataLoss",
+    "Delivery",
+    "InvalidArgument",
+    "Message",
+    "NodeError",
+    "OffsetOutOfRange",
+    "OutgoingMessage",
+    "PartitionBounds",
+    "Properties",
+    "Receipt",
+    "SluiceError",
+    "Unavailable",
+]

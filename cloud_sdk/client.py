@@ -1,0 +1,191 @@
+"""The asyncio client of a node."""
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from types import TracebackType
+
+from cloud_sdk.connection import Connection
+from cloud_sdk.consumer import Consumer, Start
+from cloud_sdk.errors import Unavailable
+from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.producer import Producer
+from cloud_sdk.properties import UserProperties
+from cloud_sdk.proto import sluice_pb2 as pb
+
+
+class Client:
+    """Talks to one node: `async with Client("127.0.0.1:7070") as client`. For one event loop.
+
+    Calls survive a restart of the node: they are repeated, with growing pauses, until `retry_seconds` have passed
+    since the first failure; then they raise `Unavailable` (or `Busy`). Nothing connects before the first call.
+    `name` is the publisher that consumers of sent messages see.
+    """
+
+    def __init__(self, endpoint: str, *, name: str | None = None, retry_seconds: float = 30.0) -> None:
+        self.name = name or f"cloud-{secrets.token_hex(6)}"
+        self._publisher = self.name.encode()
+        self._connection = Connection(endpoint, retry_seconds)
+        self._producer = Producer(self._connection)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Send what is on its way, then disconnect."""
+        await self._producer.close()
+        await self._connection.close()
+
+    async def send(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        properties: UserProperties | None = None,
+        content_type: str | None = None,
+        response_topic: str | None = None,
+        correlation_data: bytes | None = None,
+        message_expiry: int | None = None,
+    ) -> Receipt:
+        """Store one message; returns when it is committed. Sends of many tasks share batches by themselves.
+
+        At least once: when the node goes away before it answers, the message is sent again and may be stored
+        twice. `qos` is the most that subscribers get it with. Raises `InvalidArgument`, `Unavailable`, `Busy`.
+        """
+        message = OutgoingMessage(
+            topic,
+            payload,
+            qos,
+            retain,
+            properties,
+            content_type,
+            response_topic,
+            correlation_data,
+            message_expiry,
+        )
+        return (await self._producer.send((message.frame(self._publisher),)))[0]
+
+    async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
+        """Store messages, in order; returns when all are committed. All or some may be stored when it raises."""
+        return await self._producer.send([message.frame(self._publisher) for message in messages])
+
+    def consumer(
+        self,
+        group: str,
+        parent: str,
+        *,
+        max_records: int = 256,
+        invisible_seconds: float = 30.0,
+        start: Start = "earliest",
+    ) -> Consumer:
+        """A new member of `group`, which shares all messages whose topic begins with the level `parent`.
+
+        It holds up to `max_records` messages, each for `invisible_seconds`: what is not acknowledged by then goes
+        to another member. `start` is where the group begins when nobody ever used it.
+        """
+        return Consumer(
+            self._connection,
+            group,
+            parent,
+            max_records=max_records,
+            invisible_seconds=invisible_seconds,
+            start=start,
+        )
+
+    async def pull(
+        self,
+        parent: str,
+        partition: int,
+        offset: int,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> Batch:
+        """Records of a partition from `offset` on (0: as many as the node gives). At the end it waits up to
+        `wait_seconds` for one, then returns an empty batch. Raises `OffsetOutOfRange`, which knows the bounds."""
+        request = pb.PullRequest(
+            parent=parent,
+            partition=partition,
+            offset=offset,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_ms=int(wait_seconds * 1_000),
+        )
+        reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
+        return Batch(partition, reply.offset, reply.count, reply.frames, reply.begin, reply.end)
+
+    async def partitions(self, parent: str) -> list[PartitionBounds]:
+        """The partitions of a parent topic with their readable offsets; all empty when nobody published to it."""
+        reply = await self._connection.call(self._connection.stub.Partitions, pb.PartitionsRequest(parent=parent))
+        return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
+
+    async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
+        """The first offset stored at or after `time_ms` (ms since 1970-01-01 UTC); the end if there is none."""
+        request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
+        return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
+
+    async def parents(self) -> list[str]:
+        """Every parent topic that was ever published to, sorted."""
+        names: list[str] = []
+        more = True
+        while more:
+            request = pb.ParentsRequest(after=names[-1] if names else None)
+            reply = await self._connection.call(self._connection.stub.Parents, request)
+            names += reply.parents
+            more = reply.more
+        return names
+
+    async def request(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        reply_topic: str,
+        timeout: float = 10.0,
+        content_type: str | None = None,
+        properties: UserProperties | None = None,
+    ) -> Message:
+        """Send a command and return the first answer on `reply_topic`; `Unavailable` when none comes in time.
+
+        The command carries the reply topic and fresh correlation data. An answer with other correlation data is
+        not ours; one without any (MQTT 3.1.1 knows none) is taken for ours.
+        """
+        parent = reply_topic.partition("/")[0]
+        correlation = secrets.token_bytes(12)
+
+        async def answer_in(partition: int, offset: int) -> Message:
+            while True:
+                batch = await self.pull(parent, partition, offset, wait_seconds=timeout)
+                for message in batch.messages():
+                    if message.topic == reply_topic and message.correlation_data in (None, correlation):
+                        return message
+                offset = batch.next_offset
+
+        # The reply's partition is the node's to choose: all are watched, from before the command is sent.
+        bounds = await self.partitions(parent)
+        watches = [asyncio.create_task(answer_in(each.partition, each.end)) for each in bounds]
+        try:
+            await self.send(
+                topic,
+                payload,
+                response_topic=reply_topic,
+                correlation_data=correlation,
+                content_type=content_type,
+                properties=properties,
+            )
+            done, _ = await asyncio.wait(watches, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise Unavailable(f"no answer on {reply_topic!r} within {timeout} s")
+            return done.pop().result()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)

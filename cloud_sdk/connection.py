@@ -1,0 +1,107 @@
+"""The connection to a node: one lazily opened channel, and calls that survive a restart of the node."""
+
+import asyncio
+import random
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from cloud_sdk.errors import Busy, ClientClosed, SluiceError, Unavailable, from_rpc
+from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+ANSWER_S: Final = 10.0  # a call is given this long beyond the time it was asked to wait
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),  # a node sends one record whatever its size
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time one attempt to connect may take
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.enable_http_proxy", 0),  # nodes are reached directly
+    ("grpc.use_local_subchannel_pool", 1),  # a client's back-off is its own
+)
+
+
+class Retry:
+    """Pauses of growing length, until `seconds` have passed since the first failure in a row."""
+
+    __slots__ = ("_pause", "_seconds", "_until")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._pause = _FIRST_PAUSE_S
+        self._until = 0.0  # loop time; 0: the last attempt succeeded
+
+    def succeeded(self) -> None:
+        self._pause = _FIRST_PAUSE_S
+        self._until = 0.0
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; False when there is to be none."""
+        now = asyncio.get_running_loop().time()
+        if not self._until:
+            self._until = now + self._seconds
+        if now >= self._until:
+            return False
+        await asyncio.sleep(min(self._pause * random.uniform(0.5, 1.0), self._until - now))
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+        return True
+
+
+def is_passing(error: SluiceError) -> bool:
+    """Whether trying again may help."""
+    return isinstance(error, Busy | Unavailable)
+
+
+class Connection:
+    """One channel to `endpoint`, opened by the first call (so that a process may fork before it)."""
+
+    __slots__ = ("_channel", "_closed", "_stub", "endpoint", "retry_seconds")
+
+    def __init__(self, endpoint: str, retry_seconds: float) -> None:
+        self.endpoint = endpoint
+        self.retry_seconds = retry_seconds
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: SluiceStub | None = None
+        self._closed = False
+
+    @property
+    def stub(self) -> SluiceStub:
+        """The calls. Must be used on one event loop only."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        if self._stub is None:
+            self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
+            self._stub = SluiceStub(self._channel)
+        return self._stub
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._channel is not None:
+            channel, self._channel, self._stub = self._channel, None, None
+            await channel.close(None)
+
+    async def call(
+        self,
+        method: "grpc.aio.UnaryUnaryMultiCallable[Request, Reply]",
+        request: Request,
+        wait_seconds: float = 0.0,
+    ) -> Reply:
+        """Call until it is answered or refused. All calls may be repeated: reading changes nothing, a
+        lease that nobody heard of runs out, an acknowledgement is the same twice."""
+        retry = Retry(self.retry_seconds)
+        while True:
+            try:
+                return await method(request, timeout=wait_seconds + ANSWER_S)
+            except grpc.aio.AioRpcError as rpc_error:
+                error = from_rpc(rpc_error)
+                if not is_passing(error) or not await retry.pause():
+                    raise error from rpc_error

@@ -1,0 +1,64 @@
+"""What can go wrong when talking to a node, each with what to do about it."""
+
+from typing import Final
+
+import grpc
+import grpc.aio
+
+
+class SluiceError(Exception):
+    """Base of the SDK's errors."""
+
+
+class InvalidArgument(SluiceError):
+    """The request is wrong (a topic, a name, a size): repeating it does not help."""
+
+
+class OffsetOutOfRange(SluiceError):
+    """The partition does not hold the offset. It holds [begin, end): seek to one of them."""
+
+    def __init__(self, message: str, begin: int, end: int) -> None:
+        super().__init__(message)
+        self.begin = begin
+        self.end = end
+
+
+class Busy(SluiceError):
+    """The node is at a limit and stayed there for `retry_seconds`: send slower."""
+
+
+class Unavailable(SluiceError):
+    """No node answered for `retry_seconds`. What was being sent may or may not be stored."""
+
+
+class DataLoss(SluiceError):
+    """The node found its log damaged where it was asked to read: its operator has to look."""
+
+
+class ClientClosed(SluiceError):
+    """The client or consumer is closed."""
+
+
+class NodeError(SluiceError):
+    """The node failed in a way it has no word for; the message is all there is."""
+
+
+_KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    # A node that stops cancels what its grace did not cover; a deadline is a node that hangs.
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.DATA_LOSS: DataLoss,
+}
+
+
+def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
+    """The SDK's error for a gRPC status."""
+    message = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.OUT_OF_RANGE:
+        metadata = grpc.aio.Metadata.from_tuple(tuple(error.trailing_metadata()))
+        return OffsetOutOfRange(message, int(metadata.get("sluice-begin", 0)), int(metadata.get("sluice-end", 0)))
+    kind = _KINDS.get(error.code())
+    return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")

@@ -1,0 +1,170 @@
+"""What travels: messages out (`OutgoingMessage`, `Receipt`) and messages in (`Message`, `Batch`)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import record
+from cloud_sdk.errors import InvalidArgument
+from cloud_sdk.properties import Properties, UserProperties
+from cloud_sdk.properties import decode as decode_properties
+from cloud_sdk.properties import encode as encode_properties
+from record.layout import FLAG_QOS, FLAG_RETAIN, MAX_TOPIC, Kind
+
+
+@dataclass(slots=True, frozen=True)
+class Receipt:
+    """The node has committed the message."""
+
+    position: int  # in the log
+    store_time: int  # ms since 1970-01-01 UTC
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """A message to send. `retain` makes it the topic's retained value; an empty payload then clears that."""
+
+    topic: str
+    payload: bytes
+    qos: int = 1  # the most that subscribers get it with: 0, 1 or 2
+    retain: bool = False
+    properties: UserProperties | None = None  # user properties
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    message_expiry: int | None = None  # seconds
+
+    def frame(self, publisher: bytes) -> bytes:
+        """The unsealed record. Raises InvalidArgument when MQTT does not allow the message."""
+        topic = self.topic.encode()
+        if not 0 < len(topic) <= MAX_TOPIC or any(mark in self.topic for mark in "+#\0"):
+            raise InvalidArgument(f"{self.topic!r} is not a topic name (MQTT-4.7.1-1, MQTT-4.7.3-1)")
+        if not 0 <= self.qos <= 2:
+            raise InvalidArgument(f"a QoS is 0, 1 or 2, not {self.qos}")
+        flags = self.qos | FLAG_RETAIN if self.retain else self.qos
+        try:
+            return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, self._block(), self.payload)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+
+    def _block(self) -> bytes:
+        if (
+            self.properties is None
+            and self.content_type is None
+            and self.response_topic is None
+            and self.correlation_data is None
+            and self.message_expiry is None
+        ):
+            return b""
+        properties = Properties.of_user(self.properties)
+        properties.content_type = self.content_type
+        properties.response_topic = self.response_topic
+        properties.correlation_data = self.correlation_data
+        properties.message_expiry = self.message_expiry
+        return encode_properties(properties)
+
+
+class Message:
+    """A message of the log, as a partition holds it. Text and properties are decoded when they are asked for."""
+
+    __slots__ = (
+        "_block",
+        "_properties",
+        "_publisher",
+        "_topic",
+        "flags",
+        "offset",
+        "partition",
+        "payload",
+        "position",
+        "store_time",
+    )
+
+    def __init__(self, frames: bytes, start: int, partition: int, offset: int) -> None:
+        _, self.flags, _, self._topic, self._publisher, self._block, self.payload = record.decode(frames, start)
+        self.position = record.position_of(frames, start)  # in the log
+        self.store_time = record.store_time_of(frames, start)  # ms since 1970-01-01 UTC
+        self.partition = partition
+        self.offset = offset  # in its partition
+        self._properties: Properties | None = None
+
+    @property
+    def topic(self) -> str:
+        return self._topic.decode()
+
+    @property
+    def publisher(self) -> str:
+        """The client id of the device, or the name of the cloud client, that sent it."""
+        return self._publisher.decode()
+
+    @property
+    def qos(self) -> int:
+        return self.flags & FLAG_QOS
+
+    @property
+    def retain(self) -> bool:
+        return bool(self.flags & FLAG_RETAIN)
+
+    @property
+    def all_properties(self) -> Properties:
+        """Everything that MQTT 5 sends along with a message."""
+        if self._properties is None:
+            self._properties = decode_properties(self._block)
+        return self._properties
+
+    @property
+    def user_properties(self) -> list[tuple[str, str]]:
+        """User properties in the order they were set; a name may repeat."""
+        return self.all_properties.user
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """User properties by name; of a name that repeats, the last."""
+        return dict(self.all_properties.user)
+
+    @property
+    def content_type(self) -> str | None:
+        return self.all_properties.content_type
+
+    @property
+    def response_topic(self) -> str | None:
+        return self.all_properties.response_topic
+
+    @property
+    def correlation_data(self) -> bytes | None:
+        return self.all_properties.correlation_data
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.topic!r} partition={self.partition} offset={self.offset}>"
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionBounds:
+    """The readable offsets of a partition: [begin, end)."""
+
+    partition: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Consecutive records of a partition, read by offset. `frames` are sealed frames, back to back."""
+
+    partition: int
+    offset: int  # of the first record
+    count: int
+    frames: bytes
+    begin: int  # the partition holds [begin, end)
+    end: int
+
+    @property
+    def next_offset(self) -> int:
+        """Where to read on."""
+        return self.offset + self.count
+
+    def messages(self) -> Iterator[Message]:
+        for index, start in enumerate(record.split(self.frames)):
+            yield Message(self.frames, start, self.partition, self.offset + index)
+
+    def __len__(self) -> int:
+        return self.count

@@ -1,0 +1,232 @@
+"""Sends from many tasks, gathered on one Produce stream.
+
+The rules of the file:
+
+* What is ready when the stream can take a request goes out as one request: at once when nothing is in
+  flight, in large requests when many tasks send.
+* Requests are appended in the order they were made, also across a reconnect: what was not answered is sent
+  again, in order, before anything new. So a message may be stored twice when a node dies before its answer
+  arrives, and never behind a later one of this client.
+* Memory is bounded: `send` waits while too many bytes are on their way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import grpc.aio
+
+from cloud_sdk.connection import Connection, Retry, is_passing
+from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, from_rpc
+from cloud_sdk.message import Receipt
+from cloud_sdk.proto import sluice_pb2 as pb
+
+MAX_MESSAGE_BYTES: Final = 8 << 20  # what a node takes by default
+_MAX_REQUEST_BYTES: Final = 512 << 10
+_MAX_REQUEST_RECORDS: Final = 2_048
+_MAX_IN_FLIGHT: Final = 8  # requests
+_MAX_WAITING_BYTES: Final = 32 << 20
+
+
+class _Unit:
+    """What one caller waits for: records that go out together in one request."""
+
+    __slots__ = ("frames", "receipts", "size")
+
+    def __init__(self, frames: Sequence[bytes], size: int) -> None:
+        self.frames = frames
+        self.size = size  # bytes
+        self.receipts: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+
+
+class _Request:
+    """Units that share one request."""
+
+    __slots__ = ("message", "units")
+
+    def __init__(self, sequence: int, units: list[_Unit]) -> None:
+        frames = b"".join([frame for unit in units for frame in unit.frames])
+        self.message = pb.ProduceRequest(sequence=sequence, frames=frames)
+        self.units = units
+
+
+_Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
+
+
+class Producer:
+    """Owns the Produce stream of a client. Starts with the first send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: deque[_Unit] = deque()
+        self._waiting_bytes = 0  # of units without receipts, sent or not
+        self._in_flight: dict[int, _Request] = {}  # by sequence, in order
+        self._sequence = 0
+        self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
+        self._room = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def send(self, frames: Sequence[bytes]) -> list[Receipt]:
+        """Store unsealed frames; returns when all are committed."""
+        units = [await self._enqueue(part, size) for part, size in _parts(frames)]
+        receipts: list[Receipt] = []
+        outcomes = await asyncio.gather(*(unit.receipts for unit in units), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            receipts += outcome
+        return receipts
+
+    async def close(self) -> None:
+        """Send what waits, then end the stream. Sends that fail have raised where they were awaited."""
+        self._closed = True
+        self._work.set()
+        if self._sender is not None:
+            await asyncio.wait((self._sender,))
+
+    async def _enqueue(self, frames: Sequence[bytes], size: int) -> _Unit:
+        if any(len(frame) > MAX_MESSAGE_BYTES for frame in frames):
+            raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
+        while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
+            self._room.clear()
+            await self._room.wait()
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        unit = _Unit(frames, size)
+        self._waiting.append(unit)
+        self._waiting_bytes += size
+        self._work.set()
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._run())
+        return unit
+
+    async def _run(self) -> None:
+        retry = Retry(self._connection.retry_seconds)
+        while await self._has_work():
+            try:
+                await self._stream(retry)
+            except SluiceError as error:
+                if not is_passing(error) or not await retry.pause():
+                    self._fail(error)
+                    retry.succeeded()
+            except BaseException:
+                self._fail(Unavailable("the sending task was ended"))
+                raise
+
+    async def _has_work(self) -> bool:
+        while not self._waiting and not self._in_flight:
+            if self._closed:
+                return False
+            self._work.clear()
+            await self._work.wait()
+        return True
+
+    async def _stream(self, retry: Retry) -> None:
+        """One stream, until it breaks (raises) or the client is closed and everything answered."""
+        call = self._connection.stub.Produce(None)
+        reader = asyncio.create_task(self._read(call, retry))
+        reader.add_done_callback(lambda _: self._work.set())
+        try:
+            for request in list(self._in_flight.values()):
+                await call.write(request.message)
+            while not reader.done() and not (self._closed and not self._waiting and not self._in_flight):
+                await self._write_ready(call)
+            if reader.done():
+                reader.result()
+                raise Unavailable("the node ended the stream")
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error) from error
+        except asyncio.InvalidStateError as error:  # written to after it broke: the call knows why
+            raise Unavailable(f"the stream broke: {await call.details()}") from error
+        finally:
+            call.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _write_ready(self, call: "_Call") -> None:
+        """Wait until something may be sent, then send one request."""
+        if not self._waiting or len(self._in_flight) >= _MAX_IN_FLIGHT:
+            self._work.clear()
+            await self._work.wait()
+            return
+        await asyncio.sleep(0)  # tasks that are about to send in this turn of the loop join the request
+        request = self._gather()
+        self._in_flight[request.message.sequence] = request
+        await call.write(request.message)
+
+    def _gather(self) -> _Request:
+        units = [self._waiting.popleft()]
+        size, records = units[0].size, len(units[0].frames)
+        while self._waiting:
+            unit = self._waiting[0]
+            size += unit.size
+            records += len(unit.frames)
+            if size > _MAX_REQUEST_BYTES or records > _MAX_REQUEST_RECORDS:
+                break
+            units.append(self._waiting.popleft())
+        self._sequence += 1
+        return _Request(self._sequence, units)
+
+    async def _read(self, call: "_Call", retry: Retry) -> None:
+        async for reply in call:
+            retry.succeeded()
+            for result in reply.results:
+                request = self._in_flight.pop(result.sequence, None)
+                if request is not None:
+                    self._answered(request, result)
+            self._work.set()
+
+    def _answered(self, request: _Request, result: pb.ProduceResult) -> None:
+        """Deal out the positions of a request's accepted records to the callers, in order."""
+        reasons = {each.index: each.reason for each in result.rejected}
+        positions = iter(result.positions)
+        end = 0
+        for unit in request.units:
+            start, end = end, end + len(unit.frames)
+            wrong = [index for index in range(start, end) if index in reasons] if reasons else []
+            accepted = end - start - len(wrong)
+            receipts = [Receipt(position, result.store_time) for position in islice(positions, accepted)]
+            if result.error:
+                self._settle(unit, InvalidArgument(result.error))
+            elif wrong:
+                faults = (f"message {index - start}: {reasons[index]}" for index in wrong)
+                self._settle(unit, InvalidArgument("; ".join(faults)))
+            elif len(receipts) < accepted:
+                self._settle(unit, NodeError("the node answered for fewer records than it was sent"))
+            else:
+                self._settle(unit, receipts)
+
+    def _settle(self, unit: _Unit, outcome: list[Receipt] | SluiceError) -> None:
+        self._waiting_bytes -= unit.size
+        self._room.set()
+        if unit.receipts.done():  # its caller was cancelled
+            return
+        if isinstance(outcome, SluiceError):
+            unit.receipts.set_exception(outcome)
+        else:
+            unit.receipts.set_result(outcome)
+
+    def _fail(self, error: SluiceError) -> None:
+        units = [unit for request in self._in_flight.values() for unit in request.units]
+        units += self._waiting
+        self._in_flight.clear()
+        self._waiting.clear()
+        for unit in units:
+            self._settle(unit, error)
+
+
+def _parts(frames: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
+    """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes."""
+    parts: list[tuple[Sequence[bytes], int]] = []
+    start = size = 0
+    for index, frame in enumerate(frames):
+        if index > start and (size + len(frame) > _MAX_REQUEST_BYTES or index - start >= _MAX_REQUEST_RECORDS):
+            parts.append((frames[start:index], size))
+            start, size = index, 0
+        size += len(frame)
+    if frames:
+        parts.append((frames[start:], size))
+    return parts

@@ -1,0 +1,11 @@
+"""The gRPC front for cloud services: produce, read by offset, consume in a group.
+
+`server` owns the listener, `service` answers the calls, `produce` is one stream of appends, `groups` are the
+cloud consumer groups (pop), `wakeups` ends long polls. May import `record`, `matcher`, `store`,
+`gateway.mqtt` (to check property blocks) and the wire stubs `cloud_sdk.proto`; knows the store only as `store.api.Store`.
+"""
+
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.server import RpcServer
+
+__all__ = ["RpcLimits", "RpcServer"]

@@ -1,0 +1,76 @@
+"""Which records a cloud service may append: messages with a valid topic and properties, within the limits."""
+
+from typing import Final
+
+import record
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.properties import read_message_block
+from gateway.rpc.limits import RpcLimits
+from matcher.names import is_valid_topic
+from record.layout import FLAG_QOS, FLAG_RETAIN, Kind
+
+_CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
+
+
+class MessageCheck:
+    """Checks records that come off the wire. Services repeat few topics and blocks, so verdicts are kept."""
+
+    __slots__ = ("_blocks", "_max_bytes", "_names")
+
+    def __init__(self, limits: RpcLimits) -> None:
+        self._max_bytes = limits.max_message_bytes
+        self._names: set[bytes] = set()
+        self._blocks: set[bytes] = {b""}
+
+    def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
+        """(index, reason) of every frame that must not be appended; normally empty."""
+        found: list[tuple[int, str]] = []
+        for index, frame in enumerate(frames):
+            reason = self._fault(frame)
+            if reason is not None:
+                found.append((index, reason))
+        return found
+
+    def _fault(self, frame: bytes) -> str | None:
+        if len(frame) > self._max_bytes:
+            return f"the record has {len(frame)} bytes, the limit is {self._max_bytes}"
+        kind, flags, packet_id, topic, publisher, properties, _ = record.decode(frame, 0)
+        if kind != Kind.MESSAGE:
+            return f"kind {kind} is not a message"
+        if flags & ~(FLAG_QOS | FLAG_RETAIN) or flags & FLAG_QOS == FLAG_QOS or packet_id:
+            return "flags hold more than a QoS of 0 to 2 and RETAIN, or there is a packet id"
+        if topic not in self._names and not self._learn_topic(topic):
+            return f"{topic!r} is not a topic name"
+        if properties not in self._blocks and not self._learn_block(properties):
+            return "the properties are not those of an MQTT 5 application message"
+        if publisher and not _is_utf8(publisher):
+            return "the publisher is not UTF-8"
+        return None
+
+    def _learn_topic(self, topic: bytes) -> bool:
+        if not is_valid_topic(topic):
+            return False
+        _remember(self._names, topic)
+        return True
+
+    def _learn_block(self, block: bytes) -> bool:
+        try:
+            read_message_block(block)
+        except ProtocolError:
+            return False
+        _remember(self._blocks, block)
+        return True
+
+
+def _remember(known: set[bytes], item: bytes) -> None:
+    if len(known) >= _CACHED:
+        known.clear()
+    known.add(item)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""One Produce stream: requests in, one append each, results out once committed.
+
+The rules of the file:
+
+* Results mean committed. Replies are gathered: one gRPC message answers every request that is ready.
+* Order is the stream's order. After an append that failed for a reason that may pass, nothing more of the
+  stream is appended: it answers what did commit and ends with the status, and the client sends the rest again.
+* Memory is bounded: with too many requests or bytes unanswered the stream is not read.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import grpc.aio
+
+import record
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.messages import MessageCheck
+from gateway.rpc.status import RequestError, abort
+from store.api import Appended, Store
+from store.errors import RecordTooLarge, StoreError
+
+
+class ProduceStream:
+    """Runs one stream. `run` returns when the client is done, ends with a status when the store says no."""
+
+    __slots__ = (
+        "_check",
+        "_failure",
+        "_limits",
+        "_progress",
+        "_reader",
+        "_results",
+        "_store",
+        "_unanswered",
+        "_unanswered_bytes",
+    )
+
+    def __init__(self, store: Store, limits: RpcLimits, check: MessageCheck) -> None:
+        self._store = store
+        self._limits = limits
+        self._check = check
+        self._results: list[pb.ProduceResult] = []  # ready to be written
+        self._unanswered = 0  # requests that were appended and have no result yet
+        self._unanswered_bytes = 0
+        self._progress = asyncio.Event()  # results are ready, or the reader has finished
+        self._failure: StoreError | RequestError | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def run(
+        self,
+        requests: AsyncIterator[pb.ProduceRequest],
+        context: "grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply]",
+    ) -> None:
+        self._reader = reader = asyncio.create_task(self._read(requests))
+        reader.add_done_callback(lambda _: self._progress.set())
+        try:
+            await self._write(reader, context)
+        finally:
+            reader.cancel()
+        if not reader.cancelled() and (fault := reader.exception()) is not None:
+            raise fault
+        if self._failure is not None:
+            await abort(context, self._failure)
+
+    def stop(self, reason: RequestError) -> None:
+        """Take no more requests: answer what was appended and end the stream with `reason`."""
+        self._fail(reason)
+
+    async def _read(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
+        # Reading suspends for at least one turn of the loop, so an append that fails at once has been
+        # heard of before the next request is looked at.
+        async for request in requests:
+            if self._failure is not None:
+                return
+            self._take(request)
+            while self._full():
+                self._progress.clear()
+                await self._progress.wait()
+
+    async def _write(
+        self, reader: "asyncio.Task[None]", context: "grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply]"
+    ) -> None:
+        while True:
+            if self._results:
+                results, self._results = self._results, []
+                await context.write(pb.ProduceReply(results=results))
+                self._progress.set()  # the reader may have been waiting for this
+            elif reader.done() and not self._unanswered:
+                return
+            else:
+                self._progress.clear()
+                await self._progress.wait()
+
+    def _full(self) -> bool:
+        """The limit counts written results out: a client that does not read its replies is not read either."""
+        limits = self._limits
+        return (
+            self._unanswered + len(self._results) >= limits.max_unacknowledged_requests
+            or self._unanswered_bytes >= limits.max_unacknowledged_bytes
+        )
+
+    def _take(self, request: pb.ProduceRequest) -> None:
+        try:
+            frames = record.check_unsealed(request.frames)
+        except ValueError as error:
+            self._answer(pb.ProduceResult(sequence=request.sequence, error=f"frames: {error}"))
+            return
+        faults = self._check.faults(frames)
+        result = pb.ProduceResult(sequence=request.sequence)
+        if faults:
+            result.rejected.extend(pb.Rejection(index=index, reason=reason) for index, reason in faults)
+            wrong = {index for index, _ in faults}
+            frames = [frame for index, frame in enumerate(frames) if index not in wrong]
+        if not frames:
+            self._answer(result)
+            return
+        size = len(request.frames)
+        self._unanswered += 1
+        self._unanswered_bytes += size
+        self._store.append(frames, partial(self._appended, result, size))
+
+    def _appended(self, result: pb.ProduceResult, size: int, appended: Appended) -> None:
+        self._unanswered -= 1
+        self._unanswered_bytes -= size
+        error = appended.error
+        if error is None:
+            result.positions.extend(appended.positions)
+            result.store_time = appended.store_time
+            self._answer(result)
+        elif isinstance(error, RecordTooLarge):
+            self._answer(pb.ProduceResult(sequence=result.sequence, error=str(error)))
+        else:
+            self._fail(error)
+
+    def _answer(self, result: pb.ProduceResult) -> None:
+        self._results.append(result)
+        self._progress.set()
+
+    def _fail(self, reason: StoreError | RequestError) -> None:
+        if self._failure is None:
+            self._failure = reason
+        if self._reader is not None:
+            self._reader.cancel()
+        self._progress.set()

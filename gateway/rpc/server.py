@@ -1,0 +1,53 @@
+"""The gRPC listener of a node."""
+
+from typing import Final
+
+import grpc.aio
+
+from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.service import Service
+from store.api import Store
+
+_MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
+
+
+class RpcServer:
+    """Serves `sluice.v1.Sluice` over `store` on the running event loop. Starts once, stops once."""
+
+    def __init__(self, store: Store, limits: RpcLimits | None = None) -> None:
+        self._store = store
+        self._limits = limits or RpcLimits()
+        self._service: Service | None = None
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken."""
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=self._limits.max_concurrent_calls,
+            options=(
+                ("grpc.max_receive_message_length", self._limits.max_request_bytes),
+                ("grpc.max_send_message_length", -1),  # one record is always sent, however large
+                ("grpc.so_reuseport", 0),  # a second node on the same port must fail, not share it
+                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+        )
+        self._service = Service(self._store, self._limits)
+        add_SluiceServicer_to_server(self._service, server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for gRPC on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """Stop listening, answer what is in flight for up to `grace` seconds, then end the rest."""
+        if self._server is None or self._service is None:
+            return
+        self._service.stop()
+        await self._server.stop(grace)
+        self._server = None

@@ -1,0 +1,191 @@
+"""The calls of the gRPC service: what is asked is checked against the limits, then put to the store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.proto import sluice_pb2_grpc
+from gateway.rpc.groups import Groups
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.messages import MessageCheck
+from gateway.rpc.produce import ProduceStream
+from gateway.rpc.status import RequestError, abort, invalid
+from gateway.rpc.wakeups import Wakeups, wait_until
+from store.api import Fetched, Store, partition_queue
+from store.errors import StoreError
+
+
+class Service(sluice_pb2_grpc.SluiceServicer):
+    """Answers the calls of `sluice.v1.Sluice` over a store."""
+
+    def __init__(self, store: Store, limits: RpcLimits) -> None:
+        self._store = store
+        self._limits = limits
+        self._check = MessageCheck(limits)
+        self._wakeups = Wakeups(store)
+        self._groups = Groups(store, self._wakeups, limits)
+        self._streams: set[ProduceStream] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End long polls with what they have and Produce streams once their appends are answered."""
+        self._stopping = True
+        self._groups.stop()
+        self._wakeups.wake_all()
+        for stream in self._streams:
+            stream.stop(_stopping())
+
+    async def Produce(
+        self,
+        request_iterator: AsyncIterator[pb.ProduceRequest],
+        context: "grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply]",
+    ) -> None:
+        if self._stopping:
+            await abort(context, _stopping())
+        stream = ProduceStream(self._store, self._limits, self._check)
+        self._streams.add(stream)
+        try:
+            await stream.run(request_iterator, context)
+        finally:
+            self._streams.discard(stream)
+
+    async def Pull(
+        self, request: pb.PullRequest, context: "grpc.aio.ServicerContext[pb.PullRequest, pb.PullReply]"
+    ) -> pb.PullReply:
+        try:
+            fetched = await self._pull(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+        return pb.PullReply(
+            offset=fetched.offset,
+            count=fetched.count,
+            frames=fetched.data,
+            begin=fetched.bounds.begin,
+            end=fetched.bounds.end,
+        )
+
+    async def Partitions(
+        self,
+        request: pb.PartitionsRequest,
+        context: "grpc.aio.ServicerContext[pb.PartitionsRequest, pb.PartitionsReply]",
+    ) -> pb.PartitionsReply:
+        try:
+            parent = parent_name(request.parent)
+            reply = pb.PartitionsReply()
+            for partition in range(self._store.partitions):
+                bounds = await self._store.bounds(partition_queue(parent, partition))
+                reply.partitions.add(partition=partition, begin=bounds.begin, end=bounds.end)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+        return reply
+
+    async def OffsetAt(
+        self, request: pb.OffsetAtRequest, context: "grpc.aio.ServicerContext[pb.OffsetAtRequest, pb.OffsetAtReply]"
+    ) -> pb.OffsetAtReply:
+        try:
+            queue = self._queue(request.parent, request.partition)
+            return pb.OffsetAtReply(offset=await self._store.offset_at(queue, request.time_ms))
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def Parents(
+        self, request: pb.ParentsRequest, context: "grpc.aio.ServicerContext[pb.ParentsRequest, pb.ParentsReply]"
+    ) -> pb.ParentsReply:
+        limit = _within(request.limit, self._limits.max_parents)
+        try:
+            names = await self._store.parents()
+        except StoreError as error:
+            await abort(context, error)
+        if request.HasField("after"):
+            after = request.after.encode()
+            names = [name for name in names if name > after]
+        return pb.ParentsReply(parents=[name.decode() for name in names[:limit]], more=len(names) > limit)
+
+    async def Receive(
+        self, request: pb.ReceiveRequest, context: "grpc.aio.ServicerContext[pb.ReceiveRequest, pb.ReceiveReply]"
+    ) -> pb.ReceiveReply:
+        limits = self._limits
+        try:
+            if self._stopping:
+                raise _stopping()
+            if not 0 < request.invisible_ms <= limits.max_invisible_ms:
+                raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
+            name, parent = self._group_name(request.group), parent_name(request.parent)
+            group = await self._groups.get(name, parent, request.from_earliest)
+            taken = await group.receive(
+                _within(request.max_records, limits.max_fetch_records),
+                _within(request.max_bytes, limits.max_fetch_bytes),
+                request.invisible_ms / 1_000,
+                min(request.wait_ms, limits.max_wait_ms) / 1_000,
+            )
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+        runs = [pb.Run(partition=run.partition, offset=run.offset, count=run.count) for run in taken.runs]
+        return pb.ReceiveReply(lease=taken.lease, runs=runs, frames=b"".join(run.frames for run in taken.runs))
+
+    async def Acknowledge(
+        self,
+        request: pb.AcknowledgeRequest,
+        context: "grpc.aio.ServicerContext[pb.AcknowledgeRequest, pb.AcknowledgeReply]",
+    ) -> pb.AcknowledgeReply:
+        try:
+            if self._stopping:
+                raise _stopping()
+            group = self._groups.find(self._group_name(request.group), parent_name(request.parent))
+            if group is None:  # nobody received since the node started, so nothing is leased
+                return pb.AcknowledgeReply(expired=[*request.done, *request.release])
+            return pb.AcknowledgeReply(expired=await group.acknowledge(request.done, request.release))
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def _pull(self, request: pb.PullRequest) -> Fetched:
+        queue = self._queue(request.parent, request.partition)
+        limits = self._limits
+        records = _within(request.max_records, limits.max_fetch_records)
+        size = _within(request.max_bytes, limits.max_fetch_bytes)
+        fetched = await self._store.fetch(queue, request.offset, records, size)
+        if fetched.count or not request.wait_ms:
+            return fetched
+        deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
+        parent, waiter = request.parent.encode(), asyncio.Event()
+        self._wakeups.add(parent, waiter)
+        try:
+            while not self._stopping:  # look again before waiting: something may have come in between
+                fetched = await self._store.fetch(queue, request.offset, records, size)
+                if fetched.count or not await wait_until(waiter, deadline):
+                    break
+        finally:
+            self._wakeups.remove(parent, waiter)
+        return fetched
+
+    def _queue(self, parent: str, partition: int) -> bytes:
+        if partition >= self._store.partitions:
+            raise invalid(f"there is no partition {partition}: there are {self._store.partitions}")
+        return partition_queue(parent_name(parent), partition)
+
+    def _group_name(self, text: str) -> bytes:
+        name = text.encode()
+        if not 0 < len(name) <= self._limits.max_group_name or "\0" in text:
+            raise invalid(f"a group's name has 1 to {self._limits.max_group_name} bytes, none of them NUL")
+        return name
+
+
+def parent_name(text: str) -> bytes:
+    """A parent topic off the wire: the first level of a topic, which may be empty."""
+    if any(mark in text for mark in "/+#\0"):
+        raise invalid(f"{text!r} is not a parent topic: it is the first level of a topic, without '/', '+' or '#'")
+    name = text.encode()
+    if len(name) > 0xFFFF:
+        raise invalid("a parent topic has at most 65535 bytes")
+    return name
+
+
+def _within(asked: int, limit: int) -> int:
+    return min(asked, limit) if asked else limit
+
+
+def _stopping() -> RequestError:
+    return RequestError(grpc.StatusCode.UNAVAILABLE, "the node is stopping")

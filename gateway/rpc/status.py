@@ -1,0 +1,56 @@
+"""How the store's errors and a request's faults read on the wire: gRPC statuses."""
+
+from typing import Final, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from store.errors import LogCorrupt, OffsetOutOfRange, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+BEGIN: Final = "sluice-begin"  # trailing metadata of OUT_OF_RANGE: the readable offsets [begin, end)
+END: Final = "sluice-end"
+
+_CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
+    LogCorrupt: grpc.StatusCode.DATA_LOSS,
+    OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    RecordTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
+    StoreBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoreClosed: grpc.StatusCode.UNAVAILABLE,
+    StoreFailed: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class RequestError(Exception):
+    """A request that the front itself turns down, with the status and what to do about it."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def invalid(message: str) -> RequestError:
+    """The request is wrong: do not repeat it."""
+    return RequestError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def exhausted(message: str) -> RequestError:
+    """A limit is reached: repeat later."""
+    return RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+
+
+def status_of(error: StoreError) -> grpc.StatusCode:
+    """The status that stands for a store's error."""
+    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+
+
+async def abort(context: "grpc.aio.ServicerContext[Request, Reply]", error: StoreError | RequestError) -> NoReturn:
+    """End the call with the status of `error`."""
+    if isinstance(error, RequestError):
+        await context.abort(error.code, str(error))
+    if isinstance(error, OffsetOutOfRange):
+        bounds = ((BEGIN, str(error.begin)), (END, str(error.end)))
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error), bounds)
+    await context.abort(status_of(error), str(error))
