@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="3.1.1", help="default: 3.1.1")
     group.add_argument("--id", metavar="CLIENT", help="client id (default: a random one)")
     group.add_argument("--username", help="user name")
-    group.add_argument("--password", help="password (default: from SLUICE_PASSWORD in the environment)")
+    group.add_argument("--password", help="password (default: from MQTT_PASSWORD in the environment)")
     group.add_argument("--keep-alive", type=positive, default=60, metavar="SECONDS", help="default: 60")
 
 
@@ -41,7 +41,7 @@ def make_client(arguments: Arguments, session_expiry: int = 0) -> paho.Client:
     clean = None if protocol is MQTTProtocolVersion.MQTTv5 else session_expiry == 0
     client = paho.Client(CallbackAPIVersion.VERSION2, identifier, clean_session=clean, protocol=protocol)
     if arguments.username is not None:
-        client.username_pw_set(arguments.username, arguments.password or os.environ.get("SLUICE_PASSWORD"))
+        client.username_pw_set(arguments.username, arguments.password or os.environ.get("MQTT_PASSWORD"))
     client.connect_timeout = CONNECT_TIMEOUT
     return client
 

@@ -2,11 +2,20 @@
 
 import sys
 from pathlib import Path
+from typing import Final
 
 from sluice.commands.command import Arguments, Subparsers, declare, port_number
 
-# Flags that are settings of the same name in the configuration.
-SETTINGS = ("data_dir", "host", "mqtt_port", "ws_port", "grpc_port", "http_port", "log_level")
+# Which setting of the configuration each flag is.
+SETTINGS: Final = {
+    "data_dir": "data_dir",
+    "host": "host",
+    "mqtt_port": "mqtt.port",
+    "ws_port": "mqtt.ws_port",
+    "grpc_port": "grpc.port",
+    "http_port": "http.port",
+    "log_level": "log_level",
+}
 
 
 def add(subparsers: Subparsers) -> None:
@@ -26,10 +35,10 @@ def run(arguments: Arguments) -> int:
     from gateway.config import ConfigError, load  # noqa: PLC0415
     from gateway.node import run as run_node  # noqa: PLC0415
 
-    overrides = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
+    overrides = {setting: getattr(arguments, flag) for flag, setting in SETTINGS.items()}
     try:
         config = load(arguments.config, overrides)
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
     return run_node(config)

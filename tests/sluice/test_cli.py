@@ -1,0 +1,72 @@
+"""The command line: help with an example everywhere, and right exit codes."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import main, parser
+from sluice.kernel import compiled_modules
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    action = next(each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize("name", subcommands())
+def test_every_command_shows_an_example_that_parses(name: str) -> None:
+    text = subcommands()[name].format_help()
+    example = text.rpartition("example:\n")[2].strip()
+    assert example.startswith(f"sluice {name}")
+    words = [word.strip("'") for word in example.split()[1:]]
+    assert parser().parse_args(words).run is subcommands()[name].get_default("run")
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in subcommands())
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["fly"], ["pub"], ["sub", "-t", "a", "--count", "0"], ["serve", "--mqtt-port", "70000"]]
+)
+def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["compiled"] == compiled_modules()
+
+
+def test_version_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert ("compiled" in capsys.readouterr().out) == bool(compiled_modules())
+
+
+def test_the_pure_copy_is_pure() -> None:
+    if os.environ.get("SLUICE_PURE") != "1":
+        pytest.skip("make test-pure sets SLUICE_PURE=1")
+    assert compiled_modules() == []
+    command = [sys.executable, "-m", "sluice", "version", "--json"]
+    told = subprocess.run(command, capture_output=True, check=True, cwd=Path(__file__).parent, text=True)
+    assert json.loads(told.stdout)["compiled"] == [], "a node that a test starts would be the installed one"
+
+
+def test_serve_names_a_setting_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text("[mqtt]\nprot = 1\n", encoding="utf-8")
+    assert main(["serve", "--config", str(config)]) == 2
+    assert "mqtt.prot" in capsys.readouterr().err

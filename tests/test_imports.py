@@ -1,0 +1,69 @@
+"""The house stands: imports point one way, and protocol code does no I/O."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# What of Sluice each package may import, beside itself.
+MAY_IMPORT = {
+    "record": (),
+    "matcher": (),
+    "store": ("record", "matcher"),
+    "notify": ("record", "matcher", "store"),
+    "gateway": ("record", "matcher", "store", "notify", "cloud_sdk.proto"),
+    "cloud_sdk": ("record",),
+    "streaming": ("cloud_sdk",),
+    "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "streaming"),
+    "benchmarks": ("sluice.kernel",),
+}
+# Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
+WITHOUT_IO = ("matcher", "gateway/mqtt")
+IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
+IO_MODULES |= {"threading", "time", "uvloop"}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that `path` imports, wherever in the file."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_point_one_way(package: str) -> None:
+    allowed = (package, *MAY_IMPORT[package])
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, name in imports(path)
+        if name.partition(".")[0] in MAY_IMPORT and not any(inside(name, each) for each in allowed)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", WITHOUT_IO)
+def test_protocol_code_does_no_io(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in imports(path)
+        if name.partition(".")[0] in IO_MODULES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_packages_say_what_lives_in_them(package: str) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
