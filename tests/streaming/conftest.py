@@ -1,9 +1,15 @@
-"""One Spark session for all tests of this folder: each start costs seconds."""
+"""One Spark session for all tests of this folder (each start costs seconds), and a node of two calls to read from."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
+import record
+from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.proto.sluice_pb2_grpc import SluiceServicer, add_SluiceServicer_to_server
+from record.layout import Kind
 from streaming.java import JavaNotFound, java_home
 
 if TYPE_CHECKING:
@@ -24,3 +30,55 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session = spark_session("sluice-tests", config=config)
     yield session
     session.stop()
+
+
+STORED_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
+PAGE = 3  # records per pull: small, so that every read takes several
+
+
+class FakeNode(SluiceServicer):
+    """The calls that the data source makes, over lists: partitions whose beginning can be taken away."""
+
+    def __init__(self, partitions: int) -> None:
+        self.frames: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.begins = [0] * partitions
+        self.pulls = 0
+        self.endpoint = ""
+
+    def publish(self, partition: int, count: int) -> None:
+        """Add messages whose payload is their offset."""
+        queue = self.frames[partition]
+        for offset in range(len(queue), len(queue) + count):
+            topic = b"sensors/%d" % partition
+            frame = record.frame(Kind.MESSAGE, 1, 0, topic, b"client", b"", b"%d" % offset)
+            position = partition << 40 | offset * 1000
+            queue.append(record.seal([frame], position, 1, STORED_MS + offset, position))
+
+    def Partitions(self, request: pb.PartitionsRequest, context: grpc.ServicerContext) -> pb.PartitionsReply:  # noqa: N802
+        numbers = range(len(self.frames)) if request.parent == "sensors" else ()
+        return pb.PartitionsReply(
+            partitions=[pb.Partition(partition=n, begin=self.begins[n], end=len(self.frames[n])) for n in numbers]
+        )
+
+    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:  # noqa: N802
+        self.pulls += 1
+        queue, begin = self.frames[request.partition], self.begins[request.partition]
+        if not begin <= request.offset <= len(queue):
+            context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"offset {request.offset} is outside")
+        page = queue[request.offset : request.offset + min(PAGE, request.max_records)]
+        return pb.PullReply(
+            offset=request.offset, count=len(page), frames=b"".join(page), begin=begin, end=len(queue)
+        )
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    """A node with three partitions of the parent topic `sensors`, all empty."""
+    fake = FakeNode(3)
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_SluiceServicer_to_server(fake, server)
+    fake.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield fake
+    server.stop(None).wait()

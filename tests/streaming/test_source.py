@@ -1,0 +1,141 @@
+"""The data source: its readers by themselves, then through Spark."""
+
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402
+from streaming.offsets import DataLossError, OffsetRange  # noqa: E402
+from streaming.options import SourceOptions  # noqa: E402
+from streaming.source import BatchReader, StreamReader, read_range  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def options(node: Any, **extra: str) -> SourceOptions:
+    return SourceOptions.parse({"endpoint": node.endpoint, "parent": "sensors", **extra})
+
+
+def offsets_read(given: SourceOptions, part: OffsetRange | None) -> list[int]:
+    return [offset for batch in read_range(given, part) for offset in batch.column("offset").to_pylist()]
+
+
+def test_a_range_is_read_in_pages(node: Any) -> None:
+    node.publish(1, 20)
+    assert offsets_read(options(node), OffsetRange(1, 2, 13)) == list(range(2, 13))
+    assert node.pulls == 4
+    assert offsets_read(options(node), None) == []
+
+
+def test_a_batch_plans_what_there_is(node: Any) -> None:
+    node.publish(0, 5)
+    node.publish(2, 4)
+    node.begins[0] = 1
+    given = options(node, recordsPerTask="3", endingOffsets='{"2": 2}')
+    assert [part.value for part in BatchReader(given).partitions()] == [
+        OffsetRange(0, 1, 4),
+        OffsetRange(0, 4, 5),
+        OffsetRange(2, 0, 2),
+    ]
+    named = options(node, startingOffsets='{"0": 3, "2": 4}')
+    assert [part.value for part in BatchReader(named).partitions()] == [OffsetRange(0, 3, 5)]
+    assert BatchReader(options(node, startingOffsets="latest")).partitions() == []
+
+
+def test_a_stream_begins_where_it_is_told(node: Any) -> None:
+    node.publish(0, 5)
+    node.begins[0] = 2
+    starts = ("earliest", "latest", '{"0": 4}')
+    readers = [StreamReader(options(node, startingOffsets=start)) for start in starts]
+    assert [reader.initialOffset() for reader in readers] == [
+        {"0": 2, "1": 0, "2": 0},
+        {"0": 5, "1": 0, "2": 0},
+        {"0": 4, "1": 0, "2": 0},
+    ]
+    for reader in readers:
+        reader.stop()
+
+
+def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> None:
+    node.publish(0, 10)
+    node.publish(1, 2)
+    reader = StreamReader(options(node, maxRecordsPerTrigger="6"))
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    assert reader.latestOffset({"0": 0, "1": 0, "2": 0}, limit) == {"0": 4, "1": 2, "2": 0}
+    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"0": 10, "1": 2, "2": 0}
+    reader.prepareForTriggerAvailableNow()
+    node.publish(0, 10)
+    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"0": 10, "1": 2, "2": 0}
+    assert reader.reportLatestOffset() == {"0": 20, "1": 2, "2": 0}
+    assert [part.value for part in reader.partitions({"0": 4, "1": 2}, {"0": 10, "1": 2})] == [OffsetRange(0, 4, 10)]
+    pickle.loads(pickle.dumps(reader)).stop()
+    reader.stop()
+
+
+def test_lost_records_stop_a_stream_or_are_skipped(node: Any) -> None:
+    node.publish(0, 10)
+    node.begins[0] = 6
+    strict, lenient = (StreamReader(options(node, failOnDataLoss=choice)) for choice in ("true", "false"))
+    with pytest.raises(DataLossError, match="failOnDataLoss"):
+        strict.latestOffset({"0": 2}, ReadAllAvailable())
+    assert lenient.latestOffset({"0": 2}, ReadMaxRows(3)) == {"0": 9, "1": 0, "2": 0}
+    assert [part.value for part in lenient.partitions({"0": 2}, {"0": 9})] == [OffsetRange(0, 6, 9)]
+    with pytest.raises(DataLossError, match="partition 0"):
+        offsets_read(options(node), OffsetRange(0, 2, 9))
+    assert offsets_read(options(node, failOnDataLoss="false"), OffsetRange(0, 2, 9)) == [6, 7, 8]
+    with pytest.raises(DataLossError, match="ends at 10, before 12"):
+        offsets_read(options(node), OffsetRange(0, 8, 12))
+    strict.stop()
+    lenient.stop()
+
+
+def counts(frame: "DataFrame") -> Counter[tuple[int, int]]:
+    return Counter((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+
+
+def load(spark: "SparkSession", node: Any, **extra: str) -> "DataFrame":
+    return spark.read.format("sluice").options(endpoint=node.endpoint, parent="sensors", **extra).load()
+
+
+def test_spark_reads_a_batch(spark: "SparkSession", node: Any) -> None:
+    node.publish(0, 30)
+    node.publish(1, 7)
+    frame = load(spark, node, recordsPerTask="8")
+    assert counts(frame) == Counter({(0, offset): 1 for offset in range(30)} | {(1, offset): 1 for offset in range(7)})
+    row = frame.where("partition = 1 AND offset = 6").selectExpr("*", "unix_millis(stored_at) AS ms").first()
+    assert row is not None
+    assert (row.topic, row.levels, row.payload, row.publisher) == ("sensors/1", ["sensors", "1"], b"6", "client")
+    assert (row.qos, row.properties, row.content_type, row.ms) == (1, {}, None, 1_767_225_600_006)
+    assert counts(load(spark, node, startingOffsets="latest")) == Counter()
+
+
+def test_spark_streams_and_goes_on_from_its_checkpoint(spark: "SparkSession", node: Any, tmp_path: Path) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def run() -> list[int]:
+        """One AvailableNow run; how many rows each of its batches had."""
+        stream = spark.readStream.format("sluice").options(
+            endpoint=node.endpoint, parent="sensors", maxRecordsPerTrigger="20"
+        )
+        writer = stream.load().writeStream.format("parquet").option("path", str(out))
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    node.publish(0, 25)
+    node.publish(1, 10)
+    assert run() == [20, 15]
+    node.publish(1, 5)
+    node.publish(2, 1)
+    assert run() == [6]
+    expected = {0: 25, 1: 15, 2: 1}
+    assert counts(spark.read.parquet(str(out))) == Counter(
+        {(partition, offset): 1 for partition, count in expected.items() for offset in range(count)}
+    )
