@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.counters import Counters
 from gateway.mqtt.decode import Decoder
-from gateway.mqtt.encode import connack, disconnect, pingresp, puback, pubcomp, pubrec
+from gateway.mqtt.encode import ConnackProperties, connack, disconnect, pingresp, puback, pubcomp, pubrec
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import (
     Auth,
@@ -32,11 +32,11 @@ from gateway.mqtt.packets import (
 )
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Outlet, Transport
-from gateway.session import Session
+from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
 from record import frame
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
-from store.control import inbound_released
+from store.control import InboundReleased
 from store.errors import StoreBusy
 
 _MESSAGE = int(Kind.MESSAGE)
@@ -58,35 +58,43 @@ class Desk(Protocol):
 class _Unit:
     """The messages of one read on their way to disk, and what is owed for them."""
 
-    __slots__ = ("acks", "connection", "received", "session", "settled", "size")
+    __slots__ = ("acks", "connection", "frames", "received", "session", "settled", "size")
 
-    def __init__(
-        self, connection: "Connection", session: Session, acks: bytes, settled: int, received: list[int] | None, size: int
-    ) -> None:
+    def __init__(self, connection: "Connection", session: Session) -> None:
         self.connection = connection
         self.session = session
-        self.acks = acks
-        self.settled = settled  # QoS 1 messages: their share of the receive maximum is free again
-        self.received = received  # QoS 2 packet ids
-        self.size = size  # bytes
+        self.frames: list[bytes] = []
+        self.size = 0  # of the frames, in bytes
+        self.acks: list[bytes] = []
+        self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
+        self.received: list[int] = []  # QoS 2 packet ids
+
+    def add(self, packet: Publish, flags: int, packet_id: int) -> None:
+        """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session."""
+        framed = frame(
+            _MESSAGE, flags, packet_id, packet.topic, self.session.client_id, packet.properties, packet.payload
+        )
+        self.size += len(framed)
+        self.frames.append(framed)
 
     def done(self, appended: Appended) -> None:
         connection = self.connection
         connection.uncommitted -= self.size
         if appended.error is not None:
-            if self.received is not None:
-                for packet_id in self.received:
-                    self.session.inbound.pop(packet_id, None)
+            for packet_id in self.received:
+                self.session.inbound.pop(packet_id, None)
             connection.append_failed(appended.error)
             return
-        if self.received is not None:
+        if self.received:
             inbound = self.session.inbound
             for packet_id in self.received:
                 if packet_id in inbound:
-                    inbound[packet_id] = True
+                    inbound[packet_id] = ARRIVED
         if self.settled:
             connection.decoder.acknowledged(self.settled)
-        connection.send(self.acks)
+        acks = self.acks
+        if acks:
+            connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
         if connection.reading_paused:
             connection.resume_reading()
 
@@ -175,7 +183,9 @@ class Connection(Outlet):
         """Answer CONNECT with a refusal and close (MQTT-3.2.2-7)."""
         if self.closed:
             return
-        self.send(connack(self.version, False, reason, reason_string=text.encode()))
+        properties = ConnackProperties()
+        properties.reason_string = text.encode()
+        self.send(connack(self.version, reason, False, properties))
         self._shut()
         self.desk.lost(self, True)
 
@@ -194,42 +204,13 @@ class Connection(Outlet):
     def _handle(self, packets: list[Packet]) -> None:
         session = self.session
         assert session is not None
-        frames: list[bytes] = []
-        acks: list[bytes] = []
-        received: list[int] | None = None
+        unit: _Unit | None = None
         released: list[int] | None = None
-        settled = 0
-        size = 0
         for packet in packets:
             if isinstance(packet, Publish):
-                qos = packet.qos
-                if packet.topic.startswith(_SYS):
-                    self._refuse(packet)
-                    continue
-                flags = qos | FLAG_RETAIN if packet.retain else qos
-                packet_id = 0
-                if qos == 1:
-                    acks.append(puback(self.version, packet.packet_id, ReasonCode.SUCCESS))
-                    settled += 1
-                elif qos == 2:
-                    if packet.packet_id in session.inbound:
-                        # Received already (MQTT-4.3.3-10): confirmed now, or by the append still under way.
-                        if session.inbound[packet.packet_id]:
-                            self.send(pubrec(self.version, packet.packet_id, ReasonCode.SUCCESS))
-                        continue
-                    session.inbound[packet.packet_id] = False
-                    if received is None:
-                        received = []
-                    received.append(packet.packet_id)
-                    acks.append(pubrec(self.version, packet.packet_id, ReasonCode.SUCCESS))
-                    if session.durable:
-                        flags |= FLAG_TRACK_ID
-                        packet_id = packet.packet_id
-                framed = frame(
-                    _MESSAGE, flags, packet_id, packet.topic, session.client_id, packet.properties, packet.payload
-                )
-                size += len(framed)
-                frames.append(framed)
+                if unit is None:
+                    unit = _Unit(self, session)
+                self._publish(session, packet, unit)
             elif isinstance(packet, PubAck):
                 if not session.puback(packet.packet_id):
                     self._wrong_exchange(packet.packet_id)
@@ -238,15 +219,12 @@ class Connection(Outlet):
                 if released is None:
                     released = []
                 released.append(packet.packet_id)
-            elif isinstance(packet, Disconnect):
-                self.disconnect_packet = packet
-                break
             elif not self._handle_rare(session, packet):
                 break
-        if frames:
-            self.counters.messages_received += len(frames)
-            self.uncommitted += size
-            self.store.append(frames, _Unit(self, session, b"".join(acks), settled, received, size).done)
+        if unit is not None and unit.frames:
+            self.counters.messages_received += len(unit.frames)
+            self.uncommitted += unit.size
+            self.store.append(unit.frames, unit.done)
             if self.uncommitted > self.max_uncommitted:
                 self.pause_reading()
         if released is not None:
@@ -254,8 +232,41 @@ class Connection(Outlet):
         if self.disconnect_packet is not None:
             self._disconnected(self.disconnect_packet)
 
+    def _publish(self, session: Session, packet: Publish, unit: _Unit) -> None:
+        """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
+        if packet.topic.startswith(_SYS):
+            self._refuse(packet)
+            return
+        qos = packet.qos
+        flags = (qos | FLAG_RETAIN) if packet.retain else qos
+        if qos == 0:
+            unit.add(packet, flags, 0)
+            return
+        packet_id: int = packet.packet_id
+        if qos == 1:
+            unit.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
+            unit.settled += 1
+            unit.add(packet, flags, 0)
+            return
+        if packet_id in session.inbound:
+            # Received already (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
+            self.decoder.acknowledged(1)
+            if session.inbound[packet_id] != ARRIVING:
+                self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
+            return
+        session.inbound[packet_id] = ARRIVING
+        unit.received.append(packet_id)
+        unit.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
+        if session.durable:
+            unit.add(packet, flags | FLAG_TRACK_ID, packet_id)
+        else:
+            unit.add(packet, flags, 0)
+
     def _handle_rare(self, session: Session, packet: Packet) -> bool:
         """Packets that are not of the hot path. False: the connection is closing."""
+        if isinstance(packet, Disconnect):
+            self.disconnect_packet = packet
+            return False
         if isinstance(packet, PubRec):
             if not session.pubrec(packet.packet_id, packet.reason):
                 return self._wrong_exchange(packet.packet_id)
@@ -299,14 +310,14 @@ class Connection(Outlet):
         if not known:
             return
         if session.durable:
-            self.store.append([inbound_released(session.client_id, known)], _Release(self, session, known).done)
+            self.store.append([InboundReleased(session.client_id, known).record()], _Release(self, session, known).done)
             return
         for packet_id in known:
             self.finish_inbound(session, packet_id)
 
     def finish_inbound(self, session: Session, packet_id: int) -> None:
         """The exchange is over on both sides (MQTT-4.3.3-11)."""
-        if session.inbound.pop(packet_id, None) is not None:
+        if session.inbound.pop(packet_id, RESTORED) != RESTORED:
             self.decoder.acknowledged(1)
         self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
 
@@ -319,10 +330,11 @@ class Connection(Outlet):
 
     def resume_reading(self) -> None:
         """Read on, unless too much still waits for the disk or for CONNECT to be served."""
-        if self.reading_paused and not self.closed and not self.connecting:
-            if self.uncommitted * 2 <= self.max_uncommitted:
-                self.reading_paused = False
-                self.transport.resume_reading()
+        if not self.reading_paused or self.closed or self.connecting:
+            return
+        if self.uncommitted * 2 <= self.max_uncommitted:
+            self.reading_paused = False
+            self.transport.resume_reading()
 
     def append_failed(self, error: Exception) -> None:
         """The store did not take it: nothing was acknowledged, and the client has to hear that."""
@@ -335,6 +347,11 @@ class Connection(Outlet):
             return
         self.counters.protocol_errors += 1
         self.disconnect_packet = None
+        if self.session is None and not self.connecting and self.decoder.version:
+            # The fault is in CONNECT itself, and the client has said which version it speaks.
+            self.version = self.decoder.version
+            self.refuse(error.reason, str(error))
+            return
         self.close(error.reason, str(error))
 
     def close(self, reason: ReasonCode, text: str = "") -> None:
@@ -342,18 +359,13 @@ class Connection(Outlet):
         if self.closed:
             return
         if self.version == 5 and self.session is not None:
-            self.send(disconnect(5, reason, text))
+            self.send(disconnect(5, reason, text.encode()))
         self._shut()
         self.desk.lost(self, False)
 
     def _disconnected(self, packet: Disconnect) -> None:
         """DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
         if self.closed:
-            return
-        session = self.session
-        if packet.session_expiry_interval and session is not None and session.expiry_interval == 0:
-            # MQTT-3.14.2.2.2: a session that was to end with the connection cannot be kept now.
-            self.fail(ProtocolError("the session expiry interval was 0 in CONNECT", ReasonCode.PROTOCOL_ERROR))
             return
         self._shut()
         self.desk.lost(self, packet.reason == ReasonCode.SUCCESS)

@@ -129,7 +129,7 @@ class _Tcp(asyncio.Protocol):
         if self._connection is not None:
             self._connection.uncongested()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _error: Exception | None) -> None:
         if self._connection is not None:
             self._front.gone(self._connection)
             self._connection = None

@@ -5,10 +5,9 @@ The shapes are few: protocol version, QoS, RETAIN and DUP. Subscribers of one sh
 an encoding of its own.
 """
 
-from record import decode, position_of, store_time_of
-
 from gateway.mqtt.encode import publish_parts
 from gateway.mqtt.properties import message_expiry, with_message_expiry
+from record import decode, position_of, store_time_of
 from record.layout import FLAG_QOS, FLAG_RETAIN
 
 _SHAPES = 24  # version × QoS × RETAIN × DUP

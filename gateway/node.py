@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 import uvloop
+from store.engine import Engine
 
 from gateway.config import Config
 from gateway.counters import Counters
@@ -18,7 +19,6 @@ from gateway.sessions import Sessions
 from gateway.websocket import WebSocketFront
 from notify import Notifier
 from store.config import StoreConfig
-from store.engine import Engine
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)

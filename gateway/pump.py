@@ -13,11 +13,11 @@ from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.router import Router
 from gateway.session import Route, Session
+from matcher.names import has_wildcard
 from record import scan, split
 from record.layout import Kind
 from store.api import Store, filter_queue, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
-from matcher import has_wildcard
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Pump:
 
     async def _run(self, session: Session) -> None:
         try:
-            while not session.closed and session.has_room and await self._step(session):
+            while not session.closed and session.has_room and await self._step(session):  # noqa: ASYNC110
                 # Lets the gathered packets reach the socket, so that `congested` is true when it is.
                 await asyncio.sleep(0)
         except StoreError as error:
@@ -155,7 +155,7 @@ class Pump:
         if session.closed or chunk.position != session.behind:
             return
         now_ms = int(time() * 1000)
-        starts, kinds, _flags, topics = scan(chunk.data)
+        starts, kinds, _flags, topics, _publishers = scan(chunk.data)
         for i in range(len(starts)):
             if kinds[i] != Kind.MESSAGE:
                 continue

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.message import Message
 from gateway.session import Route, Session, Subscription
-from matcher import Trie
+from matcher.trie import Trie
 from notify import TopicEvents
 
 _MAX_PLANS: Final = 65_536

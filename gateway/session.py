@@ -18,12 +18,17 @@ from gateway.message import Message
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
-from matcher import matches
+from matcher.names import matches
 
 SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
 RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
 COMPLETED: Final = 2  # done, but the cursor has not passed it: its packet id stays taken
 WAITING: Final = 3  # from an earlier connection, to be sent again once there is room
+
+# Where a QoS 2 message from the client stands, by its packet id.
+ARRIVING: Final = 0  # its append is under way
+ARRIVED: Final = 1  # committed
+RESTORED: Final = 2  # committed, and received on an earlier connection
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
@@ -147,7 +152,7 @@ class Session:
         self.on_room = on_room  # the pump may go on
         self.closed: bool = False
         self.subscriptions: dict[bytes, Subscription] = {}
-        self.inbound: dict[int, bool] = {}  # QoS 2 packet ids received → whether committed
+        self.inbound: dict[int, int] = {}  # QoS 2 packet ids received and not released
         self.inflight: dict[int, Inflight] = {}
         self.in_window: int = 0  # entries of `inflight` that count against the window
         self.behind: int = -1  # transient: log position to read on from; -1: at the end

@@ -7,7 +7,7 @@ PUBREL …) goes out when the record it rests on is committed.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Coroutine
 from time import time
 from typing import Final
 
@@ -15,14 +15,14 @@ from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import Cursor
-from gateway.mqtt.encode import connack, pubrel, suback, unsuback
+from gateway.mqtt.encode import ConnackProperties, connack, pubrel, suback, unsuback
 from gateway.mqtt.packets import Connect, Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.pump import Pump
 from gateway.router import Router
-from gateway.session import COMPLETED, SENT, Inflight, RetainedRequest, Session, Subscription
+from gateway.session import COMPLETED, RESTORED, SENT, Inflight, Session, Subscription
 from gateway.wills import Wills
-from matcher import has_wildcard
+from matcher.names import has_wildcard
 from store import control
 from store.api import Appended, SessionState, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
@@ -71,7 +71,7 @@ class Sessions:
         while page := await self._store.sessions_open(after, _SWEEP_PAGE):
             now_ms = int(time() * 1000)
             await self._append(
-                [control.session_closed(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
+                [control.SessionClosed(client, epoch, expiry, now_ms).record() for client, epoch, expiry in page]
             )
             after = page[-1][0]
         self._spawn(self._sweep())
@@ -95,15 +95,15 @@ class Sessions:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _SWEEP_PAGE):
                     ended = [(c, e) for c, e in expired if c not in self.held]
-                    await self._append([control.session_ended(client, epoch) for client, epoch in ended])
+                    await self._append([control.SessionEnded(client, epoch).record() for client, epoch in ended])
                     if len(expired) < _SWEEP_PAGE:
                         break
             except StoreError as error:
                 log.error("looking for expired sessions failed: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
-    def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
-        task = self._loop.create_task(coroutine)  # type: ignore[arg-type]
+    def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -175,10 +175,10 @@ class Sessions:
         epoch = 1 if state is None else state.epoch + 1
         frames: list[bytes] = []
         if expiry > 0:
-            frames.append(control.session_opened(client_id, epoch, expiry, packet.clean_start))
+            frames.append(control.SessionOpened(client_id, epoch, expiry, packet.clean_start).record())
         elif state is not None:
             # The session goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
-            frames.append(control.session_opened(client_id, epoch, 0, packet.clean_start))
+            frames.append(control.SessionOpened(client_id, epoch, 0, packet.clean_start).record())
         await self._append(frames)
         self.wills.cancel(client_id)
         if fresh:
@@ -220,18 +220,19 @@ class Sessions:
         return min(packet.keep_alive, self._config.max_keep_alive) if packet.keep_alive else 0
 
     def _connack(self, packet: Connect, client_id: bytes, expiry: int, present: bool) -> bytes:
-        return connack(
-            packet.version,
-            present,
-            ReasonCode.SUCCESS,
-            session_expiry_interval=expiry if expiry != packet.session_expiry_interval else None,
-            receive_maximum=self._config.receive_maximum,
-            maximum_packet_size=self._config.max_packet_size,
-            assigned_client_identifier=client_id if not packet.client_id else None,
-            topic_alias_maximum=self._config.topic_alias_maximum,
-            server_keep_alive=self._keep_alive(packet) if self._keep_alive(packet) != packet.keep_alive else None,
-            shared_subscription_available=False,
-        )
+        properties = ConnackProperties()
+        keep_alive = self._keep_alive(packet)
+        if expiry != packet.session_expiry_interval:
+            properties.session_expiry_interval = expiry
+        if keep_alive != packet.keep_alive:
+            properties.server_keep_alive = keep_alive
+        if not packet.client_id:
+            properties.assigned_client_id = client_id
+        properties.receive_maximum = self._config.receive_maximum
+        properties.maximum_packet_size = self._config.max_packet_size
+        properties.topic_alias_maximum = self._config.topic_alias_maximum
+        properties.shared_subscription_available = False
+        return connack(packet.version, ReasonCode.SUCCESS, present, properties)
 
     def _restore(self, session: Session, state: SessionState) -> None:
         """Take up a session where the log has it."""
@@ -240,7 +241,7 @@ class Sessions:
             session.subscribe(subscription)
             self._router.add(subscription)
         for packet_id in state.inbound:
-            session.inbound[packet_id] = True
+            session.inbound[packet_id] = RESTORED
         for outbound in state.outbound:
             held = session.subscriptions.get(outbound.topic_filter)
             cursor = held.cursor if held is not None else None
@@ -283,7 +284,7 @@ class Sessions:
         session = connection.session
         if session is None:
             return
-        reasons: list[int] = []
+        reasons: list[ReasonCode] = []
         granted: list[StoredSubscription] = []
         names = set(session.subscriptions)
         for request in packet.requests:
@@ -316,16 +317,20 @@ class Sessions:
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply))
 
-        self._store.append([control.subscribed(session.client_id, granted)], done)
+        wanted = [
+            control.Subscribe(s.topic_filter, s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier)
+            for s in granted
+        ]
+        self._store.append([control.Subscribed(session.client_id, wanted).record()], done)
 
-    def _grant(self, session: Session, names: set[bytes], topic_filter: bytes, qos: int) -> int:
+    def _grant(self, session: Session, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
         if topic_filter.startswith(b"$share/"):
             # MQTT 5, 3.2.2.3.13: CONNACK said that they are not available.
             version5 = session.outlet.version == 5
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED if version5 else ReasonCode.UNSPECIFIED_ERROR
         if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED if session.outlet.version == 5 else ReasonCode.UNSPECIFIED_ERROR
-        return qos
+        return ReasonCode(qos)
 
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
@@ -385,7 +390,7 @@ class Sessions:
         if session is None:
             return
         filters = list(packet.topic_filters)
-        reasons: list[int] = []
+        reasons: list[ReasonCode] = []
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -402,7 +407,7 @@ class Sessions:
                 self._detach(session, topic_filter)
             connection.send(reply)
 
-        self._store.append([control.unsubscribed(session.client_id, filters)], done)
+        self._store.append([control.Unsubscribed(session.client_id, filters).record()], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
         subscription = session.unsubscribe(topic_filter)
@@ -443,14 +448,12 @@ class Sessions:
                 moved[subscription.topic_filter] = cursor.floor
                 cursor.committed = cursor.floor
         if moved:
-            frames.append(control.cursors_committed(session.client_id, moved))
+            frames.append(control.CursorsCommitted(session.client_id, moved).record())
         staged, received, completed = session.staged, session.received, session.free_completed()
         session.staged, session.received = [], []
         if staged or received or completed:
-            sent = [(s.packet_id, s.entry.topic_filter, s.entry.offset) for s in staged]
-            frames.append(
-                control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
-            )
+            sent = [control.Sent(s.packet_id, s.entry.topic_filter, s.entry.offset) for s in staged]
+            frames.append(control.OutboundChanged(session.client_id, sent, received, completed).record())
         for waiting in staged:
             waiting.entry.recorded = True
             session.recorded += 1
@@ -514,23 +517,23 @@ def _last_records(session: Session) -> list[bytes]:
     Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
     offset is `next`. The exchanges come first: a torn write may lose the cursors, never the messages.
     """
-    sent: list[tuple[int, bytes, int]] = []
+    sent: list[control.Sent] = []
     completed: list[int] = []
     for packet_id, entry in session.inflight.items():
         if entry.phase == COMPLETED:
             if entry.cursor is None or entry.offset < entry.cursor.next:
                 completed.append(packet_id)
         elif not entry.recorded and entry.phase == SENT:
-            sent.append((packet_id, entry.topic_filter, entry.offset))
+            sent.append(control.Sent(packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
     if sent or session.received:
-        frames.append(control.outbound_changed(session.client_id, sent=sent, received=session.received, completed=[]))
+        frames.append(control.OutboundChanged(session.client_id, sent, session.received).record())
     cursors = {s.topic_filter: s.cursor.next for s in session.subscriptions.values() if s.cursor is not None}
     if cursors:
-        frames.append(control.cursors_committed(session.client_id, cursors))
+        frames.append(control.CursorsCommitted(session.client_id, cursors).record())
     if completed:
-        frames.append(control.outbound_changed(session.client_id, sent=[], received=[], completed=completed))
+        frames.append(control.OutboundChanged(session.client_id, completed=completed).record())
     frames.append(
-        control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000))
+        control.SessionClosed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)).record()
     )
     return frames

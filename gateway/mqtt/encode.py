@@ -22,6 +22,7 @@ from gateway.mqtt.properties import (
     SERVER_KEEP_ALIVE,
     SERVER_REFERENCE,
     SESSION_EXPIRY,
+    SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS_MAXIMUM,
     number_property,
@@ -51,6 +52,7 @@ class ConnackProperties:
         "server_keep_alive",
         "server_reference",
         "session_expiry_interval",
+        "shared_subscription_available",
         "topic_alias_maximum",
     )
 
@@ -62,6 +64,7 @@ class ConnackProperties:
         self.maximum_packet_size: int | None = None  # bytes
         self.topic_alias_maximum: int | None = None
         self.server_keep_alive: int | None = None  # seconds
+        self.shared_subscription_available: bool | None = None
         self.assigned_client_id: bytes | None = None
         self.reason_string: bytes | None = None
         self.response_information: bytes | None = None
@@ -71,6 +74,7 @@ class ConnackProperties:
 
     def block(self) -> bytes:
         retain = None if self.retain_available is None else int(self.retain_available)
+        shared = None if self.shared_subscription_available is None else int(self.shared_subscription_available)
         numbers = (
             (SESSION_EXPIRY, self.session_expiry_interval),
             (RECEIVE_MAXIMUM, self.receive_maximum),
@@ -79,6 +83,7 @@ class ConnackProperties:
             (MAXIMUM_PACKET_SIZE, self.maximum_packet_size),
             (TOPIC_ALIAS_MAXIMUM, self.topic_alias_maximum),
             (SERVER_KEEP_ALIVE, self.server_keep_alive),
+            (SHARED_AVAILABLE, shared),
         )
         texts = (
             (ASSIGNED_CLIENT_ID, self.assigned_client_id),

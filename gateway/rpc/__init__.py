@@ -2,7 +2,8 @@
 
 `server` owns the listener, `service` answers the calls, `produce` is one stream of appends, `groups` are the
 cloud consumer groups (pop), `wakeups` ends long polls. May import `record`, `matcher`, `store`,
-`gateway.mqtt` (to check property blocks) and the wire stubs `cloud_sdk.proto`; knows the store only as `store.api.Store`.
+`gateway.mqtt` (to check property blocks) and the wire stubs `cloud_sdk.proto`; knows the store only as
+`store.api.Store`.
 """
 
 from gateway.rpc.limits import RpcLimits
