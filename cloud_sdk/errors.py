@@ -1,6 +1,6 @@
 """What can go wrong when talking to a node, each with what to do about it."""
 
-from typing import Final
+from typing import Final, cast
 
 import grpc
 import grpc.aio
@@ -58,7 +58,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     """The SDK's error for a gRPC status."""
     message = error.details() or error.code().name
     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
-        metadata = grpc.aio.Metadata.from_tuple(tuple(error.trailing_metadata()))
+        metadata = cast("grpc.aio.Metadata", error.trailing_metadata())
         return OffsetOutOfRange(message, int(metadata.get("sluice-begin", 0)), int(metadata.get("sluice-end", 0)))
     kind = _KINDS.get(error.code())
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")

@@ -1,0 +1,134 @@
+"""A store in memory, with switches for what a real one does rarely; and a server with a client on it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+import record
+from cloud_sdk import Client
+from gateway.rpc import RpcLimits, RpcServer
+from matcher.names import parent_of
+from record.layout import Kind
+from store.api import Appended, Bounds, Commit, CommitListener, Done, Fetched, partition_queue
+from store.control import GroupOffsetsCommitted
+from store.errors import OffsetOutOfRange, StoreError
+
+
+class MemoryStore:
+    """What the gRPC front asks of a store. `hold` keeps commits back, `fail` makes appends fail."""
+
+    partitions = 4
+
+    def __init__(self) -> None:
+        self.queues: dict[bytes, list[bytes]] = {}
+        self.begins: dict[bytes, int] = {}
+        self.controls = 0
+        self.offsets: dict[tuple[bytes, bytes], dict[int, int]] = {}
+        self.fail: StoreError | None = None
+        self.hold = False
+        self.appends = 0
+        self.fetches = 0
+        self._held: list[tuple[list[bytes], Done]] = []
+        self._listeners: list[CommitListener] = []
+        self._position = 0
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        self.appends += 1
+        loop = asyncio.get_running_loop()
+        if self.fail is not None:
+            loop.call_soon(done, Appended(error=self.fail))
+        elif self.hold:
+            self._held.append((frames, done))
+        else:
+            loop.call_soon(self._commit, frames, done)
+
+    def release(self) -> None:
+        """Commit what was held back, and hold no more."""
+        self.hold = False
+        held, self._held = self._held, []
+        for frames, done in held:
+            self._commit(frames, done)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    async def bounds(self, queue: bytes) -> Bounds:
+        return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))
+
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+        self.fetches += 1
+        bounds = await self.bounds(queue)
+        if not bounds.begin <= offset <= bounds.end:
+            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
+        data = b""
+        count = 0
+        for frame in self.queues.get(queue, [])[offset : offset + max_records]:
+            if count and len(data) + len(frame) > max_bytes:
+                break
+            data += frame
+            count += 1
+        return Fetched(offset, count, data, bounds)
+
+    async def offset_at(self, queue: bytes, time_ms: int) -> int:
+        frames = self.queues.get(queue, [])
+        return next((i for i, frame in enumerate(frames) if record.store_time_of(frame, 0) >= time_ms), len(frames))
+
+    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
+        return self.offsets.get((group, parent), {})
+
+    async def parents(self) -> list[bytes]:
+        return sorted({queue[1:].partition(b"\0")[0] for queue in self.queues})
+
+    def _commit(self, frames: list[bytes], done: Done) -> None:
+        data = record.seal(frames, self._position, 1, 1_000 + self._position, 0)
+        commit = Commit(data, self._position, 1_000 + self._position)
+        positions = []
+        for start in record.split(data):
+            kind, _, _, topic, _, _, payload = record.decode(data, start)
+            frame = data[start : start + record.length_of(data, start)]
+            positions.append(self._position + start)
+            if kind == Kind.MESSAGE:
+                commit.topics.append(topic)
+                parent = parent_of(topic)
+                queue = partition_queue(parent, sum(topic) % self.partitions)
+                self.queues.setdefault(queue, []).append(frame)
+            else:
+                assert kind == Kind.GROUP_OFFSETS_COMMITTED
+                committed = GroupOffsetsCommitted.parse(topic, payload)
+                self.offsets.setdefault((topic, committed.parent), {}).update(committed.offsets)
+                self.controls += 1
+        self._position += len(data)
+        for listener in self._listeners:
+            listener(commit)
+        done(Appended(positions, commit.store_time))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+ServerFactory = Callable[..., Awaitable[int]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[ServerFactory]:
+    """Starts servers that are stopped at the end of the test: `port = await serve(store, limits, port=0)`."""
+    servers: list[RpcServer] = []
+
+    async def start(store: MemoryStore, limits: RpcLimits | None = None, port: int = 0) -> int:
+        server = RpcServer(store, limits)  # type: ignore[arg-type]
+        servers.append(server)
+        return await server.start("127.0.0.1", port)
+
+    yield start
+    for server in servers:
+        await server.stop(0.2)
+
+
+@pytest.fixture
+async def client(store: MemoryStore, serve: ServerFactory) -> AsyncIterator[Client]:
+    port = await serve(store)
+    async with Client(f"127.0.0.1:{port}", retry_seconds=5) as client:
+        yield client
