@@ -1,0 +1,206 @@
+"""Each way to break the protocol, by its clause, and the reason code that answers it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mqtt.decode import Decoder
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import Packet
+from gateway.mqtt.subscribe import MAX_FILTERS
+from tests.gateway.mqtt import wire
+
+MALFORMED, PROTOCOL, VERSION, CLIENT_ID = 0x81, 0x82, 0x84, 0x85
+FILTER, NAME, ALIAS, QUOTA = 0x8F, 0x90, 0x94, 0x97
+
+T = wire.text(b"t")
+EXPIRY = b"\x02" + wire.u32(1)
+
+
+def bad(clause: str, reason: int, data: bytes, version: int = 5) -> object:
+    return pytest.param(data, reason, version, id=clause)
+
+
+def prop(block: bytes) -> bytes:
+    return wire.publish(5, b"t", properties=block)
+
+
+AS_FIRST = [
+    bad("MQTT-3.1.0-1 the first packet is CONNECT", PROTOCOL, b"\xc0\x00", 0),
+    bad("MQTT-2.1.3-1 flags of CONNECT", PROTOCOL, b"\x11\x00", 0),
+    bad("MQTT-3.1.2-1 protocol name", VERSION, wire.connect(name=b"MQTX"), 0),
+    bad("MQTT-3.1.2-1 protocol name in lower case", VERSION, wire.connect(name=b"mqtt"), 0),
+    bad("MQTT-3.1.2-2 version 3.1", VERSION, wire.connect(3, name=b"MQIsdp"), 4),
+    bad("MQTT-3.1.2-2 version 6", VERSION, wire.connect(6), 5),
+    bad("MQTT-3.1.2-2 bridge bit", VERSION, wire.connect(0x84), 5),
+    bad("MQTT-3.1.2-3 reserved flag", MALFORMED, wire.connect(flags=3)),
+    bad("MQTT-3.1.2-11 will QoS without will", MALFORMED, wire.connect(flags=0x0A)),
+    bad("MQTT-3.1.2-13 will retain without will", MALFORMED, wire.connect(flags=0x22)),
+    bad("MQTT-3.1.2-12 will QoS 3", MALFORMED, wire.connect(flags=0x1E, rest=b"\x00" + T + T)),
+    bad("3.1.1 MQTT-3.1.2-22 password without name", MALFORMED, wire.connect(4, flags=0x42, rest=T), 4),
+    bad("3.1.1 MQTT-3.1.3-8 empty client id", CLIENT_ID, wire.connect(4, b"", flags=0), 4),
+    bad("MQTT-3.1.3-4 client id not UTF-8", MALFORMED, wire.connect(client_id=b"\xff")),
+    bad("MQTT-1.5.4-2 NUL in client id", MALFORMED, wire.connect(client_id=b"\0")),
+    bad("MQTT-1.5.4-1 surrogate in user name", MALFORMED, wire.connect(flags=0x82, rest=wire.text(b"\xed\xa0\x80"))),
+    bad("will topic with wildcard", NAME, wire.connect(flags=6, rest=b"\x00" + wire.text(b"a/#") + T)),
+    bad("will topic empty", NAME, wire.connect(4, flags=6, rest=wire.text(b"") + T), 4),
+    bad("missing will", MALFORMED, wire.connect(flags=6)),
+    bad("missing password", MALFORMED, wire.connect(flags=0x42)),
+    bad("bytes after the payload", MALFORMED, wire.connect(rest=b"x")),
+    bad("missing client id", MALFORMED, wire.packet(0x10, wire.text(b"MQTT") + b"\x05\x02\x00\x3c\x00"), 5),
+    bad("missing protocol name", MALFORMED, b"\x10\x00", 0),
+    bad("property twice", PROTOCOL, wire.connect(properties=(b"\x11" + wire.u32(1)) * 2)),
+    bad("receive maximum 0", PROTOCOL, wire.connect(properties=b"\x21\x00\x00")),
+    bad("maximum packet size 0", PROTOCOL, wire.connect(properties=b"\x27" + wire.u32(0))),
+    bad("request problem information 2", PROTOCOL, wire.connect(properties=b"\x17\x02")),
+    bad("request response information 2", PROTOCOL, wire.connect(properties=b"\x19\x02")),
+    bad("authentication data without method", PROTOCOL, wire.connect(properties=b"\x16" + T)),
+    bad("property of another packet", PROTOCOL, wire.connect(properties=EXPIRY)),
+    bad("will delay among the properties of CONNECT", PROTOCOL, wire.connect(properties=b"\x18" + wire.u32(1))),
+    bad("unknown property", MALFORMED, wire.connect(properties=b"\x7f\x00")),
+    bad("property cut", MALFORMED, wire.connect(properties=b"\x11\x00")),
+    bad("will property twice", PROTOCOL, wire.connect(flags=6, rest=wire.sized(EXPIRY * 2) + T + T)),
+    bad("will properties too long", MALFORMED, wire.connect(flags=6, rest=b"\x7f" + T + T)),
+]
+
+AFTER_CONNECT = [
+    bad("MQTT-3.1.0-2 second CONNECT", PROTOCOL, wire.CONNECT_5),
+    bad("packet type 0", MALFORMED, b"\x00\x00"),
+    bad("AUTH in 3.1.1", MALFORMED, b"\xf0\x00", 4),
+    *(bad(f"type {kind} is the server's", PROTOCOL, bytes([kind << 4, 0])) for kind in (2, 9, 11, 13)),
+    *(
+        bad(f"MQTT-2.1.3-1 flags of type {byte >> 4}", MALFORMED, bytes([byte]) + b"\x02\x00\x01")
+        for byte in (0x41, 0x52, 0x60, 0x72, 0x80, 0xA0, 0xA3, 0xC1, 0xE8, 0xF1)
+    ),
+    bad("MQTT-1.5.5-1 length not in shortest form", MALFORMED, b"\xc0\x80\x00"),
+    bad("length of five bytes", MALFORMED, b"\x30\xff\xff\xff\xff\x01"),
+    bad("MQTT-3.3.1-4 QoS 3", MALFORMED, wire.publish(5, b"t", qos=3)),
+    bad("MQTT-3.3.1-2 DUP with QoS 0", MALFORMED, wire.publish(5, b"t", dup=True)),
+    bad("MQTT-2.2.1-3 packet id 0", PROTOCOL, wire.publish(5, b"t", qos=1, packet_id=0)),
+    bad("MQTT-3.3.2-2 wildcard #", NAME, wire.publish(5, b"a/#")),
+    bad("MQTT-3.3.2-2 wildcard +", NAME, wire.publish(4, b"a/+"), 4),
+    bad("MQTT-3.3.2-1 topic not UTF-8", MALFORMED, wire.publish(4, b"\xc3\x28"), 4),
+    bad("MQTT-1.5.4-2 NUL in topic", MALFORMED, wire.publish(5, b"a\0")),
+    bad("too many levels", NAME, wire.publish(5, b"/" * 128)),
+    bad("3.1.1 MQTT-4.7.3-1 empty topic", PROTOCOL, wire.publish(4, b""), 4),
+    bad("empty topic without alias", PROTOCOL, wire.publish(5, b"")),
+    bad("empty PUBLISH", MALFORMED, b"\x30\x00"),
+    bad("topic ends beyond packet", MALFORMED, b"\x30\x04\x00\x03ab"),
+    bad("packet id cut", MALFORMED, b"\x32\x04\x00\x01a\x00"),
+    bad("no properties", MALFORMED, b"\x30\x03\x00\x01a"),
+    bad("properties end beyond packet", MALFORMED, b"\x30\x05\x00\x01a\x05\x01"),
+    bad("properties' length not in shortest form", MALFORMED, b"\x30\x06\x00\x01a\x80\x00x"),
+    bad("properties' length of five bytes", MALFORMED, b"\x30\x09\x00\x01a\xff\xff\xff\xff\x01x"),
+    bad("MQTT-3.3.2-8 alias 0", ALIAS, prop(b"\x23\x00\x00")),
+    bad("MQTT-3.3.2-9 alias above the maximum", ALIAS, prop(b"\x23\x00\x06")),
+    bad("MQTT-3.3.2-7 alias without topic", PROTOCOL, wire.publish(5, b"", properties=b"\x23\x00\x01")),
+    bad("alias twice", PROTOCOL, prop(b"\x23\x00\x01" * 2)),
+    bad("payload format 2", PROTOCOL, prop(b"\x01\x02")),
+    bad("payload format twice", PROTOCOL, prop(b"\x01\x01\x01\x01")),
+    bad("message expiry twice", PROTOCOL, prop(EXPIRY * 2)),
+    bad("content type twice", PROTOCOL, prop((b"\x03" + T) * 2)),
+    bad("correlation data twice", PROTOCOL, prop((b"\x09" + T) * 2)),
+    bad("response topic twice", PROTOCOL, prop((b"\x08" + T) * 2)),
+    bad("MQTT-3.3.2-14 response topic with wildcard", NAME, prop(b"\x08" + wire.text(b"a/+"))),
+    bad("MQTT-3.3.2-13 response topic not UTF-8", MALFORMED, prop(b"\x08" + wire.text(b"\xff"))),
+    bad("MQTT-3.3.4-6 subscription identifier from a client", PROTOCOL, prop(b"\x0b\x01")),
+    bad("user property not UTF-8", MALFORMED, prop(wire.pair(b"a", b"\xff"))),
+    bad("user property cut", MALFORMED, prop(b"\x26\x00\x01a\x00\x02b")),
+    bad("no property number", MALFORMED, prop(b"\x00")),
+    bad("identifier of two bytes", MALFORMED, prop(b"\x81\x01\x00")),
+    *(
+        bad(f"packet id 0 in type {byte >> 4}", PROTOCOL, bytes([byte]) + b"\x02\x00\x00")
+        for byte in (0x40, 0x50, 0x62, 0x70)
+    ),
+    bad("PUBACK without packet id", MALFORMED, b"\x40\x01\x00"),
+    bad("PUBACK of 3.1.1 with reason", MALFORMED, b"\x40\x03\x00\x01\x00", 4),
+    bad("PUBACK with unknown reason", PROTOCOL, b"\x40\x03\x00\x01\x7f"),
+    bad("PUBREL with a reason of PUBACK", PROTOCOL, b"\x62\x03\x00\x01\x97"),
+    bad("PUBACK with foreign property", PROTOCOL, wire.packet(0x40, b"\x00\x01\x00" + wire.sized(EXPIRY))),
+    bad("PUBACK with more", MALFORMED, b"\x40\x05\x00\x01\x00\x00\x00"),
+    bad("MQTT-2.2.1-3 SUBSCRIBE with id 0", PROTOCOL, wire.subscribe(5, 0, (b"a", 0))),
+    bad("MQTT-3.8.3-2 no filter", PROTOCOL, wire.subscribe(5, 1)),
+    bad("MQTT-3.8.3-5 reserved options", MALFORMED, wire.subscribe(5, 1, (b"a", 0x40))),
+    bad("3.1.1 MQTT-3.8.3-4 reserved options", MALFORMED, wire.subscribe(4, 1, (b"a", 0x04)), 4),
+    bad("subscription QoS 3", MALFORMED, wire.subscribe(5, 1, (b"a", 3))),
+    bad("retain handling 3", PROTOCOL, wire.subscribe(5, 1, (b"a", 0x30))),
+    bad("MQTT-3.8.3-4 no local and shared", PROTOCOL, wire.subscribe(5, 1, (b"$share/g/a", 4))),
+    bad("subscription identifier 0", PROTOCOL, wire.subscribe(5, 1, (b"a", 0), properties=b"\x0b\x00")),
+    bad("subscription identifier twice", PROTOCOL, wire.subscribe(5, 1, (b"a", 0), properties=b"\x0b\x01\x0b\x01")),
+    bad("MQTT-4.7.1-1 # not last", FILTER, wire.subscribe(5, 1, (b"a/#/b", 0))),
+    bad("MQTT-4.7.1-2 + within a level", FILTER, wire.subscribe(4, 1, (b"a+", 0)), 4),
+    bad("MQTT-4.7.3-1 empty filter", FILTER, wire.subscribe(5, 1, (b"", 0))),
+    bad("MQTT-4.8.2-1 empty share name", FILTER, wire.subscribe(5, 1, (b"$share//a", 0))),
+    bad("MQTT-3.8.3-1 filter not UTF-8", MALFORMED, wire.subscribe(5, 1, (b"\xff", 0))),
+    bad("SUBSCRIBE without options", MALFORMED, wire.packet(0x82, b"\x00\x01\x00" + T)),
+    bad("too many filters", QUOTA, wire.subscribe(5, 1, *[(b"a", 0)] * (MAX_FILTERS + 1))),
+    bad("MQTT-3.10.3-2 UNSUBSCRIBE without filter", PROTOCOL, wire.unsubscribe(4, 1), 4),
+    bad("UNSUBSCRIBE with id 0", PROTOCOL, wire.unsubscribe(5, 0, b"a")),
+    bad("UNSUBSCRIBE of an invalid filter", FILTER, wire.unsubscribe(5, 1, b"#a")),
+    bad("UNSUBSCRIBE with foreign property", PROTOCOL, wire.unsubscribe(5, 1, b"a", properties=b"\x0b\x01")),
+    bad("too many filters to unsubscribe", QUOTA, wire.unsubscribe(5, 1, *[b"a"] * (MAX_FILTERS + 1))),
+    bad("PINGREQ with content", MALFORMED, b"\xc0\x01\x00"),
+    bad("DISCONNECT of 3.1.1 with reason", MALFORMED, b"\xe0\x01\x00", 4),
+    bad("DISCONNECT with a reason of the server", PROTOCOL, b"\xe0\x01\x8b"),
+    bad("DISCONNECT with more", MALFORMED, b"\xe0\x03\x00\x00\x00"),
+    bad("DISCONNECT with server reference", PROTOCOL, wire.packet(0xE0, b"\x00" + wire.sized(b"\x1c" + T))),
+    bad("session expiry that CONNECT did not have", PROTOCOL, b"\xe0\x07\x00\x05\x11" + wire.u32(1)),
+    bad("MQTT-4.12.0-6 AUTH without method in CONNECT", PROTOCOL, wire.packet(0xF0, b"\x18\x04\x15" + T)),
+    bad("AUTH without reason", MALFORMED, b"\xf0\x00"),
+    bad("AUTH with reason of the server", PROTOCOL, b"\xf0\x02\x00\x00"),
+]
+
+
+@pytest.mark.parametrize(("data", "reason", "version"), AS_FIRST)
+def test_bad_connect(data: bytes, reason: int, version: int) -> None:
+    decoder = Decoder()
+    assert decoder.feed(data) == []
+    assert isinstance(decoder.error, ProtocolError)
+    assert (decoder.error.reason, decoder.version) == (reason, version)
+
+
+@pytest.mark.parametrize(("data", "reason", "version"), AFTER_CONNECT)
+@pytest.mark.parametrize("size", [1 << 20, 1])
+def test_bad_packet_loses_nothing_before_it(data: bytes, reason: int, version: int, size: int) -> None:
+    decoder = Decoder(topic_alias_maximum=5)
+    data = wire.connect_packet(version) + b"\xc0\x00" + wire.publish(version, b"t") + data + b"\xc0\x00"
+    packets: list[Packet] = []
+    for at in range(0, len(data), size):
+        packets += decoder.feed(data[at : at + size])
+    assert [type(packet).__name__ for packet in packets] == ["Connect", "PingReq", "Publish"]
+    assert isinstance(decoder.error, ProtocolError)
+    assert decoder.error.reason == reason
+    assert decoder.feed(b"\xc0\x00") == []
+
+
+SEEDS = [
+    wire.publish(5, b"a/b", b"xyz", 1, properties=wire.pair(b"a", b"b") + b"\x23\x00\x01" + EXPIRY),
+    wire.subscribe(5, 1, (b"a/#", 1), properties=b"\x0b\x05"),
+    wire.packet(0x40, b"\x00\x01\x00" + wire.sized(b"\x1f" + T)),
+    wire.connect(5, flags=0xC6, rest=b"\x05" + EXPIRY + T * 4),
+    b"\xe0\x07\x00\x05\x11" + wire.u32(0),
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from([b"", wire.CONNECT_311, wire.CONNECT_5]), st.lists(st.binary(max_size=60), max_size=8))
+def test_noise_never_raises(start: bytes, chunks: list[bytes]) -> None:
+    decoder = Decoder(topic_alias_maximum=5, receive_maximum=2, max_packet_size=200)
+    decoder.feed(start)
+    for chunk in chunks:
+        decoder.feed(chunk)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from([4, 5]), st.sampled_from(SEEDS), st.data())
+def test_damaged_packets_never_raise(version: int, seed: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(seed)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(seed) - 1))] = data.draw(st.integers(0, 255))
+    start = b"" if seed[0] == 0x10 else wire.connect_packet(version)
+    stream = start + bytes(damaged) + b"\xc0\x00"
+    whole, bytewise = Decoder(topic_alias_maximum=5), Decoder(topic_alias_maximum=5)
+    packets = whole.feed(stream)
+    dripped = [packet for byte in stream for packet in bytewise.feed(bytes([byte]))]
+    assert [wire.fields(packet) for packet in packets] == [wire.fields(packet) for packet in dripped]
+    assert str(whole.error) == str(bytewise.error)
