@@ -33,7 +33,6 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: Arguments) -> int:
     from gateway.config import ConfigError, load  # noqa: PLC0415
-    from gateway.node import run as run_node  # noqa: PLC0415
 
     overrides = {setting: getattr(arguments, flag) for flag, setting in SETTINGS.items()}
     try:
@@ -41,4 +40,6 @@ def run(arguments: Arguments) -> int:
     except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
+    from gateway.node import run as run_node  # noqa: PLC0415  late: a typo in the configuration is told at once
+
     return run_node(config)
