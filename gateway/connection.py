@@ -36,7 +36,7 @@ from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
 from record import frame
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
-from store.control import InboundReleased
+from store.control import inbound_released
 from store.errors import StoreBusy
 
 _MESSAGE = int(Kind.MESSAGE)
@@ -310,7 +310,7 @@ class Connection(Outlet):
         if not known:
             return
         if session.durable:
-            self.store.append([InboundReleased(session.client_id, known).record()], _Release(self, session, known).done)
+            self.store.append([inbound_released(session.client_id, known)], _Release(self, session, known).done)
             return
         for packet_id in known:
             self.finish_inbound(session, packet_id)

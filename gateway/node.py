@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 
 import uvloop
-from store.engine import Engine
 
 from gateway.config import Config
 from gateway.counters import Counters
@@ -19,6 +18,7 @@ from gateway.sessions import Sessions
 from gateway.websocket import WebSocketFront
 from notify import Notifier
 from store.config import StoreConfig
+from store.engine import Engine
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -63,12 +63,13 @@ class Node:
         self._http = HttpFront(engine, self.counters, lambda: len(self._front.connections))
         try:
             await self._sessions.start()
-            return Ports(
+            self.ports = Ports(
                 grpc=await self._rpc.start(config.host, config.grpc.port),
                 http=await self._http.start(config.host, config.http.port),
                 ws=await self._websocket.start(config.host, config.mqtt.ws_port),
                 mqtt=await self._front.start(config.host, config.mqtt.port),
             )
+            return self.ports
         except BaseException:
             await self.stop()
             raise

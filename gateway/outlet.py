@@ -68,6 +68,9 @@ class Outlet:
             self.flusher.add(self)
         out.append(data)
 
+    def is_closed(self) -> bool:
+        return self.closed
+
     def flush(self) -> None:
         out = self._out
         if not out:

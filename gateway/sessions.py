@@ -71,7 +71,7 @@ class Sessions:
         while page := await self._store.sessions_open(after, _SWEEP_PAGE):
             now_ms = int(time() * 1000)
             await self._append(
-                [control.SessionClosed(client, epoch, expiry, now_ms).record() for client, epoch, expiry in page]
+                [control.session_closed(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
             )
             after = page[-1][0]
         self._spawn(self._sweep())
@@ -95,7 +95,7 @@ class Sessions:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _SWEEP_PAGE):
                     ended = [(c, e) for c, e in expired if c not in self.held]
-                    await self._append([control.SessionEnded(client, epoch).record() for client, epoch in ended])
+                    await self._append([control.session_ended(client, epoch) for client, epoch in ended])
                     if len(expired) < _SWEEP_PAGE:
                         break
             except StoreError as error:
@@ -175,10 +175,10 @@ class Sessions:
         epoch = 1 if state is None else state.epoch + 1
         frames: list[bytes] = []
         if expiry > 0:
-            frames.append(control.SessionOpened(client_id, epoch, expiry, packet.clean_start).record())
+            frames.append(control.session_opened(client_id, epoch, expiry, packet.clean_start))
         elif state is not None:
             # The session goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
-            frames.append(control.SessionOpened(client_id, epoch, 0, packet.clean_start).record())
+            frames.append(control.session_opened(client_id, epoch, 0, packet.clean_start))
         await self._append(frames)
         self.wills.cancel(client_id)
         if fresh:
@@ -198,7 +198,7 @@ class Sessions:
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.durable = expiry > 0 or state is not None
         session.recorded_open = bool(frames)
-        if connection.closed:
+        if connection.is_closed():  # meanwhile
             self._close_session(session)
             return
         if state is not None:
@@ -317,11 +317,7 @@ class Sessions:
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply))
 
-        wanted = [
-            control.Subscribe(s.topic_filter, s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier)
-            for s in granted
-        ]
-        self._store.append([control.Subscribed(session.client_id, wanted).record()], done)
+        self._store.append([control.subscribed(session.client_id, granted)], done)
 
     def _grant(self, session: Session, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
         if topic_filter.startswith(b"$share/"):
@@ -407,7 +403,7 @@ class Sessions:
                 self._detach(session, topic_filter)
             connection.send(reply)
 
-        self._store.append([control.Unsubscribed(session.client_id, filters).record()], done)
+        self._store.append([control.unsubscribed(session.client_id, filters)], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
         subscription = session.unsubscribe(topic_filter)
@@ -448,12 +444,14 @@ class Sessions:
                 moved[subscription.topic_filter] = cursor.floor
                 cursor.committed = cursor.floor
         if moved:
-            frames.append(control.CursorsCommitted(session.client_id, moved).record())
+            frames.append(control.cursors_committed(session.client_id, moved))
         staged, received, completed = session.staged, session.received, session.free_completed()
         session.staged, session.received = [], []
         if staged or received or completed:
-            sent = [control.Sent(s.packet_id, s.entry.topic_filter, s.entry.offset) for s in staged]
-            frames.append(control.OutboundChanged(session.client_id, sent, received, completed).record())
+            sent = [(s.packet_id, s.entry.topic_filter, s.entry.offset) for s in staged]
+            frames.append(
+                control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
+            )
         for waiting in staged:
             waiting.entry.recorded = True
             session.recorded += 1
@@ -517,23 +515,21 @@ def _last_records(session: Session) -> list[bytes]:
     Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
     offset is `next`. The exchanges come first: a torn write may lose the cursors, never the messages.
     """
-    sent: list[control.Sent] = []
+    sent: list[tuple[int, bytes, int]] = []
     completed: list[int] = []
     for packet_id, entry in session.inflight.items():
         if entry.phase == COMPLETED:
             if entry.cursor is None or entry.offset < entry.cursor.next:
                 completed.append(packet_id)
         elif not entry.recorded and entry.phase == SENT:
-            sent.append(control.Sent(packet_id, entry.topic_filter, entry.offset))
+            sent.append((packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
     if sent or session.received:
-        frames.append(control.OutboundChanged(session.client_id, sent, session.received).record())
+        frames.append(control.outbound_changed(session.client_id, sent=sent, received=session.received))
     cursors = {s.topic_filter: s.cursor.next for s in session.subscriptions.values() if s.cursor is not None}
     if cursors:
-        frames.append(control.CursorsCommitted(session.client_id, cursors).record())
+        frames.append(control.cursors_committed(session.client_id, cursors))
     if completed:
-        frames.append(control.OutboundChanged(session.client_id, completed=completed).record())
-    frames.append(
-        control.SessionClosed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)).record()
-    )
+        frames.append(control.outbound_changed(session.client_id, completed=completed))
+    frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames

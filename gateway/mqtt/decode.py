@@ -60,6 +60,9 @@ _CACHED_BLOCK: Final = 512  # bytes: a longer property block is hardly one that 
 
 _CONNECT: Final = 0x10  # first bytes
 _PUBACK: Final = 0x40
+_PUBREC: Final = 0x50
+_PUBREL: Final = 0x62
+_PUBCOMP: Final = 0x70
 _PINGREQ: Final = 0xC0
 _PUBLISH: Final = 3  # the upper half of one
 
@@ -205,8 +208,8 @@ class Decoder:
                 return at
             if first >> 4 == _PUBLISH:
                 packets.append(self._publish(data, start, stop, first))
-            elif first == _PUBACK and length == 2:
-                packets.append(PubAck(_packet_id(data, start)))
+            elif length == 2 and first in (_PUBACK, _PUBREC, _PUBREL, _PUBCOMP):
+                packets.append(_ack(first, _packet_id(data, start), ReasonCode.SUCCESS))
             elif first == _PINGREQ and length == 0:
                 packets.append(_PING)
             else:
@@ -287,7 +290,7 @@ class Decoder:
         if kind == PacketType.CONNECT.value:
             return self._read_connect(reader)
         if PacketType.PUBACK.value <= kind <= PacketType.PUBCOMP.value:
-            return _read_ack(reader, int(kind), self.version)
+            return _read_ack(reader, first, self.version)
         if kind == PacketType.SUBSCRIBE.value:
             return read_subscribe(reader, self.version)
         if kind == PacketType.UNSUBSCRIBE.value:
@@ -338,20 +341,23 @@ class Decoder:
         return Auth(reason, method, properties.text(AUTHENTICATION_DATA))
 
 
-def _read_ack(reader: Reader, kind: int, version: int) -> Ack:
+def _read_ack(reader: Reader, first: i64, version: int) -> Ack:
     packet_id = read_packet_id(reader)
     reason = ReasonCode.SUCCESS
     if version == MQTT_5 and not reader.is_at_end():
-        is_answer = kind in (PacketType.PUBACK.value, PacketType.PUBREC.value)
-        reason = _reason(reader, _ACK_REASONS if is_answer else _RELEASE_REASONS)
+        reason = _reason(reader, _ACK_REASONS if first in (_PUBACK, _PUBREC) else _RELEASE_REASONS)
         if not reader.is_at_end():
-            read_properties(reader, kind)
+            read_properties(reader, int(first >> 4))
     reader.expect_end()
-    if kind == PacketType.PUBACK.value:
+    return _ack(first, packet_id, reason)
+
+
+def _ack(first: i64, packet_id: i64, reason: ReasonCode) -> Ack:
+    if first == _PUBACK:
         return PubAck(packet_id, reason)
-    if kind == PacketType.PUBREC.value:
+    if first == _PUBREC:
         return PubRec(packet_id, reason)
-    if kind == PacketType.PUBREL.value:
+    if first == _PUBREL:
         return PubRel(packet_id, reason)
     return PubComp(packet_id, reason)
 

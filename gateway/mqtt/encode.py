@@ -166,22 +166,22 @@ def publish_parts(
 
 def puback(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
     """PUBACK (section 3.4)."""
-    return _ack(0x40, version, packet_id, reason)
+    return _ack(b"\x40\x02", b"\x40\x03", version, packet_id, reason)
 
 
 def pubrec(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
     """PUBREC (section 3.5)."""
-    return _ack(0x50, version, packet_id, reason)
+    return _ack(b"\x50\x02", b"\x50\x03", version, packet_id, reason)
 
 
 def pubrel(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
     """PUBREL (section 3.6)."""
-    return _ack(0x62, version, packet_id, reason)
+    return _ack(b"\x62\x02", b"\x62\x03", version, packet_id, reason)
 
 
 def pubcomp(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
     """PUBCOMP (section 3.7)."""
-    return _ack(0x70, version, packet_id, reason)
+    return _ack(b"\x70\x02", b"\x70\x03", version, packet_id, reason)
 
 
 def suback(version: int, packet_id: int, reasons: list[ReasonCode], reason_string: bytes = b"") -> bytes:
@@ -227,10 +227,10 @@ def auth(
     return _packet(0xF0, bytes((reason,)) + _sized(block + _reason_block(reason_string)))
 
 
-def _ack(first: i64, version: int, packet_id: i64, reason: ReasonCode) -> bytes:
-    if reason == ReasonCode.SUCCESS or version != MQTT_5:
-        return bytes((first, 2, packet_id >> 8, packet_id & 0xFF))
-    return bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason))
+def _ack(success: bytes, failure: bytes, version: int, packet_id: int, reason: ReasonCode) -> bytes:
+    if int(reason) == 0 or version != MQTT_5:
+        return success + packet_id.to_bytes(2, "big")
+    return failure + packet_id.to_bytes(2, "big") + bytes((reason,))
 
 
 def _with_identifiers(properties: bytes, subscription_ids: tuple[int, ...]) -> bytes:

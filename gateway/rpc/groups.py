@@ -21,7 +21,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import exhausted
 from gateway.rpc.wakeups import Wakeups, wait_until
 from store.api import Appended, Bounds, Fetched, Store, partition_queue
-from store.control import GroupOffsetsCommitted
+from store.control import group_offsets_committed
 from store.errors import OffsetOutOfRange, StoreBusy, StoreError
 
 _BUSY_RETRY_S: Final = 0.05
@@ -288,7 +288,7 @@ class Group:
         moved, self._moved = self._moved, set()
         committers, self._committers = self._committers, []
         offsets = {cursor.partition: cursor.committed for cursor in moved}
-        frame = GroupOffsetsCommitted(self._name, self._parent, offsets).record()
+        frame = group_offsets_committed(self._name, self._parent, offsets)
         self._store.append([frame], lambda appended: self._committed(appended, moved, committers))
 
     def _committed(self, appended: Appended, moved: set[Cursor], committers: "list[asyncio.Future[None]]") -> None:
