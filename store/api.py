@@ -32,7 +32,17 @@ def partition_queue(parent: bytes, partition: int) -> bytes:
 class Commit:
     """One committed batch as the fold left it. Columns run over its *message* records, in log order."""
 
-    __slots__ = ("data", "end", "filter_offsets", "flags", "position", "starts", "store_time", "topic_offsets", "topics")
+    __slots__ = (
+        "data",
+        "end",
+        "filter_offsets",
+        "flags",
+        "position",
+        "starts",
+        "store_time",
+        "topic_offsets",
+        "topics",
+    )
 
     def __init__(self, data: bytes, position: int, store_time: int) -> None:
         self.data = data  # the sealed frames, control records included

@@ -21,6 +21,10 @@ class RecordTooLarge(StoreError):
     """A record is larger than the log takes: split it."""
 
 
+class RecordInvalid(StoreError):
+    """What was appended is not an unsealed frame. Nothing of that append is in the log."""
+
+
 class OffsetOutOfRange(StoreError):
     """The offset is not in the queue. `begin` and `end` say what is: seek to one of them."""
 

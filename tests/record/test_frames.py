@@ -103,7 +103,6 @@ def outcome(call, *args):
 @BOTH
 def test_fields_that_do_not_fit_are_refused(impl):
     ok = {"kind": 1, "flags": 0, "packet_id": 0, "topic": b"t", "publisher": b"", "properties": b"", "payload": b""}
-    big = bytes(65536)
     for change in (
         {"kind": 256},
         {"flags": 65536},

@@ -1,0 +1,48 @@
+"""What can be set about a store. All bounds are here."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from record.layout import HEADER_SIZE
+
+POLICIES: Final = ("fsync", "interval")
+
+
+@dataclass(slots=True, frozen=True)
+class StoreConfig:
+    """`partitions`, `segment_size` and `generation_segments` are fixed when the data folder is made: the folder
+    keeps them and later values are ignored. Raises ValueError for a value out of range."""
+
+    partitions: int = 4  # per parent topic
+    segment_size: int = 256 << 20
+    generation_segments: int = 16  # segments whose index entries share a key prefix
+    policy: str = "fsync"  # when an append counts as committed: on disk; or written, on disk `interval_ms` later
+    interval_ms: int = 50
+    batch_bytes: int = 1 << 20  # of one flush; a larger single append goes alone
+    spacing_ms: float = 3.0  # between flushes of many small appends
+    max_pending_bytes: int = 64 << 20  # accepted and not committed
+    tail_cache_bytes: int = 64 << 20
+    checkpoint_keys: int = 1000  # changed rows and queues that may wait in memory
+    checkpoint_references: int = 1 << 16  # index references that may
+    checkpoint_age_s: float = 1.0
+    max_queue_tails: int = 200_000  # queues whose end is kept in memory
+    view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
+    view_cache_bytes: int = 64 << 20  # RocksDB's block cache
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}")
+        if not 1 <= self.partitions <= 0xFFFF:
+            raise ValueError("partitions must be 1 to 65535")
+        if not 4096 <= self.segment_size <= 1 << 30 or self.segment_size % 4096:
+            raise ValueError("segment_size must be a multiple of 4096 up to 1 GiB")
+        if self.max_pending_bytes < HEADER_SIZE or self.batch_bytes < HEADER_SIZE:
+            raise ValueError("max_pending_bytes and batch_bytes must hold a record")
+        for name in ("generation_segments", "interval_ms", "checkpoint_keys", "checkpoint_references"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("spacing_ms", "tail_cache_bytes", "checkpoint_age_s", "view_flush_bytes", "view_cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.max_queue_tails < 1:
+            raise ValueError("max_queue_tails must be at least 1")

@@ -1,0 +1,86 @@
+"""The disk as the log sees it: every system call that touches a segment. Tests hand in one that fails."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_ZEROS: Final = bytes(1 << 20)
+_SYNC_EVERY: Final = 8  # MiB of zeros: keeps a preallocation from delaying the log's own flushes
+
+
+class Disk:
+    """Linux files. Errors are `OSError`."""
+
+    __slots__ = ()
+
+    def write_durable(self, fd: int, data: bytes, offset: int) -> None:
+        """Write and have it on disk on return. One call per write, for a thread that must win the GIL back after
+        each: RWF_DSYNC is pwrite and fdatasync of it in one."""
+        view = memoryview(data)
+        while view:
+            written = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
+            view = view[written:]
+            offset += written
+
+    def write(self, fd: int, data: bytes, offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, offset)
+            view = view[written:]
+            offset += written
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make names that were created, renamed or removed in `folder` durable."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        """`length` bytes, fewer only at the end of the file. May wait for the device."""
+        data = os.pread(fd, length, offset)
+        while len(data) < length:
+            more = os.pread(fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
+        """The same if the page cache has all of it, else None: never waits for the device."""
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+        except OSError:  # EAGAIN: not cached; EOPNOTSUPP: this file system cannot tell
+            return None
+        return bytes(buffer) if got == length else None
+
+    def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
+        """Make the file `path`, `size` bytes of zeros, durable with its name. False when stopped on the way.
+
+        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write.
+        """
+        unfinished = path.with_suffix(".new")
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            done = 0
+            while done < size:
+                if is_stopped():
+                    unfinished.unlink()
+                    return False
+                piece = min(len(_ZEROS), size - done)
+                self.write(fd, _ZEROS[:piece], done)
+                done += piece
+                if done % (_SYNC_EVERY << 20) == 0:
+                    self.sync(fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        unfinished.rename(path)
+        self.sync_folder(path.parent)
+        return True

@@ -1,0 +1,301 @@
+"""The store in this process: `store.api.Store` over a data folder.
+
+The walk of a record: `append` → `log` (gathered, sealed and made durable in the flush thread) → `_on_batch` on
+the loop: into the tail cache, folded by `views`, told to the listeners, answered. Reads ask `views` for
+references and `reader` for bytes.
+"""
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import record
+from store.api import (
+    Bounds,
+    Chunk,
+    CommitListener,
+    Done,
+    Fetched,
+    Retained,
+    SessionState,
+    StoreStats,
+    TopicPage,
+)
+from store.config import StoreConfig
+from store.disk import Disk
+from store.errors import OffsetOutOfRange
+from store.folder import Folder
+from store.log import Log
+from store.reader import Reader
+from store.recovery import Recovered, recover, sound_batches
+from store.segments import Segments
+from store.tail import TailCache
+from store.views.database import Database
+from store.views.fold import Views
+from store.writer import Batch, Clock, Writer, clock_ms
+
+logger = logging.getLogger(__name__)
+
+_MAX_RECORDS: Final = 1 << 16  # of one fetch
+
+
+class Engine:
+    """A store in this process. Made by `open`; everything is called on the loop that opened it."""
+
+    def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.partitions = opened.config.partitions
+        self._config = config
+        self._loop = loop
+        self._folder = opened.folder
+        self._segments = opened.segments
+        self._database = opened.database
+        self._views = opened.views
+        self._begin = opened.recovered.begin
+        self._tail = TailCache(config.tail_cache_bytes)
+        self._reader = Reader(self._segments, self._tail)
+        self._writer = opened.writer
+        self._log = Log(opened.writer, opened.config, loop, self._on_batch)
+        self._listeners: list[CommitListener] = []
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._view_flush: asyncio.Future[None] | None = None
+        self._view_flushed = self._views.position  # log position of the last view flush
+        self._replayed = (self._views.records, self._views.messages)
+        self._batches = 0
+
+    @classmethod
+    async def open(cls, path: Path, config: StoreConfig, disk: Disk | None = None, clock: Clock = clock_ms) -> "Engine":
+        """Open the data folder, made if need be, and recover it.
+
+        Raises `LogCorrupt` for damage that is no torn tail, `StoreError` when another process has the folder,
+        OSError when the disk fails.
+        """
+        loop = asyncio.get_running_loop()
+        opened = await loop.run_in_executor(None, _open, path, config, disk or Disk(), clock)
+        return cls(opened, config, loop)
+
+    async def close(self) -> None:
+        """Commit what was accepted, checkpoint the views, release the folder."""
+        await self._log.close()
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+        if self._view_flush is not None:
+            await asyncio.wait([self._view_flush])
+        if not self._log.failed:
+            self._views.checkpoint(self._writer.durable)
+        await self._loop.run_in_executor(None, self._close_files)
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        self._log.append(frames, done)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    async def bounds(self, queue: bytes) -> Bounds:
+        return Bounds(0, self._views.end(queue))
+
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+        bounds = Bounds(0, self._views.end(queue))
+        if not bounds.begin <= offset <= bounds.end:
+            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
+        wanted = min(max_records, bounds.end - offset, _MAX_RECORDS)
+        if wanted <= 0:
+            return Fetched(offset, 0, b"", bounds)
+        positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, offset, wanted))
+        count, size = 0, 0
+        for length in lengths:
+            size += length
+            if size > max_bytes and count:
+                break
+            count += 1
+        data = await self._reader.records(positions[:count], lengths[:count])
+        return Fetched(offset, count, data, bounds)
+
+    async def read(self, position: int, max_bytes: int) -> Chunk:
+        end = self._log.end
+        if position == end:
+            return Chunk(position, position, b"")
+        if not self._begin <= position < end:
+            raise OffsetOutOfRange(b"log", position, self._begin, end)
+        return await self._reader.chunk(position, end, max_bytes)
+
+    async def offset_at(self, queue: bytes, time_ms: int) -> int:
+        # Store times never run backwards along a queue.
+        low, high = 0, self._views.end(queue)
+        while low < high:
+            middle = (low + high) // 2
+            times = record.unpack_refs(self._views.references(queue, middle, 1))[2]
+            if times[0] < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def session(self, client_id: bytes) -> SessionState | None:
+        return self._views.sessions.session(client_id)
+
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+        return self._views.sessions.open(after, limit)
+
+    async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        return self._views.sessions.expired(now_ms, limit)
+
+    async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+        references: list[tuple[bytes, bytes]] = []
+        for row in self._views.retained.matching(topic_filter, after):
+            references.append(row)
+            if len(references) >= limit:
+                break
+        found: list[Retained] = []
+        for topic, reference in references:
+            positions, lengths, _, _ = record.unpack_refs(reference)
+            found.append(Retained(topic, await self._reader.records(positions, lengths)))
+        return found
+
+    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
+        return self._views.groups.offsets(group, parent)
+
+    async def parents(self) -> list[bytes]:
+        return self._views.names.parents()
+
+    async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
+        return self._views.names.topics(prefix, after, limit)
+
+    def stats(self) -> StoreStats:
+        return StoreStats(
+            log_begin=self._begin,
+            log_end=self._log.end,
+            records=self._views.records - self._replayed[0],
+            messages=self._views.messages - self._replayed[1],
+            batches=self._batches,
+            checkpoint=self._views.checkpointed,
+            log_bytes=len(self._segments.bases) * self._segments.size,
+            view_bytes=self._database.size(),
+            tail_bytes=self._tail.size,
+            pending_bytes=self._log.pending_bytes,
+            failed=self._log.failed,
+        )
+
+    def _on_batch(self, batch: Batch) -> None:
+        """Fold a committed batch and tell of it. What this raises stops the log."""
+        self._tail.add(batch.position, batch.data)
+        commit = self._views.fold(batch)
+        self._batches += 1
+        for listener in self._listeners:
+            try:
+                listener(commit)
+            except Exception:
+                logger.exception("a commit listener failed")
+        if self._views.is_full():
+            self._checkpoint()
+        elif self._checkpoint_timer is None:
+            self._checkpoint_timer = self._loop.call_later(self._config.checkpoint_age_s, self._on_checkpoint_age)
+
+    def _on_checkpoint_age(self) -> None:
+        self._checkpoint_timer = None
+        if self._log.failed:
+            return
+        try:
+            self._checkpoint()
+        except Exception as error:  # noqa: BLE001  views that cannot be written must not be built upon
+            self._log.fail(error)
+
+    def _checkpoint(self) -> None:
+        self._views.checkpoint(self._writer.durable)
+        if self._views.position - self._view_flushed >= self._config.view_flush_bytes and self._view_flush is None:
+            self._view_flushed = self._views.position
+            self._view_flush = self._loop.run_in_executor(None, self._database.flush)
+            self._view_flush.add_done_callback(self._on_view_flushed)
+
+    def _on_view_flushed(self, flush: "asyncio.Future[None]") -> None:
+        self._view_flush = None
+        error = None if flush.cancelled() else flush.exception()
+        if error is not None:
+            logger.error("flushing the views failed; a restart replays more", exc_info=error)
+
+    def _close_files(self) -> None:
+        self._database.close()
+        self._segments.close()
+        self._folder.close()
+
+
+class _Opened:
+    """What opening a folder produced; crosses from its thread to the loop whole."""
+
+    __slots__ = ("config", "database", "folder", "recovered", "segments", "views", "writer")
+
+    def __init__(
+        self,
+        folder: Folder,
+        config: StoreConfig,
+        segments: Segments,
+        database: Database,
+        views: Views,
+        recovered: Recovered,
+        writer: Writer,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.segments = segments
+        self.database = database
+        self.views = views
+        self.recovered = recovered
+        self.writer = writer
+
+
+def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
+    with ExitStack() as undo:
+        folder = Folder(path, disk)
+        undo.callback(folder.close)
+        meta = folder.begin_epoch(config)
+        config = replace(
+            config,
+            partitions=meta.partitions,
+            segment_size=meta.segment_size,
+            generation_segments=meta.generation_segments,
+        )
+        segments = Segments(folder.log, config.segment_size, disk)
+        undo.callback(segments.close)
+        segments.load()
+        database, recovered = _recover(folder, config, segments)
+        undo.callback(database.close)
+        views = Views(database, config, recovered.begin)
+        _replay(views, segments, recovered.end)
+        store_time = max(views.store_time, recovered.store_time)
+        writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
+        writer.open()
+        undo.pop_all()
+    return _Opened(folder, config, segments, database, views, recovered, writer)
+
+
+def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
+    """Recover the log, and open views that are not ahead of it."""
+    database = Database(folder.views, config.view_cache_bytes)
+    try:
+        saved = database.checkpoint()
+        recovered = recover(segments, saved.position, saved.durable)
+    except BaseException:
+        database.close()
+        raise
+    if recovered.cut:
+        logger.warning("cut a torn tail of %d bytes at position %d", recovered.cut, recovered.end)
+    if recovered.end < saved.position:
+        logger.warning("the views are ahead of the log, which was not synced: they are folded anew")
+        database.close()
+        Database.destroy(folder.views)
+        database = Database(folder.views, config.view_cache_bytes)
+    return database, recovered
+
+
+def _replay(views: Views, segments: Segments, end: int) -> None:
+    """Fold what the views do not have yet."""
+    if views.position >= end:
+        return
+    for batch in sound_batches(segments, views.position):
+        views.fold(batch)
+        if views.is_full():
+            views.checkpoint(end)
+    views.checkpoint(end)
+    assert views.position == end

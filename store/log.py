@@ -1,0 +1,260 @@
+"""The commitlog's writing half on the loop: gathers appends, paces flushes, hands back commits in order.
+
+One flush is under way at a time; what is appended meanwhile gathers and goes with the next one (group commit).
+The flush thread (`store.writer`) sleeps in system calls with the GIL free.
+
+Pacing: a flush starts as soon as the disk is free, which is right for a lone publisher that waits for each
+answer and for large batches. When flushes carry many small appends (a thousand devices, one message in flight
+each), starting at once makes two half-full batches out of one; then they start `spacing_ms` apart.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from record.layout import MAX_FRAME
+from store.api import Appended, Done
+from store.config import StoreConfig
+from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.writer import Batch, Writer
+
+logger = logging.getLogger(__name__)
+
+MANY: Final = 16  # appends in the last flush from which flushes are spaced
+LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
+
+
+class Unit:
+    """One append: its frames share an answer."""
+
+    __slots__ = ("done", "frames", "size")
+
+    def __init__(self, frames: list[bytes], size: int, done: Done) -> None:
+        self.frames = frames
+        self.size = size  # bytes
+        self.done = done
+
+
+class Flushed:
+    """What a flush came to; crosses from the flush thread to the loop whole."""
+
+    __slots__ = ("batches", "error", "positions", "units")
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+        self.batches: list[Batch] = []
+        self.positions: list[int] = []  # of all frames of all units
+        self.error: Exception | None = None
+
+
+class Log:
+    """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s."""
+
+    def __init__(
+        self, writer: Writer, config: StoreConfig, loop: asyncio.AbstractEventLoop, on_batch: Callable[[Batch], None]
+    ) -> None:
+        self._writer = writer
+        self._config = config
+        self._loop = loop
+        self._on_batch = on_batch
+        self._limit = min(config.segment_size, MAX_FRAME)
+        self._units: deque[Unit] = deque()
+        self._waiting_bytes = 0  # in `_units`
+        self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and one sync are in it
+        self._in_flight = False
+        self._scheduled = False  # a `_tick` is on its way
+        self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._last_start = 0.0
+        self._last_count = 0  # appends in the last flush
+        self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
+        self._error: StoreError | None = None  # why appends are refused: closing, or failed
+        self.failed = False  # appends fail until a restart, and the views take no checkpoint
+        self.pending_bytes = 0  # accepted, not committed
+        self.end = writer.position  # of what is committed
+        self._thread = threading.Thread(target=self._run, name="sluice-flush", daemon=True)
+        self._thread.start()
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        """Take unsealed frames for the next batch (see `Store.append`)."""
+        size = 0
+        for frame in frames:
+            size += len(frame)
+        error = self._error or self._refusal(frames, size)
+        if error is not None:
+            self._loop.call_soon(done, Appended(error=error))
+            return
+        self._units.append(Unit(frames, size, done))
+        self.pending_bytes += size
+        self._waiting_bytes += size
+        if self._timer is not None:
+            if self._waiting_bytes >= LARGE:
+                self._timer.cancel()
+                self._timer = None
+                self._loop.call_soon(self._tick)
+        elif not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def fail(self, cause: BaseException) -> None:
+        """Take no more appends: what was accepted and not committed fails too."""
+        if not self.failed:
+            self.failed = True
+            self._error = StoreFailed(f"the log failed and takes no more appends until a restart: {cause}")
+            logger.critical("log failed", exc_info=cause)
+        units, self._units = list(self._units), deque()
+        self._waiting_bytes = 0
+        for unit in units:
+            self._answer(unit, Appended(error=self._error))
+        self._check_idle()
+
+    async def close(self) -> None:
+        """Commit what was accepted, refuse the rest, end the flush thread."""
+        if self._error is None:
+            self._error = StoreClosed("the store is closing")
+        if self._in_flight or self._units:
+            self._idle = self._loop.create_future()
+            if not self._in_flight:
+                self._tick()
+            await self._idle
+        for timer in (self._timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._jobs.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _refusal(self, frames: list[bytes], size: int) -> StoreError | None:
+        if self.pending_bytes + size > self._config.max_pending_bytes:
+            if size > self._config.max_pending_bytes:
+                return RecordTooLarge(f"{size} bytes in one append, the limit is {self._config.max_pending_bytes}")
+            return StoreBusy(f"{self.pending_bytes} bytes wait to be committed")
+        if size > self._limit and max(map(len, frames)) > self._limit:
+            return RecordTooLarge(f"a record is larger than {self._limit} bytes")
+        return None
+
+    def _tick(self) -> None:
+        """Start a flush, or put it off so that more gathers."""
+        self._scheduled = False
+        self._timer = None
+        if self._in_flight or not self._units:
+            return
+        now = self._loop.time()
+        if self._last_count >= MANY and self._waiting_bytes < LARGE and self._idle is None:
+            wait = self._last_start + self._config.spacing_ms / 1000 - now
+            if wait > 0:
+                self._timer = self._loop.call_at(now + wait, self._tick)
+                return
+        self._start(now)
+
+    def _start(self, now: float) -> None:
+        units: list[Unit] = []
+        size = 0
+        waiting = self._units
+        while waiting and (not units or size + waiting[0].size <= self._config.batch_bytes):
+            unit = waiting.popleft()
+            size += unit.size
+            units.append(unit)
+        self._waiting_bytes -= size
+        self._last_start = now
+        self._last_count = len(units)
+        self._in_flight = True
+        self._jobs.put(units)
+
+    def _on_flushed(self, flushed: Flushed) -> None:
+        self._in_flight = False
+        error = self._error if self.failed else flushed.error
+        if isinstance(error, RecordInvalid):
+            self._split(flushed.units, error)
+            return
+        if error is None:
+            self._tick()  # the disk works on the next batch while this one is folded
+            try:
+                for batch in flushed.batches:
+                    self.end = batch.position + len(batch.data)
+                    self._on_batch(batch)
+            except Exception as failure:  # noqa: BLE001  whatever it was, the views are not to be trusted
+                error = failure
+        if error is not None:
+            self.fail(error)
+            flushed.positions = []
+        self._answer_all(flushed, None if error is None else self._error)
+        if self._config.policy == "interval" and self._sync_timer is None and self._error is None:
+            self._sync_timer = self._loop.call_later(self._config.interval_ms / 1000, self._sync)
+        self._check_idle()
+
+    def _answer_all(self, flushed: Flushed, error: StoreError | None) -> None:
+        positions = flushed.positions
+        store_time = flushed.batches[-1].store_time if flushed.batches else self._writer.store_time
+        at = 0
+        for unit in flushed.units:
+            count = len(unit.frames)
+            if error is not None:
+                answer = Appended(error=error)
+            elif count == len(positions):
+                answer = Appended(positions, store_time)
+            else:
+                answer = Appended(positions[at : at + count], store_time)
+            at += count
+            self._answer(unit, answer)
+
+    def _answer(self, unit: Unit, answer: Appended) -> None:
+        self.pending_bytes -= unit.size
+        try:
+            unit.done(answer)
+        except Exception:
+            logger.exception("a commit callback failed")
+
+    def _split(self, units: list[Unit], error: RecordInvalid) -> None:
+        """A unit holds what is no frame and nothing was written: refuse it alone, the others go again."""
+        if len(units) == 1:
+            self._answer(units[0], Appended(error=error))
+        else:
+            self._units.extendleft(reversed(units))
+            self._waiting_bytes += sum(unit.size for unit in units)
+            units = [self._units.popleft() for _ in range((len(units) + 1) // 2)]
+            self._waiting_bytes -= sum(unit.size for unit in units)
+            self._in_flight = True
+            self._jobs.put(units)
+            return
+        self._tick()
+        self._check_idle()
+
+    def _sync(self) -> None:
+        self._sync_timer = None
+        self._jobs.put([])
+
+    def _check_idle(self) -> None:
+        if self._idle is not None and not self._in_flight and not self._units and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _run(self) -> None:
+        """The flush thread."""
+        writer = self._writer
+        failure: Exception | None = None  # the disk failed: its pages are not written or flushed again
+        while (units := self._jobs.get()) is not None:
+            flushed = Flushed(units)
+            try:
+                if failure is not None:
+                    raise failure
+                if units:
+                    flushed.batches, flushed.positions = writer.write([f for unit in units for f in unit.frames])
+                else:
+                    writer.sync()
+            except RecordInvalid as error:
+                flushed.error = error
+            except (OSError, StoreError, ValueError) as error:
+                failure = flushed.error = error
+            if units:
+                self._loop.call_soon_threadsafe(self._on_flushed, flushed)
+            elif flushed.error is not None:
+                self._loop.call_soon_threadsafe(self.fail, flushed.error)
+        try:
+            if failure is None:
+                writer.sync()
+        except OSError:
+            logger.exception("the last flush of the log failed")
+        writer.close()

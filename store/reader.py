@@ -1,0 +1,141 @@
+"""Reads records back: from the tail cache, else from the segments, where each record's CRC is checked.
+
+A read that the page cache can answer never leaves the loop; one that needs the device goes to a thread.
+"""
+
+import asyncio
+import os
+from typing import Final
+
+import record
+from record.layout import HEADER_SIZE, MAX_FRAME
+from store.api import Chunk
+from store.errors import LogCorrupt
+from store.segments import Segments, segment_name
+from store.tail import TailCache
+
+_GAP: Final = 4096  # bytes between two wanted records that are read along rather than skipped
+_SPAN: Final = 1 << 20  # bytes read at once for several records
+_PADDING: Final = bytes(HEADER_SIZE)
+
+
+class Reader:
+    """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
+
+    __slots__ = ("_segments", "_tail")
+
+    def __init__(self, segments: Segments, tail: TailCache) -> None:
+        self._segments = segments
+        self._tail = tail
+
+    async def records(self, positions: list[int], lengths: list[int]) -> bytes:
+        """The sealed frames at `positions` (ascending), back to back."""
+        pieces: list[bytes] = []
+        i = 0
+        while i < len(positions):
+            cached = self._tail.find(positions[i])
+            if cached is None:
+                last = self._span(positions, lengths, i)
+                pieces.extend(await self._from_disk(positions[i:last], lengths[i:last]))
+                i = last
+                continue
+            begin, data = cached
+            end = begin + len(data)
+            while i < len(positions) and positions[i] < end:
+                at = positions[i] - begin
+                pieces.append(data[at : at + lengths[i]])
+                i += 1
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
+        """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`."""
+        cached = self._tail.find(position)
+        if cached is not None:
+            begin, data = cached
+            if position != begin:
+                data = data[position - begin :]
+            return _chunk(position, _whole(data, max_bytes))
+        base = self._segments.base_of(position)
+        room = min(end, base + self._segments.size) - position
+        size = min(max(max_bytes, HEADER_SIZE), room)
+        data = await self._read(position, size)
+        if len(data) < HEADER_SIZE or data[:HEADER_SIZE] == _PADDING:
+            return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
+        length = int.from_bytes(data[4:8], "little")
+        if size < length <= min(room, MAX_FRAME):
+            data = await self._read(position, length)
+        valid = record.verify(data, position)[1]
+        if valid == 0:
+            raise self._corrupt(position)
+        return _chunk(position, data[:valid])
+
+    async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
+        """The segment ends at `position`, if the next one agrees."""
+        if base >= end:
+            raise self._corrupt(position)
+        found = await self.chunk(base, end, max_bytes)
+        if record.durable_of(found.data, 0) != position:
+            raise self._corrupt(position)
+        return found
+
+    def _span(self, positions: list[int], lengths: list[int], first: int) -> int:
+        """Index behind the last record that one read brings along with the first."""
+        begin = positions[first]
+        segment_end = self._segments.base_of(begin) + self._segments.size
+        end = begin + lengths[first]
+        i = first + 1
+        while i < len(positions):
+            behind = positions[i] + lengths[i]
+            if positions[i] >= segment_end or positions[i] - end > _GAP or behind - begin > _SPAN:
+                break
+            end = behind
+            i += 1
+        return i
+
+    async def _from_disk(self, positions: list[int], lengths: list[int]) -> list[bytes]:
+        begin = positions[0]
+        data = await self._read(begin, positions[-1] + lengths[-1] - begin)
+        pieces: list[bytes] = []
+        for position, length in zip(positions, lengths, strict=True):
+            piece = data[position - begin : position - begin + length]
+            if record.verify(piece, position)[1] != length:
+                raise self._corrupt(position)
+            pieces.append(piece)
+        return pieces
+
+    async def _read(self, position: int, length: int) -> bytes:
+        segments = self._segments
+        base = segments.base_of(position)
+        if not segments.has(base):
+            raise LogCorrupt(segment_name(base), position, "segment is missing")
+        data = segments.disk.read_cached(segments.descriptor(base), length, position - base)
+        if data is None:
+            loop = asyncio.get_running_loop()
+            data = await loop.run_in_executor(None, self._read_slowly, base, position, length)
+        return data
+
+    def _read_slowly(self, base: int, position: int, length: int) -> bytes:
+        fd = self._segments.open(base)  # its own: the loop may close the one it keeps
+        try:
+            return self._segments.disk.read(fd, length, position - base)
+        finally:
+            os.close(fd)
+
+    def _corrupt(self, position: int) -> LogCorrupt:
+        return LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
+
+
+def _whole(data: bytes, max_bytes: int) -> bytes:
+    """The frames of `data` that fit into `max_bytes`, at least the first."""
+    if len(data) <= max_bytes:
+        return data
+    end = 0
+    for start in record.split(data):
+        if start > max_bytes:
+            break
+        end = start
+    return data[: end or record.length_of(data, 0)]
+
+
+def _chunk(position: int, data: bytes) -> Chunk:
+    return Chunk(position, position + len(data), data)

@@ -1,0 +1,160 @@
+"""What opening a log does: find its end, cut a torn tail, refuse damage.
+
+The first byte that is no sound frame is either the end of the log or damage. A flush that a crash tore can
+leave anything at all, but only behind the last durable position. Every frame says how far the log was durable
+when it was written (`durable_of`): if a sound frame exists anywhere behind the bad byte that was written when
+that byte was already durable, the byte went bad later. Then nothing is cut and the log does not open. Else the
+bad byte cannot be told from a torn tail that nobody was told about, and zeros go from there on.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import record
+from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION
+from store.errors import LogCorrupt
+from store.segments import Segments, segment_name
+from store.writer import Batch
+
+_CHUNK: Final = 4 << 20  # bytes read at once
+_MARK: Final = MAGIC.to_bytes(2, "little") + bytes([VERSION])
+_MARK_AT: Final = 8  # where the mark is in a frame
+
+
+@dataclass(slots=True, frozen=True)
+class Recovered:
+    """Where the log begins and ends, and its newest store time (0: no record was read)."""
+
+    begin: int
+    end: int
+    store_time: int
+    cut: int  # bytes of torn tail that were cleared
+
+
+def recover(segments: Segments, checked: int, durable: int) -> Recovered:
+    """Check the log from the segment of `checked` on, and cut its torn tail.
+
+    `checked` is the position the views have come to, `durable` what they know to have been on disk. Raises
+    `LogCorrupt` for damage; an end before `checked` (possible under the interval policy) is the caller's matter.
+    """
+    if not segments.bases:
+        if durable:
+            raise LogCorrupt(segment_name(0), 0, "the segments are gone")
+        return Recovered(0, 0, 0, 0)
+    begin = segments.bases[0]
+    first = max(segments.base_of(checked), begin)
+    first = min(first, segments.bases[-1])
+    end, store_time = first, 0
+    for batch in sound_batches(segments, first):
+        end = batch.position + len(batch.data)
+        store_time = batch.store_time
+    _refuse_damage(segments, end)
+    if end < durable:
+        raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
+    return Recovered(begin, end, store_time, _clear(segments, end))
+
+
+def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
+    """The log from `position` on in pieces of some MiB, up to the first byte that is no sound frame."""
+    base = segments.base_of(position)
+    while segments.has(base):
+        fd = segments.open(base)
+        try:
+            while position < base + segments.size:
+                data = _sound(segments, fd, base, position)
+                if not data:
+                    break
+                yield Batch(position, data, record.store_time_of(data, record.split(data)[-1]))
+                position += len(data)
+        finally:
+            os.close(fd)
+        base += segments.size
+        if not _continues(segments, base, position):
+            break
+        position = base
+
+
+def _sound(segments: Segments, fd: int, base: int, position: int) -> bytes:
+    """Sound frames at `position`, as many as a chunk holds, or the one that is larger than a chunk."""
+    room = base + segments.size - position
+    data = segments.disk.read(fd, min(_CHUNK, room), position - base)
+    valid = record.verify(data, position)[1]
+    if valid == 0 and len(data) >= HEADER_SIZE:
+        length = int.from_bytes(data[4:8], "little")
+        if len(data) < length <= min(room, MAX_FRAME) and data[_MARK_AT : _MARK_AT + 3] == _MARK:
+            data = segments.disk.read(fd, length, position - base)
+            valid = record.verify(data, position)[1]
+    return data[:valid]
+
+
+def _continues(segments: Segments, base: int, end: int) -> bool:
+    """Whether the segment at `base` begins with the frame that was written when the log ended at `end`."""
+    if not segments.has(base):
+        return False
+    fd = segments.open(base)
+    try:
+        data = _sound(segments, fd, base, base)
+    finally:
+        os.close(fd)
+    return bool(data) and record.durable_of(data, 0) == end
+
+
+def _refuse_damage(segments: Segments, end: int) -> None:
+    """Raise `LogCorrupt` if a sound frame behind `end` proves that what is at `end` was durable once."""
+    base = segments.base_of(end)
+    offset = end - base
+    while segments.has(base):
+        fd = segments.open(base)
+        try:
+            for found in _frames_behind(segments, fd, base, offset):
+                if found > end:
+                    raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
+        finally:
+            os.close(fd)
+        base += segments.size
+        offset = 0
+
+
+def _frames_behind(segments: Segments, fd: int, base: int, offset: int) -> Iterator[int]:
+    """Durable positions of all sound frames at or behind `offset`, wherever they begin."""
+    overlap = HEADER_SIZE
+    while offset < segments.size:
+        data = segments.disk.read(fd, min(_CHUNK + overlap, segments.size - offset), offset)
+        at = data.find(_MARK, _MARK_AT)
+        while at >= 0:
+            start = offset + at - _MARK_AT
+            own = data[at + 8 : at + 16]
+            if own == (base + start).to_bytes(8, "little"):
+                length = int.from_bytes(data[at - 4 : at], "little")
+                if HEADER_SIZE <= length <= segments.size - start:
+                    frame = segments.disk.read(fd, length, start)
+                    if record.verify(frame, base + start)[1] == length:
+                        yield record.durable_of(frame, 0)
+            at = data.find(_MARK, at + 1)
+        offset += _CHUNK
+
+
+def _clear(segments: Segments, end: int) -> int:
+    """Write zeros over whatever is behind `end`, durably. Returns how many bytes it was."""
+    cleared = 0
+    base = segments.base_of(end)
+    offset = end - base
+    while segments.has(base):
+        fd = segments.open(base)
+        try:
+            while offset < segments.size:
+                data = segments.disk.read(fd, min(_CHUNK, segments.size - offset), offset)
+                dirty = len(data.rstrip(b"\0"))
+                if dirty:
+                    segments.disk.write(fd, bytes(dirty), offset)
+                    cleared += dirty
+                offset += len(data)
+            if cleared:
+                segments.disk.sync(fd)
+        finally:
+            os.close(fd)
+        base += segments.size
+        offset = 0
+    return cleared

@@ -1,0 +1,42 @@
+"""The newest batches of the log in memory, as the bytes they are: what live delivery reads."""
+
+from bisect import bisect_right
+from typing import Final
+
+_COMPACT: Final = 1024  # forgotten batches after which the lists are shortened
+
+
+class TailCache:
+    """Recent batches by position, at most `limit` bytes of them (and always the last one)."""
+
+    __slots__ = ("_batches", "_first", "_limit", "_positions", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._positions: list[int] = []
+        self._batches: list[bytes] = []
+        self._first = 0  # index of the oldest that is kept
+        self.size = 0  # bytes
+
+    def add(self, position: int, data: bytes) -> None:
+        """Add the batch at `position`, which is behind all others."""
+        self._positions.append(position)
+        self._batches.append(data)
+        self.size += len(data)
+        while self.size > self._limit and self._first < len(self._batches) - 1:
+            self.size -= len(self._batches[self._first])
+            self._batches[self._first] = b""
+            self._first += 1
+        if self._first > _COMPACT:
+            del self._positions[: self._first]
+            del self._batches[: self._first]
+            self._first = 0
+
+    def find(self, position: int) -> tuple[int, bytes] | None:
+        """(position, data) of the batch that holds `position`."""
+        at = bisect_right(self._positions, position) - 1
+        if at < self._first:
+            return None
+        data = self._batches[at]
+        begin = self._positions[at]
+        return (begin, data) if position < begin + len(data) else None

@@ -1,0 +1,110 @@
+"""The RocksDB under the views: how it is opened, and the one write that happens to it.
+
+One column family for everything, a byte in front of each key for the view: with the WAL off, a write batch
+lives in one memtable, which reaches the disk whole or not at all. So the checkpoint is true after any crash.
+(Several column families would need every flush, also a manual one, to be atomic over all of them; the manual
+flush of this binding flushes one.)
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, cast
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+
+_CHECKPOINT_KEY: Final = b"mcheckpoint"
+_CHECKPOINT: Final = Struct(">QQQ")
+_MEMTABLE: Final = 16 << 20
+_BLOCK: Final = 16 << 10
+
+
+class Checkpoint:
+    """How far the views have come: true up to `position`; `durable` of the log was on disk then."""
+
+    __slots__ = ("durable", "position", "store_time")
+
+    def __init__(self, position: int, durable: int, store_time: int) -> None:
+        self.position = position
+        self.durable = durable
+        self.store_time = store_time  # ms, of the newest record
+
+
+class Database:
+    """Rows by key. Written by `write` alone, which puts the checkpoint into the same batch."""
+
+    __slots__ = ("_db", "_no_wal", "_path")
+
+    def __init__(self, path: Path, cache_bytes: int) -> None:
+        self._path = path
+        self._db = Rdict(str(path), _options(cache_bytes))
+        self._no_wal = WriteOptions()
+        self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
+
+    def checkpoint(self) -> Checkpoint:
+        row = self.get(_CHECKPOINT_KEY)
+        return Checkpoint(*_CHECKPOINT.unpack(row)) if row is not None else Checkpoint(0, 0, 0)
+
+    def get(self, key: bytes) -> bytes | None:
+        return cast("bytes | None", self._db.get(key))
+
+    def scan(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose key begins with `prefix` from `start` on, sorted, as they are now."""
+        rows = self._db.iter()
+        rows.seek(start)
+        while rows.valid():
+            key = rows.key()
+            if not key.startswith(prefix):
+                break
+            yield key, rows.value()
+            rows.next()
+
+    def cursor(self) -> RdictIter:
+        """An iterator over the rows as they are now."""
+        return self._db.iter()
+
+    def write(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], checkpoint: Checkpoint) -> None:
+        """Apply everything or nothing. `puts` sorted by key are twice as fast."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in puts:
+            batch.put(key, value)
+        for key in deletes:
+            batch.delete(key)
+        batch.put(_CHECKPOINT_KEY, _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time))
+        self._db.write(batch, self._no_wal)
+
+    def flush(self) -> None:
+        """Put on disk what was written, so that a restart replays less. Slow; from any thread."""
+        self._db.flush()
+
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(path.stat().st_size for path in self._path.glob("*.sst"))
+
+    def close(self) -> None:
+        self._db.close()
+
+    @staticmethod
+    def destroy(path: Path) -> None:
+        Rdict.destroy(str(path), _options(0))
+
+
+def _options(cache_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE)
+    options.set_max_write_buffer_number(4)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_keep_log_file_num(4)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    table = BlockBasedOptions()
+    if cache_bytes:
+        table.set_block_cache(Cache.new_hyper_clock_cache(cache_bytes, _BLOCK))
+    table.set_block_size(_BLOCK)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    options.set_block_based_table_factory(table)
+    return options

@@ -1,0 +1,143 @@
+"""All views together: folds committed batches, and moves what changed to RocksDB with the checkpoint.
+
+Changes wait in memory until they are worth a write; a reader sees both. One write covers a contiguous range of
+the log entirely, so after a crash the replay from the checkpoint does exactly what is missing, once.
+"""
+
+from typing import Final
+
+import record
+from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from store import control
+from store.api import Commit
+from store.config import StoreConfig
+from store.views.database import Checkpoint, Database
+from store.views.dispatch import Dispatcher
+from store.views.groups import Groups
+from store.views.index import REFERENCE, Index, index_key
+from store.views.names import Names
+from store.views.queues import queue_digest
+from store.views.retained import RetainedValues
+from store.views.sessions import Sessions
+from store.views.state import State
+from store.writer import Batch
+
+_PAYLOAD: Final = 6  # field of `record.decode`
+
+
+class Views:
+    """The views of one store, true up to `position`."""
+
+    def __init__(self, database: Database, config: StoreConfig, begin: int) -> None:
+        self._database = database
+        self._config = config
+        self._generation_bytes = config.segment_size * config.generation_segments
+        saved = database.checkpoint()
+        self.checkpointed = max(saved.position, begin)
+        self.position = self.checkpointed
+        self.store_time = saved.store_time
+        self.records = 0  # folded
+        self.messages = 0
+        self._state = State(database)
+        self._index = Index(database, begin // self._generation_bytes, self.position // self._generation_bytes)
+        self.names = Names(self._state, config.partitions)
+        self._dispatcher = Dispatcher(
+            config.max_queue_tails, self._cold_end, self.names.partition_of, self._fold_special, self._fold_control
+        )
+        self.sessions = Sessions(self._state, self._dispatcher)
+        self.retained = RetainedValues(self._state)
+        self.groups = Groups(self._state)
+        self.sessions.load()
+
+    def fold(self, batch: Batch) -> Commit:
+        """Fold the next batch of the log. Its commit says where each message went."""
+        generation = batch.position // self._generation_bytes
+        if generation != self._index.newest:
+            self.checkpoint(self.position)
+            self._index.newest = generation
+        commit = Commit(batch.data, batch.position, batch.store_time)
+        columns = record.scan(batch.data)
+        self._dispatcher.fold(commit, *columns)
+        self.records += len(columns[0])
+        self.messages += len(commit.starts)
+        self.position = commit.end
+        self.store_time = batch.store_time
+        return commit
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything was folded since the checkpoint."""
+        return self.position != self.checkpointed
+
+    def is_full(self) -> bool:
+        """Whether what waits in memory has reached its bound."""
+        waiting = self._dispatcher.dirty + self._state.count
+        return (
+            waiting >= self._config.checkpoint_keys or self._dispatcher.references >= self._config.checkpoint_references
+        )
+
+    def checkpoint(self, durable: int) -> None:
+        """Write what changed; `durable` of the log is known to be on disk."""
+        if not self.is_dirty:
+            return
+        puts, deletes = self._state.drain()
+        generation = self._index.newest
+        for digest, first, refs in self._dispatcher.drain():
+            puts.append((index_key(generation, digest, first), refs))
+        puts.sort()
+        self._database.write(puts, deletes, Checkpoint(self.position, min(durable, self.position), self.store_time))
+        self.checkpointed = self.position
+
+    def end(self, queue: bytes) -> int:
+        """The offset that the next message of the queue gets."""
+        return self._dispatcher.end(queue)
+
+    def references(self, queue: bytes, offset: int, limit: int) -> bytes:
+        """Up to `limit` packed references of the queue's entries from `offset` on."""
+        tail = self._dispatcher.tail(queue)
+        if tail is None:
+            return self._index.references(queue_digest(queue), offset, limit)
+        first = tail.end - len(tail.refs)
+        if offset >= first:
+            return b"".join(tail.refs[offset - first : offset - first + limit])
+        older = self._index.references(tail.digest, offset, min(limit, first - offset))
+        count = len(older) // REFERENCE
+        if offset + count == first and count < limit:
+            return older + b"".join(tail.refs[: limit - count])
+        return older
+
+    def _cold_end(self, queue: bytes) -> int:
+        if queue[:1] == b"t" and not self.names.is_topic(queue[1:]):
+            return 0
+        return self._index.end(queue_digest(queue))
+
+    def _fold_special(self, data: bytes, start: int, reference: bytes, flags: int, topic: bytes) -> None:
+        fields = record.decode(data, start)
+        if flags & FLAG_RETAIN:
+            self.retained.fold(topic, reference, not fields[_PAYLOAD])
+        if flags & FLAG_TRACK_ID:
+            self.sessions.inbound_received(fields[4], fields[2])
+
+    def _fold_control(self, kind: int, data: bytes, start: int) -> None:
+        _, _, _, subject, _, _, payload = record.decode(data, start)
+        sessions = self.sessions
+        if kind == Kind.SUBSCRIBED:
+            sessions.subscribed(subject, control.parse_subscribed(payload), record.position_of(data, start))
+        elif kind == Kind.GROUP_OFFSETS_COMMITTED:
+            self.groups.fold(subject, *control.parse_group_offsets_committed(payload))
+        elif kind == Kind.SESSION_OPENED:
+            sessions.opened(subject, control.parse_session_opened(payload))
+        elif kind == Kind.SESSION_CLOSED:
+            sessions.closed(subject, control.parse_session_closed(payload))
+        elif kind == Kind.SESSION_ENDED:
+            sessions.ended(subject, control.parse_session_ended(payload))
+        elif kind == Kind.UNSUBSCRIBED:
+            sessions.unsubscribed(subject, control.parse_unsubscribed(payload))
+        elif kind == Kind.CURSORS_COMMITTED:
+            sessions.cursors_committed(subject, control.parse_cursors_committed(payload))
+        elif kind == Kind.INBOUND_RELEASED:
+            sessions.inbound_released(subject, control.parse_inbound_released(payload))
+        elif kind == Kind.OUTBOUND_CHANGED:
+            sessions.outbound_changed(subject, control.parse_outbound_changed(payload))
+        else:
+            raise ValueError(f"a record of unknown kind {kind} at position {record.position_of(data, start)}")

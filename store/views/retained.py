@@ -1,0 +1,46 @@
+"""The retained view: topic → reference of the message that is its retained value (MQTT-3.3.1.3)."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from matcher.names import has_wildcard, matches
+from store.views.state import State
+
+_RETAINED: Final = b"r"
+
+
+class RetainedValues:
+    """References of retained values by topic."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def fold(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
+        """Take a message with RETAIN set; one without payload clears the topic's value (MQTT-3.3.1-6)."""
+        if not is_empty:
+            self._state.put(_RETAINED, topic, reference)
+        elif self._state.get(_RETAINED, topic) is not None:
+            self._state.delete(_RETAINED, topic)
+
+    def matching(self, topic_filter: bytes, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """(topic, reference) of values that match, sorted, behind `after`."""
+        if not has_wildcard(topic_filter):
+            reference = self._state.get(_RETAINED, topic_filter)
+            if reference is not None and (after is None or topic_filter > after):
+                yield topic_filter, reference
+            return
+        prefix = _literal_prefix(topic_filter)
+        behind = after if after is not None and after >= prefix else None
+        for topic, reference in self._state.scan(_RETAINED, prefix, behind):
+            if not topic.startswith(prefix):
+                break
+            if matches(topic_filter, topic):
+                yield topic, reference
+
+
+def _literal_prefix(topic_filter: bytes) -> bytes:
+    """What every topic that matches begins with. `a/#` also matches `a`, so the slash before # is not in it."""
+    prefix = topic_filter.partition(b"#")[0].partition(b"+")[0]
+    return prefix[:-1] if topic_filter == prefix + b"#" and prefix else prefix

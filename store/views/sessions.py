@@ -1,0 +1,242 @@
+"""The sessions view: durable sessions, their subscriptions with cursors, and QoS 2 state in both directions.
+
+Folds are methods named after the control records (`store.control` says what each means). A record of a
+session that the view does not have, or has with a newer epoch, changes nothing.
+"""
+
+from struct import Struct
+from typing import Final
+
+from matcher.names import has_wildcard
+from store.api import Outbound, SessionState, Subscription, filter_queue, topic_queue
+from store.control import Closed, Opened, OutboundChange, Subscribed
+from store.views.dispatch import Dispatcher
+from store.views.state import State, owned
+
+_SESSIONS: Final = b"s"
+_OPEN: Final = b"a"
+_EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
+_SUBSCRIPTIONS: Final = b"u"
+_INBOUND: Final = b"i"
+_OUTBOUND: Final = b"o"
+_WANTED: Final = b"f"  # wildcard filter → number of sessions
+
+_SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
+_SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
+_OUTBOUND_ROW: Final = Struct(">?Q")  # released, offset; the filter follows
+_NEVER: Final = 0xFFFF_FFFF
+
+
+def subscription_queue(topic_filter: bytes) -> bytes:
+    """The queue that a durable subscription reads."""
+    return filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
+
+
+class Sessions:
+    """Sessions by client id. Tells the dispatcher which filters are wanted."""
+
+    __slots__ = ("_dispatcher", "_state")
+
+    def __init__(self, state: State, dispatcher: Dispatcher) -> None:
+        self._state = state
+        self._dispatcher = dispatcher
+
+    def load(self) -> None:
+        """Tell the dispatcher the filters that are wanted as of the checkpoint."""
+        for topic_filter, _ in self._state.scan(_WANTED):
+            self._dispatcher.want(topic_filter)
+
+    def opened(self, client: bytes, event: Opened) -> None:
+        row = self._row(client)
+        if row is not None:
+            epoch, expiry, closed_at = row
+            if epoch > event.epoch:
+                return
+            if event.clean:
+                self._drop(client)
+            self._unset_expiry(client, expiry, closed_at)
+        self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, 0))
+        self._state.put(_OPEN, client, b"")
+
+    def closed(self, client: bytes, event: Closed) -> None:
+        row = self._row(client)
+        if row is None or row[0] > event.epoch:
+            return
+        self._unset_expiry(client, row[1], row[2])
+        if event.expiry_interval == 0:
+            self._end(client)
+            return
+        self._state.delete(_OPEN, client)
+        at_ms = max(event.at_ms, 1)
+        self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, at_ms))
+        if event.expiry_interval != _NEVER:
+            name = _expiry_name(client, event.expiry_interval, at_ms)
+            self._state.put(_EXPIRY, name, event.epoch.to_bytes(8, "big"))
+
+    def ended(self, client: bytes, epoch: int) -> None:
+        row = self._row(client)
+        if row is None or row[0] > epoch:
+            return
+        self._unset_expiry(client, row[1], row[2])
+        self._end(client)
+
+    def subscribed(self, client: bytes, wishes: list[Subscribed], position: int) -> None:
+        if self._row(client) is None:
+            return
+        bucket = owned(_SUBSCRIPTIONS, client)
+        for wish in wishes:
+            known = self._state.get(bucket, wish.topic_filter)
+            if known is not None:
+                _, _, start, offset = _SUBSCRIPTION_ROW.unpack(known)
+            else:
+                if has_wildcard(wish.topic_filter):
+                    self._want(wish.topic_filter)
+                start, offset = position, self._dispatcher.end(subscription_queue(wish.topic_filter))
+            row = _SUBSCRIPTION_ROW.pack(_options(wish), wish.identifier, start, offset)
+            self._state.put(bucket, wish.topic_filter, row)
+
+    def unsubscribed(self, client: bytes, filters: list[bytes]) -> None:
+        bucket = owned(_SUBSCRIPTIONS, client)
+        for topic_filter in filters:
+            if self._state.get(bucket, topic_filter) is not None:
+                self._unsubscribe(bucket, topic_filter)
+
+    def cursors_committed(self, client: bytes, offsets: dict[bytes, int]) -> None:
+        bucket = owned(_SUBSCRIPTIONS, client)
+        for topic_filter, offset in offsets.items():
+            row = self._state.get(bucket, topic_filter)
+            if row is None:
+                continue
+            options, identifier, start, committed = _SUBSCRIPTION_ROW.unpack(row)
+            if offset > committed:
+                self._state.put(bucket, topic_filter, _SUBSCRIPTION_ROW.pack(options, identifier, start, offset))
+
+    def inbound_received(self, client: bytes, packet_id: int) -> None:
+        """Take the packet id of a QoS 2 message that is in the log."""
+        if self._row(client) is not None:
+            self._state.put(owned(_INBOUND, client), packet_id.to_bytes(2, "big"), b"")
+
+    def inbound_released(self, client: bytes, packet_ids: list[int]) -> None:
+        bucket = owned(_INBOUND, client)
+        for packet_id in packet_ids:
+            self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+
+    def outbound_changed(self, client: bytes, event: OutboundChange) -> None:
+        if self._row(client) is None:
+            return
+        bucket = owned(_OUTBOUND, client)
+        for packet_id, topic_filter, offset in event.sent:
+            row = _OUTBOUND_ROW.pack(False, offset) + topic_filter
+            self._state.put(bucket, packet_id.to_bytes(2, "big"), row)
+        for packet_id in event.received:
+            known = self._state.get(bucket, packet_id.to_bytes(2, "big"))
+            if known is not None:
+                self._state.put(bucket, packet_id.to_bytes(2, "big"), b"\1" + known[1:])
+        for packet_id in event.completed:
+            self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+
+    def session(self, client_id: bytes) -> SessionState | None:
+        """The session with all it has."""
+        row = self._row(client_id)
+        if row is None:
+            return None
+        found = SessionState(client_id, *row)
+        for name, value in self._state.scan(owned(_SUBSCRIPTIONS, client_id)):
+            found.subscriptions.append(_subscription(name, value))
+        for name, _ in self._state.scan(owned(_INBOUND, client_id)):
+            found.inbound.append(int.from_bytes(name, "big"))
+        size = _OUTBOUND_ROW.size
+        for name, value in self._state.scan(owned(_OUTBOUND, client_id)):
+            released, offset = _OUTBOUND_ROW.unpack_from(value)
+            found.outbound.append(Outbound(int.from_bytes(name, "big"), value[size:], offset, released))
+        return found
+
+    def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+        """Up to `limit` (client id, epoch, expiry interval) of sessions that are not closed, behind `after`."""
+        found: list[tuple[bytes, int, int]] = []
+        for client_id, _ in self._state.scan(_OPEN, after=after):
+            if len(found) == limit:
+                break
+            row = self._row(client_id)
+            assert row is not None
+            found.append((client_id, row[0], row[1]))
+        return found
+
+    def expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        """Up to `limit` (client id, epoch) of closed sessions whose deadline has come, oldest first."""
+        found: list[tuple[bytes, int]] = []
+        for name, epoch in self._state.scan(_EXPIRY):
+            if int.from_bytes(name[:8], "big") > now_ms or len(found) == limit:
+                break
+            found.append((name[8:], int.from_bytes(epoch, "big")))
+        return found
+
+    def _row(self, client_id: bytes) -> tuple[int, int, int] | None:
+        row = self._state.get(_SESSIONS, client_id)
+        if row is None:
+            return None
+        epoch, expiry, closed_at = _SESSION_ROW.unpack(row)
+        return epoch, expiry, closed_at
+
+    def _end(self, client_id: bytes) -> None:
+        self._drop(client_id)
+        self._state.delete(_SESSIONS, client_id)
+        self._state.delete(_OPEN, client_id)
+
+    def _drop(self, client_id: bytes) -> None:
+        """Drop what the session has, not the session."""
+        subscriptions = owned(_SUBSCRIPTIONS, client_id)
+        for name in [name for name, _ in self._state.scan(subscriptions)]:
+            self._unsubscribe(subscriptions, name)
+        for view in (_INBOUND, _OUTBOUND):
+            bucket = owned(view, client_id)
+            for name in [name for name, _ in self._state.scan(bucket)]:
+                self._state.delete(bucket, name)
+
+    def _unset_expiry(self, client_id: bytes, expiry: int, closed_at: int) -> None:
+        if closed_at and expiry != _NEVER:
+            self._state.delete(_EXPIRY, _expiry_name(client_id, expiry, closed_at))
+
+    def _unsubscribe(self, bucket: bytes, topic_filter: bytes) -> None:
+        self._state.delete(bucket, topic_filter)
+        if has_wildcard(topic_filter):
+            self._unwant(topic_filter)
+
+    def _want(self, topic_filter: bytes) -> None:
+        row = self._state.get(_WANTED, topic_filter)
+        count = 0 if row is None else int.from_bytes(row, "big")
+        if count == 0:
+            self._dispatcher.want(topic_filter)
+        self._state.put(_WANTED, topic_filter, (count + 1).to_bytes(4, "big"))
+
+    def _unwant(self, topic_filter: bytes) -> None:
+        row = self._state.get(_WANTED, topic_filter)
+        assert row is not None
+        count = int.from_bytes(row, "big") - 1
+        if count:
+            self._state.put(_WANTED, topic_filter, count.to_bytes(4, "big"))
+        else:
+            self._dispatcher.unwant(topic_filter)
+            self._state.delete(_WANTED, topic_filter)
+
+
+def _expiry_name(client_id: bytes, expiry: int, closed_at: int) -> bytes:
+    return (closed_at + expiry * 1000).to_bytes(8, "big") + client_id
+
+
+def _options(wish: Subscribed) -> int:
+    return wish.qos | wish.no_local << 2 | wish.retain_as_published << 3 | wish.retain_handling << 4
+
+
+def _subscription(topic_filter: bytes, row: bytes) -> Subscription:
+    options, identifier, start, offset = _SUBSCRIPTION_ROW.unpack(row)
+    return Subscription(
+        topic_filter,
+        options & 3,
+        bool(options & 4),
+        bool(options & 8),
+        options >> 4,
+        identifier,
+        start,
+        offset,
+    )

@@ -1,0 +1,143 @@
+"""The end of the log: frames in, sealed batches on disk. Runs in the flush thread, which alone owns this state.
+
+A record never spans segments: what does not fit leaves the rest of the segment zero, and the first frame of
+the next segment names the true end as its durable position, so a reader can tell the gap from damage.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+import record
+from store.disk import Disk
+from store.errors import RecordInvalid
+from store.segments import Segments
+
+Clock = Callable[[], int]
+
+_MAX_UNDURABLE = 64 << 20  # bytes written and not synced, under the interval policy
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class Batch:
+    """Sealed frames that were written together: `data` lies at `position` of the log."""
+
+    __slots__ = ("data", "position", "store_time")
+
+    def __init__(self, position: int, data: bytes, store_time: int) -> None:
+        self.position = position
+        self.data = data
+        self.store_time = store_time  # ms
+
+
+class Writer:
+    """Writes behind `position`. Any error but `RecordInvalid` leaves it unusable, on purpose: after a failed
+    flush nobody knows what is on disk."""
+
+    __slots__ = (
+        "_base",
+        "_clock",
+        "_disk",
+        "_fd",
+        "_policy",
+        "_segments",
+        "durable",
+        "epoch",
+        "position",
+        "store_time",
+    )
+
+    def __init__(
+        self,
+        segments: Segments,
+        position: int,
+        store_time: int,
+        epoch: int,
+        policy: str,
+        clock: Clock = clock_ms,
+    ) -> None:
+        self._segments = segments
+        self._disk: Disk = segments.disk
+        self._policy = policy
+        self._clock = clock
+        self._base = -1
+        self._fd = -1
+        self.position = position  # of the next frame
+        self.durable = position  # everything before it is on disk
+        self.epoch = epoch
+        self.store_time = store_time  # of the newest batch; never runs backwards
+
+    def open(self) -> None:
+        """Have the segment ready that is written first. Raises OSError."""
+        self._enter(1)
+
+    def write(self, frames: list[bytes]) -> tuple[list[Batch], list[int]]:
+        """Write the frames, durably under the fsync policy. Returns the batches and each frame's position.
+
+        Raises `RecordInvalid` with nothing written when one is not a frame, OSError when the disk fails.
+        """
+        for frame in frames:
+            try:
+                if record.length_of(frame, 0) != len(frame):
+                    raise ValueError("bytes behind the frame")
+            except ValueError as error:
+                raise RecordInvalid(f"not an unsealed frame: {error}") from None
+        batches: list[Batch] = []
+        positions: list[int] = []
+        self.store_time = max(self.store_time, self._clock())
+        first = 0
+        while first < len(frames):
+            room = self._enter(len(frames[first]))
+            last, size = first, 0
+            while last < len(frames) and size + len(frames[last]) <= room:
+                positions.append(self.position + size)
+                size += len(frames[last])
+                last += 1
+            batches.append(self._write_batch(frames[first:last] if last - first < len(frames) else frames))
+            first = last
+        return batches, positions
+
+    def sync(self) -> None:
+        """Make all that is written durable."""
+        if self.durable < self.position:
+            self._disk.sync(self._fd)
+            self.durable = self.position
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _enter(self, length: int) -> int:
+        """Have the segment open where a frame of `length` goes next. Returns the bytes left in it."""
+        segments = self._segments
+        base = segments.base_of(self.position)
+        if base + segments.size - self.position < length:
+            self.sync()
+            base += segments.size
+        if base != self._base:
+            fd = segments.take(base)
+            self.close()
+            self._fd, self._base = fd, base
+            self.position = max(self.position, base)
+        elif self.position - base > segments.size // 2:
+            segments.prepare(base + segments.size)
+        return base + segments.size - self.position
+
+    def _write_batch(self, frames: list[bytes]) -> Batch:
+        data = record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
+        offset = self.position - self._base
+        if self._policy == "fsync":
+            self._disk.write_durable(self._fd, data, offset)
+            self.durable = self.position + len(data)
+        else:
+            self._disk.write(self._fd, data, offset)
+        batch = Batch(self.position, data, self.store_time)
+        self.position += len(data)
+        if self.position - self.durable > _MAX_UNDURABLE:
+            self.sync()
+        return batch
