@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import record
 from cloud_sdk.errors import InvalidArgument
@@ -11,8 +12,7 @@ from cloud_sdk.properties import encode as encode_properties
 from record.layout import FLAG_QOS, FLAG_RETAIN, MAX_TOPIC, Kind
 
 
-@dataclass(slots=True, frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The node has committed the message."""
 
     position: int  # in the log
@@ -36,7 +36,7 @@ class OutgoingMessage:
     def frame(self, publisher: bytes) -> bytes:
         """The unsealed record. Raises InvalidArgument when MQTT does not allow the message."""
         topic = self.topic.encode()
-        if not 0 < len(topic) <= MAX_TOPIC or any(mark in self.topic for mark in "+#\0"):
+        if not 0 < len(topic) <= MAX_TOPIC or b"+" in topic or b"#" in topic or b"\0" in topic:
             raise InvalidArgument(f"{self.topic!r} is not a topic name (MQTT-4.7.1-1, MQTT-4.7.3-1)")
         if not 0 <= self.qos <= 2:
             raise InvalidArgument(f"a QoS is 0, 1 or 2, not {self.qos}")

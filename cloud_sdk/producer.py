@@ -71,6 +71,8 @@ class Producer:
 
     async def send(self, frames: Sequence[bytes]) -> list[Receipt]:
         """Store unsealed frames; returns when all are committed."""
+        if len(frames) == 1:
+            return await (await self._enqueue(frames, len(frames[0]))).receipts
         units = [await self._enqueue(part, size) for part, size in _parts(frames)]
         receipts: list[Receipt] = []
         outcomes = await asyncio.gather(*(unit.receipts for unit in units), return_exceptions=True)
@@ -88,7 +90,7 @@ class Producer:
             await asyncio.wait((self._sender,))
 
     async def _enqueue(self, frames: Sequence[bytes], size: int) -> _Unit:
-        if any(len(frame) > MAX_MESSAGE_BYTES for frame in frames):
+        if size > MAX_MESSAGE_BYTES:  # a part holds one frame when it is larger than a request should be
             raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
         while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
             self._room.clear()

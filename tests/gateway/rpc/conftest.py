@@ -11,7 +11,7 @@ from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
 from store.api import Appended, Bounds, Commit, CommitListener, Done, Fetched, partition_queue
-from store.control import GroupOffsetsCommitted
+from store.control import parse_group_offsets_committed
 from store.errors import OffsetOutOfRange, StoreError
 
 
@@ -95,7 +95,7 @@ class MemoryStore:
                 self.queues.setdefault(queue, []).append(frame)
             else:
                 assert kind == Kind.GROUP_OFFSETS_COMMITTED
-                committed = GroupOffsetsCommitted.parse(topic, payload)
+                committed = parse_group_offsets_committed(payload)
                 self.offsets.setdefault((topic, committed.parent), {}).update(committed.offsets)
                 self.controls += 1
         self._position += len(data)
@@ -107,6 +107,21 @@ class MemoryStore:
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
+
+
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+@pytest.fixture
+def until() -> Until:
+    """Waits for a condition of the server's own process: `await until(lambda: store.appends == 1)`."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 (what is looked at has no event to wait for)
+                await asyncio.sleep(0.005)
+
+    return wait
 
 
 ServerFactory = Callable[..., Awaitable[int]]

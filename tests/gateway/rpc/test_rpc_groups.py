@@ -110,32 +110,28 @@ async def _ends(client: Client) -> list[int]:
     return [each.end for each in await client.partitions("home")]
 
 
-async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, store) -> None:
+async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, store, until) -> None:
     await fill(sender, 2)
     async with Member(port) as member:
         leases = await member.receive()
         store.hold = True
         acks = [asyncio.create_task(member.acknowledge([leases[payload]])) for payload in (b"000", b"001")]
         appends = store.appends
-        async with asyncio.timeout(10):
-            while store.appends == appends:
-                await asyncio.sleep(0.005)
+        await until(lambda: store.appends > appends)
         assert not any(ack.done() for ack in acks)
         store.release()
         await asyncio.gather(*acks)
         assert max(store.offsets[(b"g", b"home")].values()) == 2
 
 
-async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, store) -> None:
+async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, store, until) -> None:
     await fill(sender, 1)
     async with Member(port) as member:
         leases = await member.receive()
         store.fail = StoreBusy("full")
         ack = asyncio.create_task(member.acknowledge(list(leases.values())))
         appends = store.appends
-        async with asyncio.timeout(10):
-            while store.appends < appends + 2:
-                await asyncio.sleep(0.005)
+        await until(lambda: store.appends >= appends + 2)
         store.fail = None
         assert await ack == []
         assert max(store.offsets[(b"g", b"home")].values()) == 1
@@ -246,7 +242,7 @@ async def test_partitions_take_turns(port: int, sender: Client) -> None:
     assert sorted(seen) == [0, 1, 2, 3]
 
 
-async def test_records_that_left_the_log_are_skipped(port: int, sender: Client, store) -> None:
+async def test_records_that_left_the_log_are_skipped(port: int, sender: Client, store, until) -> None:
     payloads = await fill(sender, 8)
     async with Member(port) as member:
         leases = await member.receive(records=4)
@@ -254,9 +250,7 @@ async def test_records_that_left_the_log_are_skipped(port: int, sender: Client, 
         store.begins[queue] = 6
         await member.acknowledge([], list(leases.values()))
         assert list(await member.receive(wait_ms=20_000)) == payloads[6:]
-        async with asyncio.timeout(10):
-            while max(store.offsets[(b"g", b"home")].values()) != 6:
-                await asyncio.sleep(0.005)
+        await until(lambda: max(store.offsets[(b"g", b"home")].values()) == 6)
 
 
 async def test_a_failing_fetch_takes_nothing(port: int, sender: Client, store, monkeypatch) -> None:

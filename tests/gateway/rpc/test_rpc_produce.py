@@ -20,12 +20,6 @@ def frame(
     return record.frame(kind, flags, 0, topic, b"me", block, payload)
 
 
-async def until(condition, what: str = "condition") -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_send_is_answered_with_its_position(client: Client, store) -> None:
     first = await client.send("home/bath/temp", b"20")
     second = await client.send("home/bath/temp", b"21")
@@ -41,7 +35,7 @@ async def test_sends_of_many_tasks_share_requests(client: Client, store) -> None
     assert store.appends - before < 10
 
 
-async def test_nothing_is_answered_before_the_commit(client: Client, store) -> None:
+async def test_nothing_is_answered_before_the_commit(client: Client, store, until) -> None:
     store.hold = True
     send = asyncio.create_task(client.send("home/t", b"x"))
     await until(lambda: store.appends == 1)
@@ -88,7 +82,7 @@ async def test_the_sdk_names_the_message_that_the_node_turned_down(store, serve)
         await client.send("a/b", b"the stream goes on")
 
 
-async def test_a_busy_store_ends_the_stream_and_nothing_overtakes(client: Client, store) -> None:
+async def test_a_busy_store_ends_the_stream_and_nothing_overtakes(client: Client, store, until) -> None:
     await client.send("home/t", b"first")
     store.fail = StoreBusy("too much is waiting")
     appends = store.appends
@@ -113,7 +107,7 @@ async def test_a_failed_store_is_unavailable(store, serve) -> None:
             await client.send("home/t", b"x")
 
 
-async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve) -> None:
+async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until) -> None:
     port = await serve(store, RpcLimits(max_unacknowledged_requests=4))
     store.hold = True
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -131,7 +125,7 @@ async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve) -> No
         await call.done_writing()
 
 
-async def test_a_stopping_node_answers_what_it_appended(store) -> None:
+async def test_a_stopping_node_answers_what_it_appended(store, until) -> None:
     from gateway.rpc import RpcServer
 
     server = RpcServer(store)
