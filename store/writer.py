@@ -7,6 +7,7 @@ the next segment names the true end as its durable position, so a reader can tel
 import os
 import time
 from collections.abc import Callable
+from itertools import accumulate
 
 import record
 from store.disk import Disk
@@ -80,26 +81,16 @@ class Writer:
 
         Raises `RecordInvalid` with nothing written when one is not a frame, OSError when the disk fails.
         """
-        for frame in frames:
-            try:
-                if record.length_of(frame, 0) != len(frame):
-                    raise ValueError("bytes behind the frame")
-            except ValueError as error:
-                raise RecordInvalid(f"not an unsealed frame: {error}") from None
-        batches: list[Batch] = []
-        positions: list[int] = []
+        sizes = list(map(len, frames))
         self.store_time = max(self.store_time, self._clock())
-        first = 0
-        while first < len(frames):
-            room = self._enter(len(frames[first]))
-            last, size = first, 0
-            while last < len(frames) and size + len(frames[last]) <= room:
-                positions.append(self.position + size)
-                size += len(frames[last])
-                last += 1
-            batches.append(self._write_batch(frames[first:last] if last - first < len(frames) else frames))
-            first = last
-        return batches, positions
+        if not frames:
+            return [], []
+        if sum(sizes) <= self._enter(sizes[0]):
+            positions = list(accumulate(sizes[:-1], initial=self.position))
+            return [self._write_batch(self._seal(frames))], positions
+        for frame in frames:  # all before the first is written
+            self._seal([frame])
+        return self._write_across(frames, sizes)
 
     def sync(self) -> None:
         """Make all that is written durable."""
@@ -128,8 +119,29 @@ class Writer:
             segments.prepare(base + segments.size)
         return base + segments.size - self.position
 
-    def _write_batch(self, frames: list[bytes]) -> Batch:
-        data = record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
+    def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[Batch], list[int]]:
+        """Write frames that do not fit into one segment: a batch in each."""
+        batches: list[Batch] = []
+        positions: list[int] = []
+        first = 0
+        while first < len(frames):
+            room = self._enter(sizes[first])
+            last, size = first, 0
+            while last < len(frames) and size + sizes[last] <= room:
+                positions.append(self.position + size)
+                size += sizes[last]
+                last += 1
+            batches.append(self._write_batch(self._seal(frames[first:last])))
+            first = last
+        return batches, positions
+
+    def _seal(self, frames: list[bytes]) -> bytes:
+        try:
+            return record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
+        except ValueError as error:
+            raise RecordInvalid(f"not an unsealed frame: {error}") from None
+
+    def _write_batch(self, data: bytes) -> Batch:
         offset = self.position - self._base
         if self._policy == "fsync":
             self._disk.write_durable(self._fd, data, offset)
