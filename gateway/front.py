@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from time import monotonic
+from typing import cast
 
 from gateway.config import MqttConfig
 from gateway.connection import Connection
@@ -111,7 +112,7 @@ class _Tcp(asyncio.Protocol):
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=_WRITE_HIGH)

@@ -204,7 +204,7 @@ async def test_amqtt_client_over_websocket(node: Any) -> None:
 def test_mosquitto_clients(node: Any, version: str, qos: str) -> None:
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-V", version, "-q", qos]
     with subprocess.Popen(
-        ["mosquitto_sub", *common, "-d", "-t", "a/+", "-C", "2", "-W", "20", "-F", "message %t %p"],
+        ["stdbuf", "-oL", "mosquitto_sub", *common, "-d", "-t", "a/+", "-C", "2", "-W", "20", "-F", "message %t %p"],
         stdout=subprocess.PIPE,
         text=True,
     ) as subscriber:
