@@ -12,11 +12,11 @@ from benchmarks.rounds import Figure
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """One row per work and broker; `×` is the cost beside Sluice's, `*` marks a run that was not complete."""
+    """One row per work and broker; `×` is the cost beside Sluice's, `*` marks a work that it did not complete."""
     own = {figure.work: figure.cpu_us for figure in figures if figure.broker == "sluice"}
     rows = [("work", "broker", "CPU µs", "low–high", "×", "per second", "p50 ms", "p99 ms")]
     for figure in figures:
-        ratio = f"{figure.cpu_us / own[figure.work]:.2f}" if own.get(figure.work) else "–"
+        ratio = f"{figure.cpu_us / own[figure.work]:.2f}" if figure.cpu_us and own.get(figure.work) else "–"
         rows.append(
             (
                 f"{figure.work}, a {figure.unit}",

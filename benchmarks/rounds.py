@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.brokers import SHARE, Broker
+from benchmarks.brokers import SHARE, Broker, BrokerUnavailable
 from benchmarks.works import Work
 
 LOADER: Final = Path(__file__).parent / "load" / "mqttload"
@@ -18,7 +18,7 @@ MIN_COUNT: Final = 20
 
 
 class LoadFailed(Exception):
-    """The load generator ended without a result."""
+    """The load generator ended without a result: the broker refused or dropped a connection. It says so on stderr."""
 
 
 @dataclass(slots=True)
@@ -66,9 +66,22 @@ def run_rounds(
             turn = number % len(brokers)  # nobody is always first
             for broker in [*brokers[turn:], *brokers[:turn]]:
                 tell(f"{work.name}: round {number + 1} of {rounds}, {broker.name}")
-                samples[broker.name].append(measure(work, broker, scale))
+                samples[broker.name].append(measured(work, broker, scale))
         figures += [figure(work, broker.name, samples[broker.name]) for broker in brokers]
     return figures
+
+
+def measured(work: Work, broker: Broker, scale: float) -> Sample:
+    """One run; a broker that fails it gets a sample without units, and the others go on.
+
+    Raises `BrokerUnavailable` when the broker itself has ended.
+    """
+    try:
+        return measure(work, broker, scale)
+    except LoadFailed:
+        if broker.process.poll() is not None:
+            raise BrokerUnavailable(f"{broker.name} ended in {work.name}") from None
+        return Sample(False, 0, 0.0, 0.0, 0.0, None, None)
 
 
 def measure(work: Work, broker: Broker, scale: float) -> Sample:
@@ -109,8 +122,9 @@ def sample(work: Work, line: str, broker_cpu: float) -> Sample:
 
 
 def figure(work: Work, broker: str, samples: list[Sample]) -> Figure:
-    """The medians of `samples`, which must not be empty."""
-    costs = [each.broker_cpu / max(1, each.units) * 1e6 for each in samples]
+    """The medians of those `samples` that got anything through; zeros when none did."""
+    worked = [each for each in samples if each.units]
+    costs = [each.broker_cpu / each.units * 1e6 for each in worked] or [0.0]
     return Figure(
         work=work.name,
         unit=work.unit,
@@ -119,10 +133,10 @@ def figure(work: Work, broker: str, samples: list[Sample]) -> Figure:
         cpu_us=statistics.median(costs),
         cpu_us_low=min(costs),
         cpu_us_high=max(costs),
-        per_second=statistics.median(each.units / each.seconds for each in samples),
-        p50_us=_median(each.p50_us for each in samples),
-        p99_us=_median(each.p99_us for each in samples),
-        loader_us=statistics.median(each.loader_cpu / max(1, each.units) * 1e6 for each in samples),
+        per_second=_median(each.units / each.seconds for each in worked) or 0.0,
+        p50_us=_median(each.p50_us for each in worked),
+        p99_us=_median(each.p99_us for each in worked),
+        loader_us=_median(each.loader_cpu / each.units * 1e6 for each in worked) or 0.0,
         samples=samples,
     )
 

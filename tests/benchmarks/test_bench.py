@@ -38,6 +38,14 @@ def test_the_table_compares_with_sluice_and_marks_what_was_lost() -> None:
     assert "| 2.50 |" in lines[3]
 
 
+def test_a_broker_that_drops_its_clients_has_no_figures() -> None:
+    nothing = Sample(False, 0, 0.0, 0.0, 0.0, None, None)
+    figure = rounds.figure(WORKS[0], "sluice", [nothing])
+    assert (figure.complete, figure.cpu_us, figure.per_second) == (False, 0.0, 0.0)
+    assert rounds.figure(WORKS[0], "sluice", [nothing, a_sample(0.002)]).cpu_us == pytest.approx(2.0)
+    assert "sluice *" in report.table([figure])
+
+
 def test_fan_out_counts_deliveries() -> None:
     work = Work("x", "fanout", 0, connections=500, inflight=1, count=10)
     told = '{"complete": true, "acked": 0, "received": 5000, "seconds": 1, "cpu_seconds": 1, "latency_us": null}'
