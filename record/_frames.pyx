@@ -104,6 +104,7 @@ cdef enum:
     HEADER = 48
     MAX_FRAME = 0x20000000
     KIND_MESSAGE = 1
+    KIND_LAST = 10
     REF = 24
     BIG = 16384  # bytes from which giving up the GIL pays
 
@@ -206,7 +207,7 @@ cdef void _fill(uint8_t *p, Py_ssize_t total, uint64_t position, uint32_t epoch,
 def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t store_time, uint64_t durable) -> bytes:
     """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
 
-    ValueError when one of them is not exactly one frame, or `durable` is not within 4 GiB before them.
+    ValueError when one of them is not exactly one frame of a known kind, or `durable` is not within 4 GiB before them.
     """
     cdef list items = list(frames)
     cdef bytes item, out
@@ -218,6 +219,8 @@ def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t sto
         size = PyBytes_GET_SIZE(item)
         if _length_at(_raw(item), size) != size or size == 0:
             raise ValueError("not exactly one frame")
+        if _raw(item)[11] == 0 or _raw(item)[11] > KIND_LAST:
+            raise ValueError("a record of unknown kind")
         total += size
     if durable > position or position + total - durable > 0xFFFFFFFF:
         raise ValueError("durable position out of range")

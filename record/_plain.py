@@ -12,6 +12,7 @@ from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION, Kind
 _HEADER: Final = Struct("<IIHBBIQQHHHHII")
 _REF: Final = Struct("<QIIQ")
 _LENGTH: Final = Struct("<I")
+_LAST_KIND: Final = max(Kind)
 
 
 def crc32c(data: bytes) -> int:
@@ -62,10 +63,12 @@ def length_of(data: bytes, start: int) -> int:
 def seal(frames: Sequence[bytes], position: int, epoch: int, store_time: int, durable: int) -> bytes:
     """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
 
-    ValueError when one of them is not exactly one frame, or `durable` is not within 4 GiB before them.
+    ValueError when one of them is not exactly one frame of a known kind, or `durable` is not within 4 GiB before them.
     """
     if any(len(item) == 0 or _length_at(item, 0) != len(item) for item in frames):
         raise ValueError("not exactly one frame")
+    if any(not 0 < item[11] <= _LAST_KIND for item in frames):
+        raise ValueError("a record of unknown kind")
     if durable > position or position + sum(map(len, frames)) - durable > 0xFFFFFFFF:
         raise ValueError("durable position out of range")
     out = bytearray()

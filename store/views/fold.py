@@ -11,6 +11,7 @@ from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store import control
 from store.api import Commit
 from store.config import StoreConfig
+from store.errors import StoreError
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
 from store.views.groups import Groups
@@ -120,9 +121,16 @@ class Views:
 
     def _fold_control(self, kind: int, data: bytes, start: int) -> None:
         _, _, _, subject, _, _, payload = record.decode(data, start)
+        position = record.position_of(data, start)
+        try:
+            self._fold_kind(kind, subject, payload, position)
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"control record of kind {kind} at position {position}: {error}") from error
+
+    def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
         sessions = self.sessions
         if kind == Kind.SUBSCRIBED:
-            sessions.subscribed(subject, control.parse_subscribed(payload), record.position_of(data, start))
+            sessions.subscribed(subject, control.parse_subscribed(payload), position)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             self.groups.fold(subject, *control.parse_group_offsets_committed(payload))
         elif kind == Kind.SESSION_OPENED:
@@ -140,4 +148,4 @@ class Views:
         elif kind == Kind.OUTBOUND_CHANGED:
             sessions.outbound_changed(subject, control.parse_outbound_changed(payload))
         else:
-            raise ValueError(f"a record of unknown kind {kind} at position {record.position_of(data, start)}")
+            raise ValueError("unknown kind: a newer version wrote it")

@@ -120,6 +120,10 @@ def test_seal_takes_whole_frames_only(impl):
     for bad in (b"", one + one, one[:-1], b"x" * 60):
         with pytest.raises(ValueError, match="frame"):
             impl.seal([one, bad], 0, 1, 1, 0)
+    for kind in (0, max(layout.Kind) + 1, 255):
+        with pytest.raises(ValueError, match="kind"):
+            impl.seal([impl.frame(kind, 0, 0, b"t", b"", b"", b"x")], 0, 1, 1, 0)
+    assert impl.seal([impl.frame(max(layout.Kind), 0, 0, b"t", b"", b"", b"x")], 0, 1, 1, 0)
     with pytest.raises(ValueError, match="durable"):
         impl.seal([one], 0, 1, 1, 1)
     assert impl.seal([], 0, 1, 1, 0) == b""

@@ -170,7 +170,7 @@ def test_synced_batches_may_not(tmp_path: Path):
 
 
 def test_segments_that_are_missing_or_strange_are_refused(log: Folder):
-    for _ in range(12):
+    for _ in range(20):
         log.write(b"x" * 600)
     (log.path / segment_name(SIZE)).rename(log.path / "kept")
     with pytest.raises(LogCorrupt, match="missing"):

@@ -1,0 +1,233 @@
+"""Sessions, retained values and group offsets: what each control record does, through the engine's face."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import record
+from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from store import control
+from store.api import Appended, Commit, Outbound, Subscription, filter_queue, topic_queue
+from store.config import StoreConfig
+from store.engine import Engine
+
+NEVER = 0xFFFFFFFF
+CONFIG = StoreConfig(segment_size=1 << 16)
+
+
+class Bench:
+    """An engine that can be reopened under the test's hands."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path = path
+        self.engine = engine
+        self.commits: list[Commit] = []
+        engine.on_commit(self.commits.append)
+
+    async def append(self, *frames: bytes) -> Appended:
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.engine.append(list(frames), answer.set_result)
+        done = await answer
+        assert done.error is None
+        return done
+
+    async def reopen(self) -> None:
+        await self.engine.close()
+        self.engine = await Engine.open(self.path, CONFIG)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path, await Engine.open(tmp_path, CONFIG))
+    yield made
+    await made.engine.close()
+
+
+def message(topic: bytes, payload: bytes = b"x", flags: int = 0, publisher: bytes = b"", packet_id: int = 0) -> bytes:
+    return record.frame(Kind.MESSAGE, flags, packet_id, topic, publisher, b"", payload)
+
+
+def wish(topic_filter: bytes, qos: int = 1) -> Subscription:
+    return Subscription(topic_filter, qos, True, False, 2, 9, 0, 0)
+
+
+async def test_a_session_and_its_subscriptions(bench: Bench):
+    assert await bench.engine.session(b"c") is None
+    await bench.append(message(b"a/b"), message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    done = await bench.append(
+        message(b"a/b"), control.subscribed(b"c", [wish(b"a/b"), wish(b"a/+", 2)]), message(b"a/b")
+    )
+    at = done.positions[1]
+    expected = [
+        Subscription(b"a/+", 2, True, False, 2, 9, at, 0),
+        Subscription(b"a/b", 1, True, False, 2, 9, at, 3),
+    ]
+    for _ in range(2):
+        found = await bench.engine.session(b"c")
+        assert found is not None
+        assert (found.epoch, found.expiry_interval, found.closed_at) == (1, 60, 0)
+        assert found.subscriptions == expected
+        assert (await bench.engine.bounds(filter_queue(b"a/+"))).end == 1
+        await bench.reopen()
+
+
+async def test_commits_say_which_filter_queues_a_message_entered(bench: Bench):
+    await bench.append(
+        message(b"a/b"),
+        control.session_opened(b"c", 1, 60, True),
+        control.subscribed(b"c", [wish(b"a/+"), wish(b"#")]),
+        message(b"a/b"),
+        message(b"$SYS/x"),
+        control.unsubscribed(b"c", [b"a/+", b"#"]),
+        message(b"a/b"),
+    )
+    (commit,) = bench.commits
+    assert commit.topic_offsets == [0, 1, 0, 2]
+    assert commit.filter_offsets is not None
+    assert [sorted(entered) for entered in commit.filter_offsets] == [[], [(b"#", 0), (b"a/+", 0)], [], []]
+    await bench.append(message(b"a/b"))
+    assert bench.commits[1].filter_offsets is None
+
+
+async def test_subscribing_again_keeps_the_cursor_and_takes_the_options(bench: Bench):
+    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", [wish(b"a/#")]))
+    await bench.append(*[message(b"a") for _ in range(5)], control.cursors_committed(b"c", {b"a/#": 3, b"none": 1}))
+    await bench.append(control.cursors_committed(b"c", {b"a/#": 2}), control.subscribed(b"c", [wish(b"a/#", 0)]))
+    found = await bench.engine.session(b"c")
+    assert found is not None
+    (subscription,) = found.subscriptions
+    assert (subscription.offset, subscription.qos) == (3, 0)
+    assert subscription.start_position < bench.commits[1].position
+
+
+async def test_a_filter_queue_is_shared_and_survives_its_sessions(bench: Bench):
+    for client in (b"c", b"d"):
+        await bench.append(control.session_opened(client, 1, 60, True), control.subscribed(client, [wish(b"a/+")]))
+    await bench.append(message(b"a/1"), control.session_ended(b"c", 1), message(b"a/2"))
+    await bench.append(control.unsubscribed(b"d", [b"a/+"]), message(b"a/3"))
+    assert (await bench.engine.bounds(filter_queue(b"a/+"))).end == 2
+    await bench.reopen()
+    done = await bench.append(control.subscribed(b"d", [wish(b"a/+")]), message(b"a/4"))
+    found = await bench.engine.session(b"d")
+    assert found is not None
+    assert found.subscriptions[0].offset == 2
+    assert found.subscriptions[0].start_position == done.positions[0]
+    got = await bench.engine.fetch(filter_queue(b"a/+"), 0, 10, 10_000)
+    assert [record.decode(got.data, start)[3] for start in record.split(got.data)] == [b"a/1", b"a/2", b"a/4"]
+
+
+async def test_an_old_epoch_is_fenced(bench: Bench):
+    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", [wish(b"a")]))
+    await bench.append(control.session_opened(b"c", 2, 90, False))
+    await bench.append(
+        control.session_closed(b"c", 1, 0, 1000),
+        control.session_ended(b"c", 1),
+        control.session_opened(b"c", 1, 5, True),
+    )
+    found = await bench.engine.session(b"c")
+    assert found is not None
+    assert (found.epoch, found.expiry_interval, found.closed_at, len(found.subscriptions)) == (2, 90, 0, 1)
+    await bench.append(control.session_ended(b"c", 2))
+    assert await bench.engine.session(b"c") is None
+
+
+async def test_clean_start_drops_what_was(bench: Bench):
+    await bench.append(
+        control.session_opened(b"c", 1, 60, True),
+        control.subscribed(b"c", [wish(b"a/+")]),
+        control.outbound_changed(b"c", sent=[(5, b"a/+", 0)]),
+        message(b"a/b", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=3),
+    )
+    await bench.append(control.session_opened(b"c", 2, 60, True), message(b"a/b"))
+    found = await bench.engine.session(b"c")
+    assert found is not None
+    assert (found.subscriptions, found.inbound, found.outbound) == ([], [], [])
+    assert (await bench.engine.bounds(filter_queue(b"a/+"))).end == 1
+
+
+async def test_expiry(bench: Bench):
+    for client, interval in ((b"soon", 10), (b"late", 20), (b"never", NEVER), (b"open", 5), (b"now", 0)):
+        await bench.append(control.session_opened(client, 1, interval, True))
+        if client != b"open":
+            await bench.append(control.session_closed(client, 1, interval, 1_000_000))
+    assert await bench.engine.session(b"now") is None
+    for _ in range(2):
+        assert await bench.engine.sessions_open(None, 10) == [(b"open", 1, 5)]
+        assert await bench.engine.sessions_open(b"open", 10) == []
+        assert await bench.engine.sessions_expired(1_009_999, 10) == []
+        assert await bench.engine.sessions_expired(1_010_000, 10) == [(b"soon", 1)]
+        assert await bench.engine.sessions_expired(1 << 50, 10) == [(b"soon", 1), (b"late", 1)]
+        assert await bench.engine.sessions_expired(1 << 50, 1) == [(b"soon", 1)]
+        await bench.reopen()
+    await bench.append(control.session_opened(b"soon", 2, 10, False), control.session_ended(b"late", 1))
+    assert await bench.engine.sessions_expired(1 << 50, 10) == []
+
+
+async def test_qos_2_in_both_directions(bench: Bench):
+    await bench.append(control.session_opened(b"c", 1, 60, True))
+    for packet_id in (7, 8, 9):
+        await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=packet_id))
+    await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"nobody", packet_id=1))
+    await bench.append(control.inbound_released(b"c", [8, 100]))
+    await bench.append(control.outbound_changed(b"c", sent=[(1, b"a", 0), (2, b"a", 1), (3, b"a", 2)]))
+    await bench.append(control.outbound_changed(b"c", received=[2, 44], completed=[1]))
+    for _ in range(2):
+        found = await bench.engine.session(b"c")
+        assert found is not None
+        assert found.inbound == [7, 9]
+        assert found.outbound == [Outbound(2, b"a", 1, True), Outbound(3, b"a", 2, False)]
+        await bench.reopen()
+
+
+async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
+    await bench.append(
+        control.subscribed(b"c", [wish(b"a/+")]),
+        control.unsubscribed(b"c", [b"a/+"]),
+        control.cursors_committed(b"c", {b"a/+": 1}),
+        control.outbound_changed(b"c", sent=[(1, b"a/+", 0)]),
+        control.inbound_released(b"c", [1]),
+        control.session_closed(b"c", 1, 60, 1),
+        control.session_ended(b"c", 1),
+        message(b"a/b"),
+    )
+    assert await bench.engine.session(b"c") is None
+    assert bench.commits[0].filter_offsets is None
+
+
+async def test_retained_values(bench: Bench):
+    async def retained(topic_filter: bytes, after: bytes | None = None, limit: int = 10) -> list[tuple[bytes, bytes]]:
+        found = await bench.engine.retained(topic_filter, after, limit)
+        return [(row.topic, record.decode(row.frame, 0)[6]) for row in found]
+
+    for topic, payload in ((b"a/b", b"1"), (b"a", b"2"), (b"a/b/c", b"3"), (b"b", b"4"), (b"a/b", b"5"), (b"$x", b"6")):
+        await bench.append(message(topic, payload, FLAG_RETAIN))
+    await bench.append(message(b"b", b"", FLAG_RETAIN), message(b"none", b"", FLAG_RETAIN), message(b"a", b"live"))
+    for _ in range(2):
+        assert await retained(b"a/b") == [(b"a/b", b"5")]
+        assert await retained(b"b") == []
+        assert await retained(b"#") == [(b"a", b"2"), (b"a/b", b"5"), (b"a/b/c", b"3")]
+        assert await retained(b"a/#") == [(b"a", b"2"), (b"a/b", b"5"), (b"a/b/c", b"3")]
+        assert await retained(b"a/+") == [(b"a/b", b"5")]
+        assert await retained(b"+/+/c") == [(b"a/b/c", b"3")]
+        assert await retained(b"#", None, 2) == [(b"a", b"2"), (b"a/b", b"5")]
+        assert await retained(b"#", b"a/b", 2) == [(b"a/b/c", b"3")]
+        assert await retained(b"a/b", b"a/b") == []
+        await bench.reopen()
+
+
+async def test_group_offsets_and_names(bench: Bench):
+    await bench.append(control.group_offsets_committed(b"g", b"home", {0: 5, 3: 7}))
+    await bench.append(control.group_offsets_committed(b"g", b"home", {3: 2}))
+    await bench.append(*[message(b"home/%d" % i) for i in range(5)], message(b"/odd"), message(b"zoo"))
+    for _ in range(2):
+        assert await bench.engine.group_offsets(b"g", b"home") == {0: 5, 3: 2}
+        assert await bench.engine.group_offsets(b"g", b"hom") == {}
+        assert await bench.engine.parents() == [b"", b"home", b"zoo"]
+        page = await bench.engine.topics(b"home/", None, 2)
+        assert page.names == [b"home/0", b"home/1"]
+        page = await bench.engine.topics(b"home/", page.after, 3)
+        assert (page.names, page.after) == ([b"home/2", b"home/3", b"home/4"], None)
+        assert (await bench.engine.bounds(topic_queue(b"zoo"))).end == 1
+        await bench.reopen()

@@ -1,0 +1,194 @@
+"""The views are a pure fold: whatever happened before, replay leads to the state of a run without a crash."""
+
+import shutil
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import record
+from matcher.names import matches
+from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from store import control
+from store.api import Commit, Subscription, filter_queue, partition_queue, topic_queue
+from store.config import StoreConfig
+from store.disk import Disk
+from store.recovery import recover, sound_batches
+from store.segments import Segments
+from store.views.database import Database
+from store.views.fold import Views
+from store.writer import Writer
+
+CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
+
+clients = st.sampled_from([b"c1", b"c2", b"longer client"])
+filters = st.sampled_from([b"a/+", b"#", b"a/b", b"b/#", b"+"])
+topics = st.sampled_from([b"a/b", b"a/c", b"b", b"b/x/y", b"c", b"/"])
+epochs = st.integers(1, 3)
+numbers = st.integers(0, 5)
+messages = st.builds(
+    lambda topic, payload, flags, client, number: record.frame(
+        Kind.MESSAGE, flags, number, topic, client, b"", payload
+    ),
+    topics,
+    st.sampled_from([b"", b"v", b"w" * 300]),
+    st.sampled_from([0, 1, FLAG_RETAIN, FLAG_TRACK_ID | 2]),
+    clients,
+    numbers,
+)
+controls = st.one_of(
+    st.builds(control.session_opened, clients, epochs, st.sampled_from([0, 10, 0xFFFFFFFF]), st.booleans()),
+    st.builds(control.session_closed, clients, epochs, st.sampled_from([0, 10, 20, 0xFFFFFFFF]), numbers),
+    st.builds(control.session_ended, clients, epochs),
+    st.builds(
+        lambda client, names, qos: control.subscribed(
+            client, [Subscription(name, qos, True, False, 1, 7, 0, 0) for name in names]
+        ),
+        clients,
+        st.lists(filters, max_size=3),
+        st.integers(0, 2),
+    ),
+    st.builds(control.unsubscribed, clients, st.lists(filters, max_size=2)),
+    st.builds(control.cursors_committed, clients, st.dictionaries(filters, numbers, max_size=2)),
+    st.builds(control.inbound_released, clients, st.lists(numbers, max_size=3)),
+    st.builds(
+        control.outbound_changed,
+        clients,
+        st.lists(st.tuples(numbers, filters, numbers), max_size=3),
+        st.lists(numbers, max_size=3),
+        st.lists(numbers, max_size=3),
+    ),
+    st.builds(
+        control.group_offsets_committed, st.sampled_from([b"g", b"h"]), topics, st.dictionaries(numbers, numbers)
+    ),
+)
+# What happens to the store: a batch of records, or a moment of its housekeeping, or a crash.
+histories = st.lists(
+    st.one_of(
+        st.lists(st.one_of(messages, messages, controls), min_size=1, max_size=8),
+        st.sampled_from(["checkpoint", "flush", "crash"]),
+    ),
+    max_size=30,
+)
+
+
+class Store:
+    """Log and views without engine: every step happens when the test says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.segments = Segments(path / "log", CONFIG.segment_size, Disk())
+        path.mkdir(exist_ok=True)
+        self.segments.load()
+        self.database = Database(path / "views", 1 << 20)
+        recovered = recover(self.segments, self.database.checkpoint().position, self.database.checkpoint().durable)
+        self.views = Views(self.database, CONFIG, recovered.begin)
+        self.replayed = 0
+        if self.views.position < recovered.end:
+            for batch in sound_batches(self.segments, self.views.position):
+                self.views.fold(batch)
+                self.replayed += 1
+        self.writer = Writer(self.segments, recovered.end, self.views.store_time, 1, "fsync", lambda: 1000)
+        self.writer.open()
+
+    def write(self, frames: list[bytes]) -> list[Commit]:
+        return [self.views.fold(batch) for batch in self.writer.write(frames)[0]]
+
+    def crash(self) -> "Store":
+        """What a kill leaves: the files as they are, of which RocksDB's newest rows are not part."""
+        image = self.path.with_name(self.path.name + "x")
+        shutil.copytree(self.path, image, ignore=shutil.ignore_patterns("LOCK"))
+        self.close()
+        return Store(image)
+
+    def close(self) -> None:
+        self.writer.close()
+        self.segments.close()
+        self.database.close()
+
+    def dump(self) -> dict[bytes, bytes]:
+        """All rows; the index by queue, since its groups may be cut differently."""
+        self.views.checkpoint(self.writer.durable)
+        rows: dict[bytes, bytes] = {}
+        for key, value in self.database.scan(b"", b""):
+            if key.startswith(b"q"):
+                digest = key[5:21]
+                assert int.from_bytes(key[21:], "big") == len(rows.get(digest, b"")) // 24, "offsets are not dense"
+                rows[digest] = rows.get(digest, b"") + value
+            elif not key.startswith(b"m"):
+                rows[key] = value
+        return rows
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories)
+def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, history):
+    path = tmp_path_factory.mktemp("views")
+    steady, crashing = Store(path / "steady"), Store(path / "crashing")
+    opened = [control.session_opened(client, 1, 10, False) for client in (b"c1", b"c2")]
+    for step in [opened, *history]:
+        if step == "checkpoint":
+            crashing.views.checkpoint(crashing.writer.durable)
+        elif step == "flush":
+            crashing.database.flush()
+        elif step == "crash":
+            crashing = crashing.crash()
+        else:
+            first, second = steady.write(step), crashing.write(step)
+            for a, b in zip(first, second, strict=True):
+                assert (a.starts, a.topic_offsets, a.topics) == (b.starts, b.topic_offsets, b.topics)
+                assert a.filter_offsets == b.filter_offsets
+            if crashing.views.is_full():
+                crashing.views.checkpoint(crashing.writer.durable)
+    crashing = crashing.crash()
+    for client in (b"c1", b"c2", b"longer client"):
+        assert steady.views.sessions.session(client) == crashing.views.sessions.session(client)
+    assert steady.views.sessions.expired(1 << 60, 10) == crashing.views.sessions.expired(1 << 60, 10)
+    assert steady.views.sessions.open(None, 10) == crashing.views.sessions.open(None, 10)
+    assert steady.dump() == crashing.dump()
+    steady.close()
+    crashing.close()
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.lists(messages, min_size=1, max_size=9), st.just("checkpoint")), max_size=25))
+def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
+    """Also with two queue tails in memory, across checkpoints and generations."""
+    store = Store(tmp_path_factory.mktemp("views") / "store")
+    store.write(
+        [
+            control.session_opened(b"s", 1, 10, True),
+            control.subscribed(b"s", [Subscription(name, 1, False, False, 0, 0, 0, 0) for name in (b"a/+", b"#")]),
+        ]
+    )
+    expected: dict[bytes, list[int]] = {}
+    for step in history:
+        if step == "checkpoint":
+            store.views.checkpoint(store.writer.durable)
+            continue
+        for commit in store.write(step):
+            assert commit.filter_offsets is not None
+            for i, topic in enumerate(commit.topics):
+                position = commit.position + commit.starts[i]
+                own = expected.setdefault(topic_queue(topic), [])
+                assert commit.topic_offsets[i] == len(own)
+                own.append(position)
+                entered = [name for name in (b"#", b"a/+") if matches(name, topic)]
+                assert sorted(name for name, _ in commit.filter_offsets[i]) == entered
+                for name, offset in commit.filter_offsets[i]:
+                    queue = expected.setdefault(filter_queue(name), [])
+                    assert offset == len(queue)
+                    queue.append(position)
+                parent = topic.split(b"/")[0]
+                name = partition_queue(parent, record.crc32c(topic) % CONFIG.partitions)
+                expected.setdefault(name, []).append(position)
+    for queue, positions in expected.items():
+        assert store.views.end(queue) == len(positions)
+        for limit in (1, 3, 1000):
+            found: list[int] = []
+            while len(found) < len(positions):
+                found += record.unpack_refs(store.views.references(queue, len(found), limit))[0]
+            assert found == positions
+        for offset in range(len(positions)):
+            assert record.unpack_refs(store.views.references(queue, offset, 1))[0] == positions[offset : offset + 1]
+    store.close()
