@@ -97,7 +97,7 @@ class Store:
     def crash(self) -> "Store":
         """What a kill leaves: the files as they are, of which RocksDB's newest rows are not part."""
         image = self.path.with_name(self.path.name + "x")
-        shutil.copytree(self.path, image, ignore=shutil.ignore_patterns("LOCK"))
+        shutil.copytree(self.path, image, ignore=shutil.ignore_patterns("LOCK", "*.new"))
         self.close()
         return Store(image)
 
