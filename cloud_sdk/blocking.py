@@ -1,7 +1,8 @@
 """The blocking face of the SDK: the same calls as `cloud_sdk.Client`, for code without an event loop.
 
 A client runs the asyncio client on a loop of its own, in a daemon thread that the first call starts: a client may
-be made before a process forks, and used after. Safe to use from several threads, which then share batches.
+be made before a process forks and used after, but a process that has used one must not fork and use one in the
+child (gRPC does not survive that). Safe to use from several threads, which then share batches.
 """
 
 import asyncio
@@ -189,7 +190,9 @@ class Client:
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed")
-            if self._open is None or self._open[0] != os.getpid():  # the loop's thread did not survive a fork
+            if self._open is not None and self._open[0] != os.getpid():
+                raise ClientClosed("this client was used before the process forked, which gRPC does not survive")
+            if self._open is None:
                 client = aio.Client(self._endpoint, name=self._name, retry_seconds=self._retry_seconds)
                 self._open = os.getpid(), _LoopThread(), client
             return self._open[1], self._open[2]

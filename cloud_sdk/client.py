@@ -109,8 +109,9 @@ class Client:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
     ) -> Batch:
-        """Records of a partition from `offset` on (0: as many as the node gives). At the end it waits up to
-        `wait_seconds` for one, then returns an empty batch. Raises `OffsetOutOfRange`, which knows the bounds."""
+        """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
+        to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Raises
+        `OffsetOutOfRange`, which knows the bounds."""
         request = pb.PullRequest(
             parent=parent,
             partition=partition,

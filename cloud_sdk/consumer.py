@@ -9,11 +9,11 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.errors import ClientClosed, SluiceError
+from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -46,7 +46,11 @@ class Delivery(Message):
 
 
 class Consumer:
-    """An async context manager and an endless async iterator of `Delivery`. For one task at a time."""
+    """An async context manager and an endless async iterator of `Delivery`. For one task at a time.
+
+    To wait for a bounded time use `next` or `batch`: when `anext` is cancelled just as messages arrive, those stay
+    leased to nobody until their lease runs out.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,8 @@ class Consumer:
         invisible_seconds: float,
         start: Start,
     ) -> None:
+        if start not in get_args(Start):
+            raise InvalidArgument(f"start is one of {', '.join(get_args(Start))}, not {start!r}")
         self._connection = connection
         self._group = group
         self._parent = parent
@@ -110,7 +116,7 @@ class Consumer:
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         """The work on these is done. Returns at once: acknowledgements are sent in the background, in batches.
-        `flush` waits until the log has them. When a batch fails, the next call of the consumer raises why; its
+        `flush` waits until the log has them. When a batch fails, the next `next` or `flush` raises why, and its
         messages come again."""
         self.settle([delivery.lease for delivery in deliveries], ())
 
@@ -138,6 +144,7 @@ class Consumer:
     async def _receive(self, wait_s: float) -> None:
         if self._closed:
             raise ClientClosed("the consumer is closed")
+        self._acks.raise_failure()
         if self._acks.unsent >= _MAX_UNSENT:
             await self._acks.flush()
         request = pb.ReceiveRequest(
@@ -177,7 +184,6 @@ class _Acknowledger:
         return len(self._done) + len(self._release)
 
     def add(self, done: Iterable[int], release: Iterable[int]) -> None:
-        self._raise_failure()
         self._done += done
         self._release += release
         if self.unsent and (self._sender is None or self._sender.done()):
@@ -186,7 +192,7 @@ class _Acknowledger:
     async def flush(self) -> None:
         while self._sender is not None and not self._sender.done():
             await asyncio.wait((self._sender,))
-        self._raise_failure()
+        self.raise_failure()
 
     async def _send(self) -> None:
         await asyncio.sleep(0)  # acknowledgements of the same turn of the loop go together
@@ -201,7 +207,7 @@ class _Acknowledger:
                 self._failure = error
                 return
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

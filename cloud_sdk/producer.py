@@ -111,7 +111,9 @@ class Producer:
             try:
                 await self._stream(retry)
             except SluiceError as error:
-                if not is_passing(error) or not await retry.pause():
+                if not self._waiting and not self._in_flight:
+                    retry.succeeded()  # an idle stream may break: the next send opens another one
+                elif not is_passing(error) or not await retry.pause():
                     self._fail(error)
                     retry.succeeded()
             except BaseException:

@@ -11,6 +11,7 @@ class RpcLimits:
     """Bounds of the gRPC front. Sizes in bytes, times in milliseconds."""
 
     max_request_bytes: int = 16 << 20  # one gRPC message from a client
+    max_request_records: int = 16_384  # in one Produce request
     max_message_bytes: int = 8 << 20  # one record's frame in Produce
     max_unacknowledged_requests: int = 64  # per Produce stream; beyond it the stream is not read
     max_unacknowledged_bytes: int = 32 << 20
@@ -21,7 +22,7 @@ class RpcLimits:
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included
     max_groups: int = 4_096  # (group, parent) pairs held in memory
     max_group_name: int = 255
-    max_leases: int = 65_536  # messages that one group has out at a time
+    max_leases: int = 65_536  # messages that one group has out at a time, and leases in one Acknowledge
     max_window: int = 131_072  # offsets of a partition between the committed one and the next to lease
     max_invisible_ms: int = 12 * 3_600_000
 

@@ -108,6 +108,10 @@ class ProduceStream:
         except ValueError as error:
             self._answer(pb.ProduceResult(sequence=request.sequence, error=f"frames: {error}"))
             return
+        if len(frames) > self._limits.max_request_records:
+            error_text = f"{len(frames)} records in one request, the limit is {self._limits.max_request_records}"
+            self._answer(pb.ProduceResult(sequence=request.sequence, error=error_text))
+            return
         faults = self._check.faults(frames)
         result = pb.ProduceResult(sequence=request.sequence)
         if faults:

@@ -135,6 +135,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             if self._stopping:
                 raise _stopping()
             group = self._groups.find(self._group_name(request.group), parent_name(request.parent))
+            if len(request.done) + len(request.release) > self._limits.max_leases:
+                raise invalid(f"at most {self._limits.max_leases} leases can be out, so more are not acknowledged")
             if group is None:  # nobody received since the node started, so nothing is leased
                 return pb.AcknowledgeReply(expired=[*request.done, *request.release])
             return pb.AcknowledgeReply(expired=await group.acknowledge(request.done, request.release))

@@ -1,0 +1,109 @@
+"""The blocking client: the same calls, from threads and from forked processes."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+import cloud_sdk as aio
+from cloud_sdk import ClientClosed, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk.blocking import Client
+
+
+@pytest.fixture
+def endpoint(node) -> str:
+    return node.endpoint
+
+
+async def test_the_calls(endpoint: str) -> None:
+    await asyncio.to_thread(_use, endpoint)
+
+
+def _use(endpoint: str) -> None:
+    with Client(endpoint, name="thread") as client:
+        client.send("home/1", b"0", properties={"a": "b"})
+        client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(1, 50)])
+        assert client.parents() == ["home"]
+        bounds = next(each for each in client.partitions("home") if each.end)
+        batch = client.pull("home", bounds.partition, bounds.begin, max_records=10)
+        assert [message.payload for message in batch.messages()] == [b"%d" % i for i in range(10)]
+        assert client.offset_at("home", bounds.partition, 0) == 0
+        with pytest.raises(OffsetOutOfRange):
+            client.pull("home", bounds.partition, 99)
+        with client.consumer("g", "home", max_records=20) as consumer:
+            first = next(consumer)
+            assert (first.payload, first.properties, first.publisher) == (b"0", {"a": "b"}, "thread")
+            first.ack()
+            for expected, message in zip(range(1, 30), consumer, strict=False):
+                assert message.payload == b"%d" % expected
+                message.ack()
+            consumer.flush()
+        with client.consumer("g", "home") as consumer:
+            rest = consumer.batch(5)
+            assert {message.payload for message in rest} == {b"%d" % i for i in range(30, 50)}
+            rest[0].release()
+            consumer.ack(rest[1:])
+            assert next(consumer).payload == rest[0].payload
+            assert consumer.next(0) is None
+    with pytest.raises(ClientClosed):
+        client.parents()
+
+
+async def test_threads_share_a_client(endpoint: str) -> None:
+    def work() -> list[int]:
+        with Client(endpoint) as client:
+            positions: list[int] = []
+            threads = [
+                threading.Thread(
+                    target=lambda: positions.extend(client.send("home/t", b"").position for _ in range(10))
+                )
+                for _ in range(8)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return positions
+
+    assert len(set(await asyncio.to_thread(work))) == 80
+
+
+async def test_a_client_may_be_made_before_a_fork(endpoint: str) -> None:
+    # In a process of its own: this one has threads, which a fork would not survive.
+    script = """
+import os, sys
+from cloud_sdk import ClientClosed
+from cloud_sdk.blocking import Client
+client = Client(sys.argv[1])
+children = []
+for name in ("one", "two"):
+    child = os.fork()
+    if not child:
+        client.send("forked/" + name, name.encode())
+        client.close()
+        os._exit(0)
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+client.send("forked/parent", b"")
+child = os.fork()
+if not child:
+    try:
+        client.parents()
+    except ClientClosed:
+        os._exit(0)
+    os._exit(1)
+codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+client.close()
+sys.exit(any(codes))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, endpoint)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    async with aio.Client(endpoint) as client:
+        assert sum(each.end for each in await client.partitions("forked")) == 3

@@ -1,0 +1,167 @@
+"""The asyncio client against a node: send, read by offset, requests, errors, and a node that goes away."""
+
+import asyncio
+
+import pytest
+
+from cloud_sdk import Client, ClientClosed, InvalidArgument, Message, OffsetOutOfRange, OutgoingMessage, Unavailable
+
+
+async def read_all(client: Client, parent: str) -> list[Message]:
+    messages: list[Message] = []
+    for each in await client.partitions(parent):
+        offset = each.begin
+        while offset < each.end:
+            batch = await client.pull(parent, each.partition, offset)
+            assert [message.offset for message in batch.messages()] == list(range(offset, batch.next_offset))
+            messages += batch.messages()
+            offset = batch.next_offset
+    return sorted(messages, key=lambda message: message.position)
+
+
+async def test_a_message_comes_back_as_it_was_sent(client: Client) -> None:
+    receipt = await client.send(
+        "home/bath/temp",
+        b"20.5",
+        qos=2,
+        retain=True,
+        properties={"unit": "C", "name": "Bad"},
+        content_type="text/plain",
+        response_topic="home/replies",
+        correlation_data=b"\x00\x01",
+        message_expiry=60,
+    )
+    (message,) = await read_all(client, "home")
+    assert (message.topic, message.payload, message.publisher) == ("home/bath/temp", b"20.5", "tester")
+    assert (message.qos, message.retain) == (2, True)
+    assert message.properties == {"unit": "C", "name": "Bad"}
+    assert message.user_properties == [("unit", "C"), ("name", "Bad")]
+    assert (message.content_type, message.response_topic) == ("text/plain", "home/replies")
+    assert (message.correlation_data, message.all_properties.message_expiry) == (b"\x00\x01", 60)
+    assert (message.position, message.store_time, message.offset) == (receipt.position, receipt.store_time, 0)
+
+
+async def test_send_many_keeps_the_order_across_requests(client: Client) -> None:
+    messages = [OutgoingMessage("home/t", b"%d" % i, properties=[("i", str(i))]) for i in range(5_000)]
+    receipts = await client.send_many(messages)
+    assert [receipt.position for receipt in receipts] == sorted({receipt.position for receipt in receipts})
+    read = await read_all(client, "home")
+    assert [message.payload for message in read] == [b"%d" % i for i in range(5_000)]
+    assert [message.position for message in read] == [receipt.position for receipt in receipts]
+    assert await client.send_many([]) == []
+
+
+async def test_sends_of_many_tasks_all_arrive(client: Client) -> None:
+    async def sender(number: int) -> None:
+        for i in range(20):
+            await client.send(f"home/{number}", b"%d" % i)
+
+    await asyncio.gather(*(sender(number) for number in range(50)))
+    per_topic: dict[str, list[bytes]] = {}
+    for message in await read_all(client, "home"):
+        per_topic.setdefault(message.topic, []).append(message.payload)
+    assert len(per_topic) == 50
+    assert all(payloads == [b"%d" % i for i in range(20)] for payloads in per_topic.values())
+
+
+async def test_parents_and_times(client: Client) -> None:
+    assert await client.parents() == []
+    receipts = [await client.send(topic, b"x") for topic in ("b/1", "a/1", "/1", "b/1")]
+    assert await client.parents() == ["", "a", "b"]
+    partition = next(each.partition for each in await client.partitions("b") if each.end)
+    assert await client.offset_at("b", partition, 0) == 0
+    assert await client.offset_at("b", partition, receipts[-1].store_time + 1) == 2
+    assert [message.topic for message in await read_all(client, "")] == ["/1"]
+
+
+async def test_parents_come_in_pages(node, client: Client) -> None:
+    names = [f"p{i:02d}" for i in range(25)]
+    await client.send_many([OutgoingMessage(f"{name}/t", b"") for name in names])
+    await node.stop()
+    node.limits = type(node.limits)(max_parents=10)
+    await node.start()
+    assert await client.parents() == names
+
+
+async def test_pull_waits_for_a_message(client: Client) -> None:
+    pulls = [asyncio.create_task(client.pull("home", p, 0, wait_seconds=20)) for p in range(4)]
+    await client.send("garden/t", b"not this")
+    await client.send("home/t", b"this")
+    done, waiting = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+    assert [message.payload for message in done.pop().result().messages()] == [b"this"]
+    for pull in waiting:
+        pull.cancel()
+    batch = await client.pull("home", 0, (await client.partitions("home"))[0].end, wait_seconds=0.01)
+    assert (len(batch), list(batch.messages())) == (0, [])
+
+
+async def test_pull_is_bounded(client: Client) -> None:
+    await client.send_many([OutgoingMessage("home/t", b"x" * 1_000) for _ in range(10)])
+    partition = next(each.partition for each in await client.partitions("home") if each.end)
+    assert len(await client.pull("home", partition, 0, max_records=3)) == 3
+    assert len(await client.pull("home", partition, 0, max_bytes=1)) == 1
+    assert 1 < len(await client.pull("home", partition, 0, max_bytes=5_000)) < 6
+
+
+async def test_errors_have_names(client: Client) -> None:
+    await client.send("home/t", b"x")
+    partition = next(each.partition for each in await client.partitions("home") if each.end)
+    with pytest.raises(OffsetOutOfRange) as out:
+        await client.pull("home", partition, 5)
+    assert (out.value.begin, out.value.end) == (0, 1)
+    with pytest.raises(InvalidArgument, match="there is no partition 9"):
+        await client.pull("home", 9, 0)
+    with pytest.raises(InvalidArgument, match="not a parent topic"):
+        await client.partitions("home/t")
+    with pytest.raises(InvalidArgument, match="at most"):
+        await client.send("home/t", bytes(9 << 20))
+
+
+async def test_a_request_finds_its_answer(node, client: Client) -> None:
+    async def device() -> None:
+        async with Client(node.endpoint, name="device") as own, own.consumer("device", "commands") as commands:
+            async for command in commands:
+                assert command.response_topic is not None
+                await own.send(command.response_topic, b"not yours", correlation_data=b"other")
+                answer = command.payload.upper()
+                await own.send(command.response_topic, answer, correlation_data=command.correlation_data)
+                await command.ack()
+
+    task = asyncio.create_task(device())
+    for word in (b"on", b"off"):
+        answer = await client.request("commands/lamp", word, reply_topic="replies/lamp", timeout=20)
+        assert (answer.payload, answer.publisher) == (word.upper(), "device")
+    task.cancel()
+    with pytest.raises(Unavailable, match="no answer"):
+        await client.request("commands/lamp", b"on", reply_topic="replies/lamp", timeout=0.05)
+
+
+async def test_calls_go_on_after_a_restart_of_the_node(node, client: Client) -> None:
+    await client.send("home/t", b"0")
+    await node.stop()
+    sends = asyncio.gather(*(client.send("home/t", b"%d" % i) for i in range(1, 100)))
+    parents = asyncio.create_task(client.parents())
+    await asyncio.sleep(0)
+    await node.start()
+    await sends
+    assert await parents == ["home"]
+    assert [message.payload for message in await read_all(client, "home")] == [b"%d" % i for i in range(100)]
+
+
+async def test_nobody_there_is_unavailable(free_port: int) -> None:
+    async with Client(f"127.0.0.1:{free_port}", retry_seconds=0.1) as client:
+        with pytest.raises(Unavailable):
+            await client.parents()
+        with pytest.raises(Unavailable):
+            await client.send("home/t", b"x")
+
+
+async def test_a_closed_client_says_so(node) -> None:
+    client = Client(node.endpoint)
+    await client.send("home/t", b"x")
+    await client.close()
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await client.send("home/t", b"x")
+    with pytest.raises(ClientClosed):
+        await client.parents()
