@@ -7,6 +7,7 @@ commit is durable, `_Unit.done` sends that run. Nothing is acknowledged before (
 What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `Desk`.
 """
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
@@ -80,6 +81,7 @@ class _Unit:
     def done(self, appended: Appended) -> None:
         connection = self.connection
         connection.uncommitted -= self.size
+        connection.backlog.committed(self.size)
         if appended.error is not None:
             for packet_id in self.received:
                 self.session.inbound.pop(packet_id, None)
@@ -97,6 +99,38 @@ class _Unit:
             connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
         if connection.reading_paused:
             connection.resume_reading()
+
+
+class Backlog:
+    """What all connections together have handed to the store and is not yet on disk.
+
+    Over the limit a read's messages are held back instead, and their socket is not read on: so the store's own
+    bound is never reached by devices, and what is held is one read a connection at the most.
+    """
+
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store = store
+        self._limit = limit  # bytes
+        self._size: int = 0
+        self._held: deque[_Unit] = deque()
+
+    def append(self, unit: _Unit) -> bool:
+        """Hand the unit to the store, or hold it. Whether its connection may read on."""
+        if self._size > self._limit or self._held:
+            self._held.append(unit)
+            return False
+        self._size += unit.size
+        self._store.append(unit.frames, unit.done)
+        return True
+
+    def committed(self, size: int) -> None:
+        """So many bytes have left the store; what is held goes on in its order."""
+        self._size -= size
+        held = self._held
+        while held and self._size <= self._limit:
+            unit = held.popleft()
+            self._size += unit.size
+            self._store.append(unit.frames, unit.done)
 
 
 class _Release:
@@ -127,6 +161,7 @@ class Connection(Outlet):
         transport: Transport,
         decoder: Decoder,
         store: Store,
+        backlog: Backlog,
         desk: Desk,
         counters: Counters,
         max_uncommitted: int,
@@ -135,6 +170,7 @@ class Connection(Outlet):
         super().__init__(flusher, transport)
         self.decoder = decoder
         self.store = store
+        self.backlog = backlog
         self.desk = desk
         self.counters = counters
         self.max_uncommitted = max_uncommitted  # bytes
@@ -224,8 +260,7 @@ class Connection(Outlet):
         if unit is not None and unit.frames:
             self.counters.messages_received += len(unit.frames)
             self.uncommitted += unit.size
-            self.store.append(unit.frames, unit.done)
-            if self.uncommitted > self.max_uncommitted:
+            if not self.backlog.append(unit) or self.uncommitted > self.max_uncommitted:
                 self.pause_reading()
         if released is not None:
             self._release(session, released)

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import cast
 
 from gateway.config import MqttConfig
-from gateway.connection import Connection
+from gateway.connection import Backlog, Connection
 from gateway.counters import Counters
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
@@ -23,6 +23,7 @@ from store.api import Store
 log = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections the kernel may hold for us
+_MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
 
@@ -36,6 +37,7 @@ class MqttFront:
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._loop)
+        self._backlog = Backlog(store, _MAX_BACKLOG)
         self._server: asyncio.Server | None = None
         self.connections: set[Connection] = set()
 
@@ -65,6 +67,7 @@ class MqttFront:
             transport,
             decoder,
             self._store,
+            self._backlog,
             self._sessions,
             self._counters,
             config.max_uncommitted,
