@@ -185,9 +185,9 @@ class Dispatcher:
         return rows
 
     def _topic_tail(self, topic: bytes) -> TopicTail:
-        parent, partition = self._partition_of(topic)
         name = topic_queue(topic)
-        queue = QueueTail(name, queue_digest(name), self._cold_end(name))
+        queue = QueueTail(name, queue_digest(name), self._cold_end(name))  # before the topic is known: 0 at once
+        parent, partition = self._partition_of(topic)
         entry = TopicTail(topic, queue, self._queue_tail(partition_queue(parent, partition)))
         self._topics[topic] = entry
         return entry
