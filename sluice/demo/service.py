@@ -1,0 +1,55 @@
+"""The cloud service: consumes every reading in a group through `cloud_sdk`, and commands a device."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+from cloud_sdk import Client
+from cloud_sdk.errors import SluiceError
+
+from sluice.demo.process import DemoError
+from sluice.demo.readings import PARENT
+from sluice.demo.tally import Tally
+
+_GROUP: Final = "billing"
+_ANSWER_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class CloudService:
+    """One member of the group, and the sender of commands."""
+
+    endpoint: str
+    tally: Tally = field(default_factory=Tally)
+    answers: list[float] = field(default_factory=list)  # seconds from each command to its answer
+
+    async def consume(self) -> None:
+        """Until cancelled: count every reading, then acknowledge it. Survives a restart of the node."""
+        async with Client(self.endpoint, name="billing-1") as client:
+            async with client.consumer(_GROUP, PARENT, max_records=512) as consumer:
+                while True:
+                    batch = await consumer.batch()
+                    for message in batch:
+                        reading = orjson.loads(message.payload)
+                        self.tally.add(reading["device"], reading["seq"])
+                    await consumer.ack(batch)
+
+    async def command(self, device: str) -> None:
+        """Ask a device something and wait for its answer. Raises `DemoError` when there is none."""
+        order = {"order": "report", "number": len(self.answers) + 1}
+        began = time.monotonic()
+        async with Client(self.endpoint, name="operator") as client:
+            try:
+                answer = await client.request(
+                    f"commands/{device}",
+                    orjson.dumps(order),
+                    reply_topic=f"answers/{device}",
+                    timeout=_ANSWER_SECONDS,
+                    content_type="application/json",
+                )
+            except SluiceError as error:
+                raise DemoError(f"{device} did not answer: {error}") from error
+        if orjson.loads(answer.payload)["done"] != order:
+            raise DemoError(f"{device} answered {answer.payload!r} to {order}")
+        self.answers.append(time.monotonic() - began)

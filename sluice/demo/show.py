@@ -1,0 +1,310 @@
+"""The show: who does what, in which order, with a limit on every wait."""
+
+import argparse
+import asyncio
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from paho.mqtt.enums import MQTTProtocolVersion
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from sluice.demo.node import NodeProcess
+from sluice.demo.process import Child, DemoError
+from sluice.demo.readings import PARENT
+from sluice.demo.service import CloudService
+from sluice.demo.subscriber import Subscriber
+from sluice.demo.summary import Outcome, Received, print_summary
+from sluice.demo.tally import Tally, from_ranges
+
+_SPARK_SECONDS: Final = 90  # its start on a busy machine
+_SILENCE_SECONDS: Final = 30  # the longest that fleet or Spark may say nothing
+_CATCH_UP_SECONDS: Final = 60
+_GIVE_UP_FACTOR: Final = 3  # the fleet gives up after this many times the replay's length
+_POLL: Final = 0.1
+_ABSENT: Final = "absent-device"
+_DASHBOARD: Final = "dashboard"
+_COMMANDED: Final = "cgm-01"
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    folder: Path  # of this run, new and empty
+    readings: int
+    seconds: float
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Play the show and print its summary. Returns the exit code."""
+    options, console = _options(argv), Console()
+    try:
+        outcome = asyncio.run(_play(options, console))
+    except DemoError as error:
+        console.print(f"[bold red]The demo failed:[/] {error}", highlight=False)
+        console.print(f"Logs and data: {options.folder}", highlight=False, soft_wrap=True)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("stopped")
+        return 130
+    print_summary(outcome, console)
+    return 0 if outcome.complete else 1
+
+
+def _options(argv: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="sluice demo", description="The whole path in one run, counted.")
+    parser.add_argument("--data-dir", type=Path, help="where the run's folder goes (default: a temporary one)")
+    parser.add_argument("--readings", type=int, default=30_000, help="about how many to replay (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=24.0, help="length of the replay (default: %(default)s)")
+    given = parser.parse_args(argv)
+    if given.readings < 1_000 or given.seconds < 1:
+        parser.error("at least 1000 readings and 1 second, or there is nothing to see")
+    if given.data_dir is None:
+        folder = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
+    else:
+        folder = given.data_dir.resolve() / f"run-{datetime.now():%Y%m%d-%H%M%S}"
+        folder.mkdir(parents=True)
+    return Options(folder, given.readings, given.seconds)
+
+
+async def _play(options: Options, console: Console) -> Outcome:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    show = Show(options, console)
+    with show.progress:
+        try:
+            await show.set_up()
+            await show.replay()
+            await show.gather()
+            return await show.count()
+        except DemoError as error:
+            raise DemoError(f"{error}{show.node.tail()}") from error
+        finally:
+            await show.tear_down()
+
+
+class Show:
+    """The parties and how far they are."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        folder = self._folder = options.folder
+        self._options = options
+        self._began = time.monotonic()
+        self.node = NodeProcess(folder / "node", folder / "node.log")
+        self._fleet = Child("the fleet of devices", folder / "devices.log")
+        self._spark = Child("the Spark job", folder / "spark.log")
+        self._dashboard = Subscriber(_DASHBOARD, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5)
+        self._absent = Subscriber(_ABSENT, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv311)
+        self._service: CloudService | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._planned = 0
+        self._figures: dict[str, int] = {"sent": 0, "acked": 0, "resent": 0, "connects": 0}
+        self._acknowledged: dict[str, set[int]] = {}
+        self._analysis: dict[str, int] = {"rows": 0}
+        self._killed_at = self._back_at = 0.0  # time.time()
+        self._start_seconds = self._absent_seconds = 0.0
+        self.progress = Progress(
+            TextColumn("{task.description:>22}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        self._bars: dict[str, TaskID] = {}
+
+    def _tell(self, text: str) -> None:
+        elapsed = time.monotonic() - self._began
+        self.progress.console.print(f"[dim]{elapsed:5.1f} s[/]  {text}", highlight=False)
+
+    async def set_up(self) -> None:
+        """Start everybody and wait until all are ready."""
+        took = await self.node.start()
+        ports = self.node.ports
+        self._tell(f"node ready in {took:.1f} s: MQTT {ports.mqtt}, gRPC {ports.grpc}, HTTP {ports.http}")
+        self._tell("starting Spark, 40 devices, a cloud service and a dashboard")
+        endpoint = f"127.0.0.1:{ports.grpc}"
+        await self._spark.start("sluice.demo.analytics", ["--endpoint", endpoint, "--folder", str(self._folder)])
+        deadline = self._options.seconds * _GIVE_UP_FACTOR + _SILENCE_SECONDS
+        await self._fleet.start(
+            "sluice.demo.fleet",
+            [
+                f"--port={ports.mqtt}",
+                f"--readings={self._options.readings}",
+                f"--seconds={self._options.seconds}",
+                f"--deadline={deadline}",
+            ],
+        )
+        self._service = CloudService(endpoint)
+        self._background.append(asyncio.create_task(self._service.consume()))
+        await asyncio.to_thread(self._absent.connect, ports.mqtt)
+        await asyncio.to_thread(self._absent.disconnect)
+        self._tell(f"{_ABSENT} has subscribed to {PARENT}/# and left: its session stays")
+        await asyncio.to_thread(self._dashboard.connect, ports.mqtt)
+        ready = await self._fleet.message(_SILENCE_SECONDS)
+        self._planned = _number(ready, "planned")
+        await self._spark.message(_SPARK_SECONDS)
+        self._tell(f"{ready['ready']} devices connected and Spark is up: replaying {self._planned:,} real readings")
+        for name in ("devices: acknowledged", "dashboard", "cloud service", "Spark"):
+            self._bars[name] = self.progress.add_task(name, total=self._planned)
+        self._background.append(asyncio.create_task(self._watch_spark()))
+
+    async def replay(self) -> None:
+        """Let the devices send, and do to them and to the node what the show wants."""
+        acts: deque[tuple[float, Callable[[], Awaitable[None]]]] = deque(
+            [(0.2, self._command), (0.5, self._kill_node), (0.75, self._command)]
+        )
+        await self._fleet.say("go")
+        while True:
+            line = await self._fleet.message(_SILENCE_SECONDS)
+            self._figures = {name: value for name, value in line.items() if type(value) is int}
+            self._show_progress()
+            if acts and self._figures["acked"] >= acts[0][0] * self._planned:
+                await acts.popleft()[1]()
+            if isinstance(ranges := line.get("acknowledged"), dict):
+                self._acknowledged = {device: from_ranges(pairs) for device, pairs in ranges.items()}
+                break
+        if not line["complete"]:
+            missing = self._planned - self._figures["acked"]
+            raise DemoError(f"the devices gave up with {missing:,} readings not acknowledged{self._fleet.tail()}")
+        self._tell(f"all {self._figures['acked']:,} readings are acknowledged")
+
+    async def gather(self) -> None:
+        """Let everybody catch up, bring back the absent device, and have Spark finish."""
+        await self._spark.say("finish")
+        assert self._service is not None
+        await self._caught_up("the dashboard", self._dashboard.tally)
+        await self._caught_up("the cloud service", self._service.tally)
+        began = time.monotonic()
+        await asyncio.to_thread(self._absent.connect, self.node.ports.mqtt)
+        await self._caught_up(_ABSENT, self._absent.tally)
+        self._absent_seconds = time.monotonic() - began
+        self._tell(f"{_ABSENT} came back and got {self._absent.tally.distinct:,} readings in {self._absent_seconds:.1f} s")
+        self._tell("Spark finishes its batches and draws")
+        async with asyncio.timeout(_CATCH_UP_SECONDS):
+            await self._background[-1]
+        self._show_progress()
+
+    async def count(self) -> Outcome:
+        """Compare, by device and sequence number, what was acknowledged with what each party has."""
+        assert self._service is not None
+        parquet = await asyncio.to_thread(_tally_parquet, self._folder / "readings")
+        parties = (
+            ("dashboard", "MQTT 5, sensors/#, live", self._dashboard.tally, True),
+            ("cloud service", "cloud_sdk, group of one", self._service.tally, False),
+            ("absent device", "MQTT 3.1.1, stored session", self._absent.tally, True),
+            ("Spark", "structured streaming → Parquet", parquet, False),
+        )
+        received = [
+            Received(name, how, tally, tally.missing(self._acknowledged), ordered) for name, how, tally, ordered in parties
+        ]
+        outage = self._killed_at, self._back_at
+        steady = [late for sent, late in self._dashboard.latencies if not _touches(sent, sent + late, outage)]
+        return Outcome(
+            sent=self._figures["sent"],
+            acknowledged=self._figures["acked"],
+            resent=self._figures["resent"],
+            received=received,
+            latencies=steady,
+            worst_latency=max((late for _, late in self._dashboard.latencies), default=0.0),
+            answers=self._service.answers,
+            outage=self._back_at - self._killed_at,
+            restart=self._start_seconds,
+            absent_seconds=self._absent_seconds,
+            analysis=self._analysis,
+            disk_bytes=self.node.disk_bytes(),
+            seconds=time.monotonic() - self._began,
+            folder=self._folder,
+        )
+
+    async def tear_down(self) -> None:
+        """End everybody, the node last. Runs whatever happened before, and raises nothing new over it."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for subscriber in (self._dashboard, self._absent):
+            await asyncio.to_thread(subscriber.disconnect)
+        for child in (self._fleet, self._spark):
+            await child.kill()
+        await self.node.stop()
+
+    async def _command(self) -> None:
+        assert self._service is not None
+        await self._service.command(_COMMANDED)
+        self._tell(f"the cloud service commanded {_COMMANDED}, answered in {self._service.answers[-1] * 1000:.0f} ms")
+
+    async def _kill_node(self) -> None:
+        self._tell("[bold red]kill -9[/] of the node, in the middle of it all")
+        self._killed_at = time.time()
+        await self.node.kill()
+        self._start_seconds = await self.node.start()
+        self._back_at = time.time()
+        self._tell(f"the node is back: ready {self._start_seconds:.1f} s after its start, over the same log")
+        connects = self._dashboard.connects
+        await self._until("the dashboard to reconnect", lambda: self._dashboard.connects > connects)
+        self._back_at = time.time()
+
+    async def _watch_spark(self) -> None:
+        """Keep its figures until it has finished."""
+        while "windows" not in self._analysis:
+            line = await self._spark.message(_CATCH_UP_SECONDS)
+            self._analysis = {name: _number(line, name) for name in line}
+
+    async def _caught_up(self, who: str, tally: Tally) -> None:
+        acked = self._figures["acked"]
+        try:
+            await self._until(f"{who} to catch up", lambda: tally.distinct >= acked)
+        except DemoError:
+            self._tell(f"[bold red]{who} has {tally.distinct:,} of {acked:,}[/] after {_CATCH_UP_SECONDS} s")
+
+    async def _until(self, what: str, reached: Callable[[], bool]) -> None:
+        """Wait for a condition. Raises `DemoError` when it takes too long or a party in the background fails."""
+        deadline = time.monotonic() + _CATCH_UP_SECONDS
+        while not reached():
+            self._raise_failures()
+            if time.monotonic() > deadline:
+                raise DemoError(f"waited {_CATCH_UP_SECONDS} s for {what}")
+            self._show_progress()
+            await asyncio.sleep(_POLL)
+
+    def _raise_failures(self) -> None:
+        for task in self._background:
+            if task.done() and (error := task.exception()) is not None:
+                raise DemoError(str(error)) from error
+
+    def _show_progress(self) -> None:
+        self._raise_failures()
+        assert self._service is not None
+        done = (
+            self._figures["acked"],
+            self._dashboard.tally.distinct,
+            self._service.tally.distinct,
+            min(self._analysis["rows"], self._planned),
+        )
+        for bar, completed in zip(self._bars.values(), done, strict=True):
+            self.progress.update(bar, completed=completed)
+
+
+def _number(line: dict[str, object], name: str) -> int:
+    value = line.get(name)
+    return int(value) if isinstance(value, int) else 0
+
+
+def _touches(begin: float, end: float, outage: tuple[float, float]) -> bool:
+    return begin < outage[1] and end > outage[0]
+
+
+def _tally_parquet(folder: Path) -> Tally:
+    """What Spark has written, read without Spark."""
+    from pyarrow import dataset
+
+    tally = Tally()
+    table = dataset.dataset(folder, format="parquet").to_table(columns=["device", "seq", "offset"]).sort_by("offset")
+    for device, seq in zip(table["device"].to_pylist(), table["seq"].to_pylist(), strict=True):
+        if device is not None and seq is not None:
+            tally.add(device, seq)
+    return tally

@@ -1,0 +1,120 @@
+"""The end of the show: what was sent, who got it, what is missing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from sluice.demo.tally import Tally, percentile
+
+_NAMED_MISSING: Final = 5  # how many missing readings are listed by name
+
+
+@dataclass(slots=True)
+class Received:
+    """What one party has of the readings that were acknowledged."""
+
+    name: str
+    how: str
+    tally: Tally
+    missing: list[tuple[str, int]]  # (device, seq)
+    ordered: bool  # it has to see a device's readings in their order
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Everything the summary says. Times in seconds."""
+
+    sent: int
+    acknowledged: int
+    resent: int  # messages sent again after the connection broke
+    received: Sequence[Received]
+    latencies: list[float]  # publish → dashboard, of what the outage did not touch
+    worst_latency: float  # of all
+    answers: Sequence[float]
+    outage: float  # from the kill until the dashboard was connected again
+    restart: float  # of that, the node's start until it was ready
+    absent_seconds: float
+    analysis: dict[str, int]
+    disk_bytes: int  # log and views
+    seconds: float
+    folder: Path
+
+    @property
+    def complete(self) -> bool:
+        """Nothing acknowledged is missing anywhere, nothing came out of order, and everybody took part."""
+        return (
+            self.acknowledged == self.sent > 0
+            and not any(each.missing or (each.ordered and each.tally.disorder) for each in self.received)
+            and len(self.answers) > 0
+            and self.outage > 0
+            and self.analysis.get("windows", 0) > 0
+        )
+
+
+def print_summary(outcome: Outcome, console: Console) -> None:
+    """The table, the figures and the verdict."""
+    console.print()
+    console.print(_parties(outcome))
+    console.print(_figures(outcome))
+    for each in outcome.received:
+        if each.missing:
+            named = ", ".join(f"{device} #{seq}" for device, seq in each.missing[:_NAMED_MISSING])
+            console.print(f"[red]{each.name} lacks[/] {named}{', …' if len(each.missing) > _NAMED_MISSING else ''}")
+    if outcome.complete:
+        verdict = "[bold green]No acknowledged message was lost, and every consumer saw all of them.[/]"
+    else:
+        verdict = "[bold red]Something is missing or out of order: see the table.[/]"
+    console.print(Panel(verdict, expand=False, border_style="green" if outcome.complete else "red"))
+
+
+def _parties(outcome: Outcome) -> Table:
+    table = Table(title=f"{outcome.acknowledged:,} real sensor readings through one log, one kill -9 on the way")
+    table.add_column("consumer", style="bold")
+    table.add_column("how")
+    for heading in ("received", "distinct", "duplicates", "order", "missing"):
+        table.add_column(heading, justify="right")
+    for each in outcome.received:
+        tally, lost = each.tally, len(each.missing)
+        order = "–" if not each.ordered else f"[red]{tally.disorder:,} wrong[/]" if tally.disorder else "kept"
+        table.add_row(
+            each.name,
+            each.how,
+            f"{tally.distinct + tally.duplicates:,}",
+            f"{tally.distinct:,}",
+            f"{tally.duplicates:,}",
+            order,
+            f"[bold red]{lost:,}[/]" if lost else "[bold green]0[/]",
+        )
+    return table
+
+
+def _figures(outcome: Outcome) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row(
+        "devices", f"{outcome.sent:,} sent, {outcome.acknowledged:,} acknowledged (on disk), {outcome.resent:,} sent again"
+    )
+    p50, p99 = (percentile(outcome.latencies, share) * 1000 for share in (0.5, 0.99))
+    table.add_row(
+        "latency",
+        f"publish → disk → dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; longest over the kill {outcome.worst_latency:.1f} s",
+    )
+    table.add_row("kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start")
+    answers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in outcome.answers)
+    table.add_row("commands", f"cloud → device → cloud: {answers}")
+    table.add_row("absent device", f"came back and caught up in {outcome.absent_seconds:.1f} s")
+    per_message = outcome.disk_bytes / max(1, outcome.acknowledged)
+    table.add_row("disk", f"{outcome.disk_bytes / 1e6:,.1f} MB for log and views, {per_message:,.0f} bytes a reading")
+    analysis = outcome.analysis
+    windows, anomalies, devices = (analysis.get(name, 0) for name in ("windows", "anomalies", "devices"))
+    table.add_row("Spark", f"{windows:,} windows of {devices:,} devices, {anomalies:,} readings flagged as anomalies")
+    table.add_row("chart", str(outcome.folder / "chart.png"))
+    table.add_row("Parquet", str(outcome.folder / "readings") + " and windows/ beside it")
+    table.add_row("took", f"{outcome.seconds:.0f} s")
+    return table

@@ -1,0 +1,63 @@
+"""Who got what: readings by device and sequence number, counted."""
+
+from collections.abc import Iterable, Mapping
+
+
+class Tally:
+    """The readings that one party has seen. Sequence numbers of a device begin at 0."""
+
+    __slots__ = ("_highest", "_seen", "disorder", "duplicates")
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[int]] = {}
+        self._highest: dict[str, int] = {}
+        self.duplicates = 0  # readings that had been seen before
+        self.disorder = 0  # first sights of a reading after a later one of its device
+
+    def add(self, device: str, seq: int) -> None:
+        seen = self._seen.setdefault(device, set())
+        if seq in seen:
+            self.duplicates += 1
+            return
+        seen.add(seq)
+        if seq < self._highest.get(device, -1):
+            self.disorder += 1
+        else:
+            self._highest[device] = seq
+
+    @property
+    def distinct(self) -> int:
+        return sum(map(len, self._seen.values()))
+
+    def missing(self, expected: Mapping[str, Iterable[int]]) -> list[tuple[str, int]]:
+        """Of the `expected` sequence numbers by device, those not seen, in order."""
+        nothing: set[int] = set()
+        return [
+            (device, seq)
+            for device, numbers in sorted(expected.items())
+            for seq in sorted(set(numbers) - self._seen.get(device, nothing))
+        ]
+
+
+def to_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers as ascending ranges [first, last]: how the fleet reports what was acknowledged."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def from_ranges(ranges: Iterable[tuple[int, int]]) -> set[int]:
+    """The reverse."""
+    return {number for first, last in ranges for number in range(first, last + 1)}
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` (0..1) of the values lie, by nearest rank; 0 of nothing."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
