@@ -1,6 +1,7 @@
 """A node: the store, the notifier and the fronts of one process, put together, started and stopped."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -24,6 +25,9 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 2.0  # seconds for gRPC calls under way
+# Allocations between looks for garbage cycles. The flow of messages makes none, and Python's default of 700
+# costs a tenth of the CPU with a thousand connections.
+_GC_THRESHOLDS = (50_000, 20, 50)
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,6 +113,8 @@ async def _serve(config: Config) -> int:
         loop.add_signal_handler(number, stopping.set)
     node = Node(config)
     ports = await node.start()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     host = f"[{config.host}]" if ":" in config.host else config.host
     print(
         f"ready mqtt={host}:{ports.mqtt} ws={host}:{ports.ws} grpc={host}:{ports.grpc} http={host}:{ports.http}",
