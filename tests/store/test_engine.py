@@ -1,6 +1,7 @@
 """The engine through the face that fronts use: append, commit, fetch, read, and what is there after reopening."""
 
 import asyncio
+import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import record
 from record.layout import Kind
 from store.api import Appended, Commit, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
+from store.disk import Disk
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError
+from store.views.database import Database
 
 SMALL = StoreConfig(segment_size=1 << 16, generation_segments=2, checkpoint_keys=50)
 
@@ -191,3 +194,36 @@ async def test_interval_policy_commits_and_survives_a_restart(tmp_path: Path):
 def test_config_is_checked(bad: dict[str, int]):
     with pytest.raises(ValueError, match="must"):
         StoreConfig(**bad)
+
+
+async def test_reads_that_wait_for_the_device_leave_the_loop(tmp_path: Path):
+    class ColdDisk(Disk):
+        __slots__ = ()
+
+        def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
+            return None
+
+    config = StoreConfig(segment_size=1 << 14, tail_cache_bytes=0)
+    engine = await Engine.open(tmp_path, config, ColdDisk())
+    for i in range(50):
+        await append(engine, message(b"t", b"%d" % i * 100))
+    assert await payloads(engine, topic_queue(b"t")) == [b"%d" % i * 100 for i in range(50)]
+    assert len((await engine.read(0, 1)).data) == record.length_of(message(b"t", b"0" * 100), 0)
+    await engine.close()
+
+
+async def test_flushed_views_bound_the_replay(tmp_path: Path):
+    config = StoreConfig(segment_size=1 << 14, checkpoint_age_s=0, view_flush_bytes=0)
+    engine = await Engine.open(tmp_path / "data", config)
+    async with asyncio.timeout(30):
+        while engine.stats().view_bytes == 0:
+            await append(engine, message(b"t"))
+    shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("LOCK"))
+    end = (await engine.bounds(topic_queue(b"t"))).end
+    await engine.close()
+    database = Database(tmp_path / "killed" / "views", 1 << 20)
+    assert database.checkpoint().position > 0
+    database.close()
+    engine = await Engine.open(tmp_path / "killed", config)
+    assert (await engine.bounds(topic_queue(b"t"))).end == end
+    await engine.close()

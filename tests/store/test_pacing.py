@@ -1,0 +1,52 @@
+"""When a flush starts: at once for the lone and the large, spaced for the many and small."""
+
+import asyncio
+from pathlib import Path
+
+import record
+from store.api import Appended, topic_queue
+from store.config import StoreConfig
+from store.engine import Engine
+from store.log import LARGE, MANY
+
+PATIENT = StoreConfig(segment_size=1 << 20, spacing_ms=3_600_000)
+
+
+def append(engine: Engine, size: int = 10) -> asyncio.Future[Appended]:
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append([record.frame(1, 0, 0, b"t", b"", b"", bytes(size))], answer.set_result)
+    return answer
+
+
+async def test_a_lone_publisher_never_waits(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    for _ in range(50):
+        assert (await append(engine)).error is None
+    assert engine.stats().batches == 50
+    await engine.close()
+
+
+async def test_many_small_appends_are_spaced_until_they_are_worth_a_flush(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    await asyncio.gather(*[append(engine) for _ in range(MANY)])
+    assert engine.stats().batches == 1
+    small = append(engine)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not small.done()
+    large = append(engine, LARGE)
+    assert (await small).error is None
+    assert (await large).error is None
+    assert engine.stats().batches == 2
+    await engine.close()
+
+
+async def test_closing_does_not_wait_for_the_next_slot(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    await asyncio.gather(*[append(engine) for _ in range(MANY)])
+    last = append(engine)
+    await engine.close()
+    assert (await last).error is None
+    engine = await Engine.open(tmp_path, PATIENT)
+    assert (await engine.bounds(topic_queue(b"t"))).end == MANY + 1
+    await engine.close()
