@@ -22,7 +22,7 @@ class StoreConfig:
     spacing_ms: float = 3.0  # between flushes of many small appends
     max_pending_bytes: int = 64 << 20  # accepted and not committed
     tail_cache_bytes: int = 64 << 20
-    checkpoint_keys: int = 1000  # changed rows and queues that may wait in memory
+    checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may
     checkpoint_age_s: float = 1.0
     max_queue_tails: int = 200_000  # queues whose end is kept in memory
