@@ -12,8 +12,10 @@ STAMP := $(VENV)/.installed
 LOADER := benchmarks/load/mqttload
 PURE := build/pure
 DATA ?= data
-# The sources that the compiled kernel is built from: a change in one of them builds it again.
-KERNEL := $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
+# The compiled kernel, and what it is built from: a change there builds it again.
+KERNEL := build/.kernel
+HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
+compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
 .PHONY: help install demo serve test test-quick test-pure lint format bench proto clean
@@ -21,27 +23,34 @@ PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-install: $(STAMP) ## create .venv, install Sluice with all extras, build the compiled kernel
+install: $(KERNEL) ## create .venv, install Sluice with all extras, build the compiled kernel
 
-$(STAMP): pyproject.toml setup.py compiled.txt $(KERNEL)
+$(STAMP): pyproject.toml setup.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
-	@find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print -exec rm {} + >/dev/null
 	@echo "installing into $(VENV): the first time takes a minute or two"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[all]'
+	@SLUICE_PURE=1 $(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+# In place, with the compilers that the extras brought: what `pip install .` does in its own environment.
+# Code compiled from older sources goes first, or it would shadow them where nothing can be compiled.
+$(KERNEL): $(STAMP) $(HOT)
+	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
+	@$(call compiled_files) | xargs -0 rm -f
+	@mkdir -p build
+	@$(BIN)/python setup.py -q build_ext --inplace >build/kernel.log || { cat build/kernel.log; exit 1; }
 	@$(BIN)/sluice version
 	@touch $@
 
-demo: $(STAMP) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
+demo: $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
 	@$(BIN)/sluice demo
 
-serve: $(STAMP) ## run a node with the default configuration until Ctrl-C (DATA=folder)
+serve: $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
 	@$(BIN)/sluice serve --data-dir $(DATA)
 
-test: $(STAMP) .mosquitto ## run all tests on the compiled kernel
+test: $(KERNEL) .mosquitto ## run all tests on the compiled kernel
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-quick: $(STAMP) ## run the tests that take milliseconds (ARGS=… goes to pytest)
+test-quick: $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-pure: $(STAMP) .mosquitto ## run the quick tests on a copy without compiled code
@@ -60,7 +69,7 @@ format: $(STAMP) ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(STAMP) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
+bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 $(LOADER): benchmarks/load/mqttload.c
@@ -76,5 +85,6 @@ proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
 clean: ## remove what was built; keeps .venv and data
-	@find . -path ./$(VENV) -prune -o \( -name '*.so' -o -name __pycache__ \) -print0 | xargs -0 rm -rf
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(LOADER) $(STAMP)
+	@$(call compiled_files) | xargs -0 rm -f
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -print0 | xargs -0 rm -rf
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(LOADER)

@@ -73,8 +73,9 @@ def mypyc_extensions() -> list[Extension]:
 
     # No config file, silent imports, missing ones allowed: the isolated build environment has none of the
     # run-time dependencies. `make lint` is where types are judged.
+    # The group's shared library lies in the package that every hot module may import, the leaf `matcher`.
     options = ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--python-version=3.11"]
-    built = mypycify([*options, *modules], opt_level="3", debug_level="0", group_name="sluice_kernel")
+    built = mypycify([*options, *modules], opt_level="3", debug_level="0", group_name="matcher._kernel")
     return list(built)
 
 

@@ -12,7 +12,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `sluice` with `argv` (default: the process's arguments) and return its exit code."""
-    arguments = parser().parse_args(argv)
+    root = parser()
+    arguments, rest = root.parse_known_args(argv)
+    if rest and not arguments.takes_rest:
+        root.error(f"unknown arguments: {' '.join(rest)}")
+    arguments.rest = rest
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:

@@ -33,6 +33,7 @@ def _compiled_in(package: str, folder: Path) -> list[str]:
     for suffix in EXTENSION_SUFFIXES:
         for path in folder.rglob(f"*{suffix}"):
             stem = path.relative_to(folder).as_posix().removesuffix(suffix)
-            if "." not in stem:  # ".so" also ends ".cpython-311-x86_64-linux-gnu.so"
+            # ".so" also ends ".cpython-311-x86_64-linux-gnu.so"; "__mypyc" is the library behind the modules.
+            if "." not in stem and not stem.endswith("__mypyc"):
                 names.append(f"{package}.{stem.replace('/', '.')}")
     return names

@@ -9,16 +9,22 @@ Run: TypeAlias = Callable[[Arguments], int]
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def declare(subparsers: Subparsers, name: str, summary: str, example: str, run: Run) -> argparse.ArgumentParser:
-    """Add subcommand `name`; `example` ends its help. Returns its parser, for the arguments."""
+def declare(
+    subparsers: Subparsers, name: str, summary: str, example: str, run: Run, add_help: bool = True
+) -> argparse.ArgumentParser:
+    """Add subcommand `name`; `example` ends its help. Returns its parser, for the arguments.
+
+    A command that sets the default `takes_rest` finds what this parser does not know in `arguments.rest`.
+    """
     parser = subparsers.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=add_help,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, takes_rest=False)
     return parser
 
 

@@ -36,13 +36,28 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["fly"], ["pub"], ["sub", "-t", "a", "--count", "0"], ["serve", "--mqtt-port", "70000"]]
+    "words",
+    [
+        [],
+        ["fly"],
+        ["pub"],
+        ["version", "--fast"],
+        ["sub", "-t", "a", "--count", "0"],
+        ["serve", "--mqtt-port", "70000"],
+    ],
 )
 def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_the_demo_gets_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("sluice.demo.main", lambda argv: seen.append(argv) or 0)
+    assert main(["demo", "--fast", "--help"]) == 0
+    assert seen == [["--fast", "--help"]]
 
 
 def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
