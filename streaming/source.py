@@ -12,9 +12,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cloud_sdk.arrow import record_batch
-from cloud_sdk.blocking import Client
-from cloud_sdk.errors import OffsetOutOfRange
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
@@ -29,6 +26,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from cloud_sdk.arrow import record_batch
+from cloud_sdk.blocking import Client
+from cloud_sdk.errors import OffsetOutOfRange
 from streaming.offsets import (
     DataLossError,
     OffsetRange,
@@ -76,10 +76,10 @@ class SluiceDataSource(DataSource):
     def schema(self) -> StructType:
         return SCHEMA
 
-    def reader(self, schema: StructType) -> "BatchReader":
+    def reader(self, schema: StructType) -> "BatchReader":  # noqa: ARG002
         return BatchReader(SourceOptions.parse(self.options))
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802 - Spark's name
         return StreamReader(SourceOptions.parse(self.options))
 
 

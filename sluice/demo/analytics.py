@@ -9,15 +9,18 @@ import argparse
 import select
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.demo.readings import PARENT, PAYLOAD_SCHEMA
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+from streaming.pipelines.chart import WindowRow, draw_statistics
+from streaming.pipelines.payload import with_json
+from streaming.pipelines.sinks import append_parquet, read_updates, update_parquet
+from streaming.pipelines.windows import window_statistics
+from streaming.session import spark_session, stop
 
 WINDOW: Final = "6 hours"
 _LATE: Final = "2 days"  # of replay time: some seconds of the demo's
@@ -28,20 +31,15 @@ _KEYS: Final = ("device", "window_start")
 _FINISH_POLL: Final = 1.0  # seconds between progress lines
 
 
-def readings_of(spark: "SparkSession", endpoint: str) -> "DataFrame":
+def readings_of(spark: SparkSession, endpoint: str) -> DataFrame:
     """The stream of readings: the payload's fields, and where in the log each one lies."""
-    from streaming.pipelines.payload import with_json
-
     options = {"endpoint": endpoint, "parent": PARENT, "maxRecordsPerTrigger": "20000"}
     records = spark.readStream.format("sluice").options(**options).load()
     return with_json(records, PAYLOAD_SCHEMA).select("body.*", "topic", "partition", "offset", "stored_at")
 
 
-def start(spark: "SparkSession", endpoint: str, folder: Path) -> list["StreamingQuery"]:
+def start(spark: SparkSession, endpoint: str, folder: Path) -> list[StreamingQuery]:
     """Start both queries."""
-    from streaming.pipelines.sinks import append_parquet, update_parquet
-    from streaming.pipelines.windows import window_statistics
-
     statistics = window_statistics(
         readings_of(spark, endpoint), window=WINDOW, late=_LATE, k=_K, min_spread=_MIN_SPREAD
     )
@@ -54,11 +52,8 @@ def start(spark: "SparkSession", endpoint: str, folder: Path) -> list["Streaming
     ]
 
 
-def draw(spark: "SparkSession", folder: Path) -> dict[str, int]:
+def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
     """Write each window's newest statistics to Parquet and draw them. Returns figures for the summary."""
-    from streaming.pipelines.chart import WindowRow, draw_statistics
-    from streaming.pipelines.sinks import read_updates
-
     newest = read_updates(spark, folder / "updates", _KEYS).coalesce(1)
     newest.write.mode("overwrite").parquet(str(folder / "windows"))
     rows = [
@@ -80,8 +75,6 @@ def draw(spark: "SparkSession", folder: Path) -> dict[str, int]:
 
 def run(endpoint: str, folder: Path) -> None:
     """The whole job. Raises what a query failed with."""
-    from streaming.session import spark_session
-
     scratch = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "spark")}
     spark = spark_session("sluice-demo", config=scratch)
     try:
@@ -99,10 +92,10 @@ def run(endpoint: str, folder: Path) -> None:
             query.stop()
         _say(rows=rows, **draw(spark, folder))
     finally:
-        spark.stop()
+        stop(spark)
 
 
-def _rows(query: "StreamingQuery", seen: dict[int, int]) -> int:
+def _rows(query: StreamingQuery, seen: dict[int, int]) -> int:
     """Rows read so far. Spark remembers the last hundred batches; `seen` keeps the others' counts."""
     failure = query.exception()
     if failure is not None:

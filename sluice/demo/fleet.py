@@ -213,9 +213,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--deadline", type=float, required=True)
     options = parser.parse_args()
-    # A broken connection is part of the show: amqtt's warnings about it would fill the log.
+    # A broken connection is part of the show: amqtt's warnings about it, and asyncio's about the tasks that amqtt
+    # leaves behind then, would fill the log.
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
-    logging.getLogger("transitions").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     return asyncio.run(run_fleet(options.port, options.readings, options.seconds, options.deadline))
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from sluice.demo.process import Child, DemoError
 
 _READY_SECONDS: Final = 30
+_SEGMENT_SIZE: Final = 4 << 20  # bytes: small, so that a run of the demo fills several
 _FRONTS: Final = ("mqtt", "ws", "grpc", "http")
 
 
@@ -33,7 +34,8 @@ class NodeProcess:
         """Start, or start again. Returns how many seconds it took until it was ready."""
         began = time.monotonic()
         flags = [f"--{front}-port={getattr(self.ports, front)}" for front in _FRONTS]
-        await self._child.start("sluice", ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags])
+        arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags]
+        await self._child.start("sluice", arguments, SLUICE_STORE_SEGMENT_SIZE=str(_SEGMENT_SIZE))
         self.ports = _parse_ready(await self._child.line(_READY_SECONDS))
         return time.monotonic() - began
 
@@ -44,6 +46,11 @@ class NodeProcess:
     async def stop(self) -> int:
         """SIGTERM. Returns the exit code: 0 when it stopped cleanly."""
         return await self._child.stop()
+
+    async def leave(self) -> None:
+        """Whatever state it is in, afterwards it does not run."""
+        if self._child.running:
+            await self.stop()
 
     def tail(self) -> str:
         """The end of its log."""

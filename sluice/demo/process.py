@@ -28,7 +28,7 @@ class Child:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, module: str, arguments: Sequence[str]) -> None:
+    async def start(self, module: str, arguments: Sequence[str], **environment: str) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -38,6 +38,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **environment},
                 limit=_LINE_LIMIT,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends its children in order
             )
@@ -74,6 +75,17 @@ class Child:
             process.stdin.write(line.encode() + b"\n")
             await process.stdin.drain()
 
+    async def leave(self, seconds: float) -> None:
+        """Close its standard input, which tells it to end, and kill it if it does not within `seconds`."""
+        if self.running:
+            process = self._started()
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await process.wait()
+        await self.kill()
+
     async def kill(self) -> None:
         """`kill -9`, for the process and what it started."""
         if self.running:
@@ -95,7 +107,7 @@ class Child:
         return await process.wait()
 
     def tail(self) -> str:
-        """The end of its log, to be put behind a message."""
+        """The end of its log, to be put behind a message; nothing when it has written none."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         except OSError:

@@ -85,9 +85,9 @@ def load_fleet(readings: int) -> list[DeviceData]:
 
 def _load() -> list[_Series]:
     # Imported here: each of these modules reads its data when it is imported.
-    from bokeh_sampledata.glucose import data as glucose
-    from bokeh_sampledata.sea_surface_temperature import sea_surface_temperature as buoy
-    from vega_datasets import data as vega
+    from bokeh_sampledata.glucose import data as glucose  # noqa: PLC0415
+    from bokeh_sampledata.sea_surface_temperature import sea_surface_temperature as buoy  # noqa: PLC0415
+    from vega_datasets import data as vega  # noqa: PLC0415
 
     cities = (("san-francisco", vega.sf_temps()), ("seattle", vega.seattle_temps()))
     return [

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
+
 from cloud_sdk import Client
 from cloud_sdk.errors import SluiceError
-
 from sluice.demo.process import DemoError
 from sluice.demo.readings import PARENT
 from sluice.demo.tally import Tally
@@ -26,14 +26,16 @@ class CloudService:
 
     async def consume(self) -> None:
         """Until cancelled: count every reading, then acknowledge it. Survives a restart of the node."""
-        async with Client(self.endpoint, name="billing-1") as client:
-            async with client.consumer(_GROUP, PARENT, max_records=512) as consumer:
-                while True:
-                    batch = await consumer.batch()
-                    for message in batch:
-                        reading = orjson.loads(message.payload)
-                        self.tally.add(reading["device"], reading["seq"])
-                    await consumer.ack(batch)
+        async with (
+            Client(self.endpoint, name="billing-1") as client,
+            client.consumer(_GROUP, PARENT, max_records=512) as consumer,
+        ):
+            while True:
+                batch = await consumer.batch()
+                for message in batch:
+                    reading = orjson.loads(message.payload)
+                    self.tally.add(reading["device"], reading["seq"])
+                await consumer.ack(batch)
 
     async def command(self, device: str) -> None:
         """Ask a device something and wait for its answer. Raises `DemoError` when there is none."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from paho.mqtt.enums import MQTTProtocolVersion
+from pyarrow import dataset
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -28,6 +29,7 @@ _SPARK_SECONDS: Final = 90  # its start on a busy machine
 _SILENCE_SECONDS: Final = 30  # the longest that fleet or Spark may say nothing
 _CATCH_UP_SECONDS: Final = 60
 _GIVE_UP_FACTOR: Final = 3  # the fleet gives up after this many times the replay's length
+_LEAVE_SECONDS: Final = 5  # for Spark to stop its JVM
 _POLL: Final = 0.1
 _ABSENT: Final = "absent-device"
 _DASHBOARD: Final = "dashboard"
@@ -70,7 +72,7 @@ def _options(argv: Sequence[str] | None) -> Options:
     if given.data_dir is None:
         folder = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
     else:
-        folder = given.data_dir.resolve() / f"run-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = given.data_dir.resolve() / f"run-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         folder.mkdir(parents=True)
     return Options(folder, given.readings, given.seconds)
 
@@ -85,7 +87,9 @@ async def _play(options: Options, console: Console) -> Outcome:
             await show.set_up()
             await show.replay()
             await show.gather()
-            return await show.count()
+            outcome = await show.count()
+            await show.stop_node()
+            return outcome
         except DemoError as error:
             raise DemoError(f"{error}{show.node.tail()}") from error
         finally:
@@ -113,7 +117,11 @@ class Show:
         self._killed_at = self._back_at = 0.0  # time.time()
         self._start_seconds = self._absent_seconds = 0.0
         self.progress = Progress(
-            TextColumn("{task.description:>22}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+            TextColumn("{task.description:>22}"),
+            BarColumn(40),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
         )
         self._bars: dict[str, TaskID] = {}
 
@@ -147,7 +155,9 @@ class Show:
         await asyncio.to_thread(self._dashboard.connect, ports.mqtt)
         ready = await self._fleet.message(_SILENCE_SECONDS)
         self._planned = _number(ready, "planned")
+        starting = self.progress.add_task("Spark starts", total=None)
         await self._spark.message(_SPARK_SECONDS)
+        self.progress.remove_task(starting)
         self._tell(f"{ready['ready']} devices connected and Spark is up: replaying {self._planned:,} real readings")
         for name in ("devices: acknowledged", "dashboard", "cloud service", "Spark"):
             self._bars[name] = self.progress.add_task(name, total=self._planned)
@@ -183,7 +193,9 @@ class Show:
         await asyncio.to_thread(self._absent.connect, self.node.ports.mqtt)
         await self._caught_up(_ABSENT, self._absent.tally)
         self._absent_seconds = time.monotonic() - began
-        self._tell(f"{_ABSENT} came back and got {self._absent.tally.distinct:,} readings in {self._absent_seconds:.1f} s")
+        self._tell(
+            f"{_ABSENT} came back and got {self._absent.tally.distinct:,} readings in {self._absent_seconds:.1f} s"
+        )
         self._tell("Spark finishes its batches and draws")
         async with asyncio.timeout(_CATCH_UP_SECONDS):
             await self._background[-1]
@@ -194,13 +206,14 @@ class Show:
         assert self._service is not None
         parquet = await asyncio.to_thread(_tally_parquet, self._folder / "readings")
         parties = (
-            ("dashboard", "MQTT 5, sensors/#, live", self._dashboard.tally, True),
-            ("cloud service", "cloud_sdk, group of one", self._service.tally, False),
-            ("absent device", "MQTT 3.1.1, stored session", self._absent.tally, True),
-            ("Spark", "structured streaming → Parquet", parquet, False),
+            ("dashboard", "MQTT 5, live", self._dashboard.tally, True),
+            ("cloud service", "gRPC, in a group", self._service.tally, False),
+            ("absent device", "MQTT 3.1.1, at the end", self._absent.tally, True),
+            ("Spark", "stream to Parquet", parquet, False),
         )
         received = [
-            Received(name, how, tally, tally.missing(self._acknowledged), ordered) for name, how, tally, ordered in parties
+            Received(name, how, tally, tally.missing(self._acknowledged), ordered)
+            for name, how, tally, ordered in parties
         ]
         outage = self._killed_at, self._back_at
         steady = [late for sent, late in self._dashboard.latencies if not _touches(sent, sent + late, outage)]
@@ -221,6 +234,11 @@ class Show:
             folder=self._folder,
         )
 
+    async def stop_node(self) -> None:
+        """SIGTERM, as an operator would. Raises `DemoError` when it does not end cleanly."""
+        if (code := await self.node.stop()) != 0:
+            raise DemoError(f"the node ended with exit code {code} after SIGTERM")
+
     async def tear_down(self) -> None:
         """End everybody, the node last. Runs whatever happened before, and raises nothing new over it."""
         for task in self._background:
@@ -229,8 +247,8 @@ class Show:
         for subscriber in (self._dashboard, self._absent):
             await asyncio.to_thread(subscriber.disconnect)
         for child in (self._fleet, self._spark):
-            await child.kill()
-        await self.node.stop()
+            await child.leave(_LEAVE_SECONDS)
+        await self.node.leave()
 
     async def _command(self) -> None:
         assert self._service is not None
@@ -300,8 +318,6 @@ def _touches(begin: float, end: float, outage: tuple[float, float]) -> bool:
 
 def _tally_parquet(folder: Path) -> Tally:
     """What Spark has written, read without Spark."""
-    from pyarrow import dataset
-
     tally = Tally()
     table = dataset.dataset(folder, format="parquet").to_table(columns=["device", "seq", "offset"]).sort_by("offset")
     for device, seq in zip(table["device"].to_pylist(), table["seq"].to_pylist(), strict=True):

@@ -9,8 +9,8 @@ import time
 from typing import Final
 
 import orjson
-from paho.mqtt.client import CallbackAPIVersion, Client, ConnectFlags, DisconnectFlags, MQTTMessage
-from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -19,7 +19,7 @@ from sluice.demo.process import DemoError
 from sluice.demo.tally import Tally
 
 _SESSION_SECONDS: Final = 3600  # how long the node keeps an MQTT 5 session without a connection
-_RECONNECT_SECONDS: Final = 0.2
+_RECONNECT_SECONDS: Final = 1
 _WAIT_SECONDS: Final = 10
 
 
@@ -30,6 +30,7 @@ class Subscriber:
         self.tally = Tally()
         self.latencies: list[tuple[float, float]] = []  # (when it was sent, seconds until it was here)
         self.connects = 0
+        self._client_id = client_id
         self._filter = topic_filter
         self._version = version
         self._subscribed = threading.Event()
@@ -40,7 +41,6 @@ class Subscriber:
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
-        self._client.on_disconnect = self._on_disconnect
         self._client.reconnect_delay_set(_RECONNECT_SECONDS, _RECONNECT_SECONDS)
 
     def connect(self, port: int) -> None:
@@ -48,54 +48,41 @@ class Subscriber:
         self._subscribed.clear()
         try:
             if self._version is MQTTProtocolVersion.MQTTv5:
-                properties = Properties(PacketTypes.CONNECT)
+                properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
                 properties.SessionExpiryInterval = _SESSION_SECONDS
                 self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
             else:
                 self._client.connect("127.0.0.1", port)
         except OSError as error:
-            raise DemoError(f"{self._name()} cannot connect: {error}") from error
+            raise DemoError(f"{self._client_id} cannot connect: {error}") from error
         self._client.loop_start()
         if not self._subscribed.wait(_WAIT_SECONDS):
-            raise DemoError(f"{self._name()} got no SUBACK within {_WAIT_SECONDS} s")
+            raise DemoError(f"{self._client_id} got no SUBACK within {_WAIT_SECONDS} s")
 
     def disconnect(self) -> None:
         """Leave; the session stays with the node."""
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _name(self) -> str:
-        return self._client._client_id.decode()
-
     def _on_connect(
-        self, client: Client, userdata: object, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
+        self, client: Client, _data: object, flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
         if reason.is_failure:
             return
         self.connects += 1
-        if not flags.session_present:
-            client.subscribe(self._filter, 1)
-        else:
+        if flags.session_present:
             self._subscribed.set()
+        else:
+            client.subscribe(self._filter, 1)
 
     def _on_subscribe(
-        self, client: Client, userdata: object, mid: int, reasons: list[ReasonCode], properties: Properties | None
+        self, _client: Client, _data: object, _mid: int, reasons: list[ReasonCode], _properties: Properties | None
     ) -> None:
         if not any(reason.is_failure for reason in reasons):
             self._subscribed.set()
 
-    def _on_message(self, client: Client, userdata: object, message: MQTTMessage) -> None:
+    def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         now = time.time()
         reading = orjson.loads(message.payload)
         self.tally.add(reading["device"], reading["seq"])
         self.latencies.append((reading["sent"], now - reading["sent"]))
-
-    def _on_disconnect(
-        self,
-        client: Client,
-        userdata: object,
-        flags: DisconnectFlags,
-        reason: ReasonCode,
-        properties: Properties | None,
-    ) -> None:
-        self._subscribed.clear()

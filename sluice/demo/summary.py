@@ -98,23 +98,25 @@ def _figures(outcome: Outcome) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row(
-        "devices", f"{outcome.sent:,} sent, {outcome.acknowledged:,} acknowledged (on disk), {outcome.resent:,} sent again"
+        "devices",
+        f"{outcome.sent:,} sent, {outcome.acknowledged:,} acknowledged (on disk), {outcome.resent:,} sent again",
     )
     p50, p99 = (percentile(outcome.latencies, share) * 1000 for share in (0.5, 0.99))
     table.add_row(
         "latency",
-        f"publish → disk → dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; longest over the kill {outcome.worst_latency:.1f} s",
+        f"device to disk to dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
     )
-    table.add_row("kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start")
+    table.add_row(
+        "kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start"
+    )
     answers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in outcome.answers)
     table.add_row("commands", f"cloud → device → cloud: {answers}")
     table.add_row("absent device", f"came back and caught up in {outcome.absent_seconds:.1f} s")
-    per_message = outcome.disk_bytes / max(1, outcome.acknowledged)
-    table.add_row("disk", f"{outcome.disk_bytes / 1e6:,.1f} MB for log and views, {per_message:,.0f} bytes a reading")
+    table.add_row("disk", f"{outcome.disk_bytes / 1e6:,.1f} MB for log (segments are allocated ahead) and views")
     analysis = outcome.analysis
     windows, anomalies, devices = (analysis.get(name, 0) for name in ("windows", "anomalies", "devices"))
     table.add_row("Spark", f"{windows:,} windows of {devices:,} devices, {anomalies:,} readings flagged as anomalies")
     table.add_row("chart", str(outcome.folder / "chart.png"))
-    table.add_row("Parquet", str(outcome.folder / "readings") + " and windows/ beside it")
+    table.add_row("Parquet", str(outcome.folder / "readings") + " and windows beside it")
     table.add_row("took", f"{outcome.seconds:.0f} s")
     return table

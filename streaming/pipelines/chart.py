@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
@@ -54,14 +54,20 @@ def draw_statistics(rows: Iterable[WindowRow], path: Path, *, title: str, limit:
 
 
 def _draw_device(axes: "Axes", device: str, rows: list[WindowRow]) -> None:
-    times = [row.window_start for row in rows]
+    times = _dates(row.window_start for row in rows)
     flags = [flag for row in rows for flag in row.anomalies]
     axes.fill_between(times, [row.minimum for row in rows], [row.maximum for row in rows], color=_BAND, alpha=0.5)
     axes.plot(times, [row.median for row in rows], color=_LINE, linewidth=1.4)
-    axes.plot([time for time, _ in flags], [value for _, value in flags], "o", color=_FLAG, markersize=3.5)
+    flagged_at = _dates(time for time, _ in flags)
+    axes.plot(flagged_at, [value for _, value in flags], "o", color=_FLAG, markersize=3.5)
     axes.set_title(f"{device}: {len(flags)} flagged" if flags else device, fontsize=9)
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.25)
-    locator = AutoDateLocator(minticks=3, maxticks=5)
+    locator = AutoDateLocator(minticks=3, maxticks=5)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def _dates(times: Iterable[datetime]) -> list[float]:
+    """Times as matplotlib counts them."""
+    return [float(date2num(time)) for time in times]  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceServicer, add_SluiceServicer_to_server
@@ -23,13 +24,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         java_home()
     except JavaNotFound as error:
         pytest.skip(str(error))
-    from streaming.session import spark_session
+    from streaming.session import spark_session, stop
 
     scratch = tmp_path_factory.mktemp("spark")
     config = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch / "local")}
     session = spark_session("sluice-tests", config=config)
     yield session
-    session.stop()
+    stop(session)
 
 
 STORED_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -67,9 +68,7 @@ class FakeNode(SluiceServicer):
             context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))
             context.abort(grpc.StatusCode.OUT_OF_RANGE, f"offset {request.offset} is outside")
         page = queue[request.offset : request.offset + min(PAGE, request.max_records)]
-        return pb.PullReply(
-            offset=request.offset, count=len(page), frames=b"".join(page), begin=begin, end=len(queue)
-        )
+        return pb.PullReply(offset=request.offset, count=len(page), frames=b"".join(page), begin=begin, end=len(queue))
 
 
 @pytest.fixture

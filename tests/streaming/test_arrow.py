@@ -6,11 +6,12 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
 import record  # noqa: E402
 from cloud_sdk.arrow import SCHEMA, record_batch  # noqa: E402
 from cloud_sdk.properties import Properties, encode  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 from record.layout import FLAG_RETAIN, Kind  # noqa: E402
 
 STORED = 1_767_225_600_123  # 2026-01-01T00:00:00.123Z
@@ -67,11 +68,12 @@ def test_a_user_property_that_repeats_keeps_its_last_value() -> None:
 def test_spark_takes_the_batches_as_they_are() -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql.pandas.types import to_arrow_schema
+
     from streaming.source import SCHEMA as SPARK_SCHEMA
 
     assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC").equals(SCHEMA)
 
 
 def test_frames_that_do_not_add_up() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"."):
         record_batch(seal([("t", "c", b"payload", 1, {})])[:-1], 0, 0)

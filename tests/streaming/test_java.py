@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from streaming import java
 from streaming.java import JavaChoice, JavaNotFound, java_home
 
@@ -12,7 +13,7 @@ from streaming.java import JavaChoice, JavaNotFound, java_home
 def fake_java(home: Path, version: str) -> Path:
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
-    binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nfor a; do echo \"$a\"; done\n")
+    binary.write_text(f'#!/bin/sh\necho \'openjdk version "{version}"\' >&2\nfor a; do echo "$a"; done\n')
     binary.chmod(0o755)
     return binary
 

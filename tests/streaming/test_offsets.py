@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from streaming.offsets import (
     DataLossError,
     OffsetRange,
@@ -33,7 +34,7 @@ partitions = st.dictionaries(st.integers(0, 40), st.integers(0, 1 << 62), max_si
 def test_json_round_trip_in_ascending_order(offsets: dict[int, int]) -> None:
     text = json.dumps(offsets_to_json(offsets))
     assert offsets_from_json(json.loads(text)) == offsets
-    shuffled = dict(reversed(sorted(offsets.items())))
+    shuffled = dict(sorted(offsets.items(), reverse=True))
     assert json.dumps(offsets_to_json(shuffled)) == text
 
 

@@ -1,6 +1,7 @@
 """The data source's options."""
 
 import pytest
+
 from streaming.options import Edge, OptionError, SourceOptions
 
 NEEDED = {"endpoint": "127.0.0.1:7070", "parent": "sensors"}

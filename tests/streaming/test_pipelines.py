@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from streaming.pipelines.chart import WindowRow, draw_statistics
 from streaming.pipelines.payload import with_json
 from streaming.pipelines.sinks import read_updates, update_parquet

@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402
-from streaming.offsets import DataLossError, OffsetRange  # noqa: E402
-from streaming.options import SourceOptions  # noqa: E402
-from streaming.source import BatchReader, StreamReader, read_range  # noqa: E402
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from streaming.offsets import DataLossError, OffsetRange
+from streaming.options import SourceOptions
+from streaming.source import BatchReader, StreamReader, read_range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,167 @@
+"""The demo's parts: the count, the real data, child processes, and the verdict."""
+
+import asyncio
+import io
+from itertools import pairwise
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from sluice.demo.node import NodeProcess, Ports, _parse_ready
+from sluice.demo.process import Child, DemoError
+from sluice.demo.summary import Outcome, Received, print_summary
+from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_ranges_hold_the_same_numbers(numbers: set[int]) -> None:
+    ranges = to_ranges(numbers)
+    assert from_ranges(ranges) == numbers
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
+
+
+def test_tally_tells_duplicates_disorder_and_what_is_missing() -> None:
+    tally = Tally()
+    for seq in (0, 1, 1, 3, 2, 0):
+        tally.add("a", seq)
+    assert (tally.distinct, tally.duplicates, tally.disorder) == (4, 2, 1)
+    assert tally.missing({"a": range(5), "b": [7]}) == [("a", 4), ("b", 7)]
+    assert tally.missing({"a": [2]}) == []
+
+
+def test_percentile_by_nearest_rank() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert percentile(values, 0.5) == 51
+    assert percentile(values, 0.99) == 100
+    assert percentile([], 0.5) == 0
+
+
+def test_the_data_is_real_and_ready_to_replay() -> None:
+    pytest.importorskip("bokeh_sampledata")
+    pytest.importorskip("vega_datasets")
+    from sluice.demo.readings import load_fleet
+
+    fleet = load_fleet(5_000)
+    assert 30 <= len(fleet) <= 50
+    assert len({device.device for device in fleet}) == len({device.topic for device in fleet}) == len(fleet)
+    assert 4_000 <= sum(len(device.readings) for device in fleet) <= 5_500
+    for device in fleet:
+        assert [reading.seq for reading in device.readings] == list(range(len(device.readings)))
+        times = [reading.after for reading in device.readings]
+        assert times[0] == 0
+        assert times == sorted(times)
+        assert device.topic.count("/") == 3
+    buoy = fleet[0]
+    payload = orjson.loads(buoy.payload(buoy.readings[1], 12.5))
+    assert payload == {
+        "device": "buoy-01",
+        "site": "gulf-of-maine",
+        "seq": 1,
+        "time": "2026-01-01T00:30:00+00:00",
+        "measured_at": "2016-02-15T00:30:00+00:00",
+        "value": 4.887,
+        "unit": "°C",
+        "sent": 12.5,
+    }
+
+
+def test_ready_line() -> None:
+    line = "ready mqtt=127.0.0.1:1883 ws=127.0.0.1:8083 grpc=[::1]:7070 http=127.0.0.1:8080\n"
+    assert _parse_ready(line) == Ports(1883, 8083, 7070, 8080)
+    for wrong in ("starting\n", "ready mqtt=127.0.0.1:1\n"):
+        with pytest.raises(DemoError):
+            _parse_ready(wrong)
+
+
+async def test_a_node_is_killed_and_comes_back_on_its_ports(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", tmp_path / "log")
+    try:
+        await node.start()
+        ports = node.ports
+        await node.kill()
+        await node.start()
+        assert node.ports == ports
+        assert await node.stop() == 0
+        assert node.disk_bytes() > 0
+    finally:
+        await node.leave()
+
+
+async def test_a_child_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
+    child = Child("the child", tmp_path / "log")
+    await child.start("json.tool", ["--no-such-option"])
+    with pytest.raises(DemoError, match=r"(?s)the child ended with exit code 2.*unrecognized arguments"):
+        await child.line(30)
+    await child.leave(1)
+
+
+async def test_a_child_that_is_silent_is_given_up_and_killed(tmp_path: Path) -> None:
+    child = Child("the child", tmp_path / "log")
+    await child.start("http.server", ["--bind", "127.0.0.1", "0"])
+    await asyncio.wait_for(child.line(30), 60)
+    with pytest.raises(DemoError, match="said nothing"):
+        await child.line(0.05)
+    await child.leave(0.05)
+    assert not child.running
+
+
+def outcome(**change: object) -> Outcome:
+    tally = Tally()
+    tally.add("a", 0)
+    everything: dict[str, object] = {
+        "sent": 1,
+        "acknowledged": 1,
+        "resent": 0,
+        "received": [Received("dashboard", "MQTT", tally, [], True)],
+        "latencies": [0.004],
+        "worst_latency": 1.0,
+        "answers": [0.01],
+        "outage": 1.2,
+        "restart": 0.5,
+        "absent_seconds": 0.3,
+        "analysis": {"windows": 3, "anomalies": 1, "devices": 1, "rows": 1},
+        "disk_bytes": 10_000_000,
+        "seconds": 50.0,
+        "folder": Path("demo"),
+    }
+    return Outcome(**{**everything, **change})  # type: ignore[arg-type]
+
+
+def printed(result: Outcome) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_summary(result, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_verdict_when_all_is_there() -> None:
+    assert outcome().complete
+    assert "No acknowledged message was lost" in printed(outcome())
+
+
+def test_verdict_names_what_is_missing() -> None:
+    lacking = [Received("cloud service", "gRPC", Tally(), [("a", 0)], False)]
+    result = outcome(received=lacking)
+    assert not result.complete
+    text = printed(result)
+    assert "cloud service lacks a #0" in text
+    assert "Something is missing" in text
+
+
+@pytest.mark.parametrize(
+    "change", [{"acknowledged": 0, "sent": 0}, {"acknowledged": 0}, {"answers": []}, {"outage": 0.0}, {"analysis": {}}]
+)
+def test_a_show_in_which_somebody_did_not_take_part_is_not_complete(change: dict[str, object]) -> None:
+    assert not outcome(**change).complete
+
+
+def test_disorder_is_a_failure_only_where_order_is_promised() -> None:
+    tally = Tally()
+    for seq in (1, 0):
+        tally.add("a", seq)
+    assert not outcome(received=[Received("dashboard", "MQTT", tally, [], True)]).complete
+    assert outcome(received=[Received("cloud service", "gRPC", tally, [], False)]).complete
