@@ -6,7 +6,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from hypothesis import given  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import record  # noqa: E402
@@ -38,6 +38,7 @@ def seal(rows: list[tuple[str, str, bytes, int, dict[str, str]]], position: int 
     return record.seal(frames, position, 1, STORED, position)
 
 
+@settings(deadline=None)  # the first batch pays for Arrow's start
 @given(messages, st.integers(0, 1 << 40))
 def test_columns_hold_what_was_framed(rows: list[tuple[str, str, bytes, int, dict[str, str]]], offset: int) -> None:
     batch = record_batch(seal(rows), 3, offset)
