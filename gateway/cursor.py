@@ -10,13 +10,25 @@ MAX_SPREAD: Final = 65_536
 class Cursor:
     """Offsets of one queue as one session sees them: [0, floor) done, [floor, next) sent, [next, end) waiting."""
 
-    __slots__ = ("acked", "committed", "end", "floor", "next", "queue", "skip", "start_position", "topic_filter")
+    __slots__ = (
+        "acked",
+        "committed",
+        "end",
+        "floor",
+        "next",
+        "position",
+        "queue",
+        "skip",
+        "start_position",
+        "topic_filter",
+    )
 
     def __init__(self, topic_filter: bytes, queue: bytes, offset: int, start_position: int) -> None:
         self.topic_filter = topic_filter
         self.queue = queue
         self.start_position = start_position  # of the log: older messages are not this subscription's
         self.next = offset  # first offset not yet read
+        self.position = -1  # in the log, of the last message read
         self.end = offset  # of the queue, as far as heard
         self.floor = offset  # first offset not acknowledged
         self.committed = offset  # the floor that the log knows
@@ -35,9 +47,10 @@ class Cursor:
         elif offset > self.floor:
             self.acked.add(offset)
 
-    def pass_over(self, offset: int) -> None:
-        """Read `offset` without sending it."""
+    def pass_over(self, offset: int, position: int) -> None:
+        """Read `offset`, which is at `position` of the log, without sending it."""
         self.next = offset + 1
+        self.position = position
         self.ack(offset)
 
     def jump(self, offset: int) -> None:
@@ -46,6 +59,10 @@ class Cursor:
         self.floor = max(self.floor, offset)
         self.acked = {acked for acked in self.acked if acked > self.floor}
         self.skip = {skipped for skipped in self.skip if skipped >= self.next}
+
+    def has_read(self, position: int) -> bool:
+        """Whether it has come by the message at this position of the log, which is in its queue."""
+        return self.next >= self.end or self.position >= position
 
     @property
     def lagging(self) -> bool:

@@ -14,7 +14,7 @@ from gateway.message import Message
 from gateway.router import Router
 from gateway.session import Route, Session
 from matcher.names import has_wildcard
-from record import scan, split
+from record import position_of, scan, split
 from record.layout import Kind
 from store.api import Store, filter_queue, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
@@ -82,13 +82,13 @@ class Pump:
         for subscription in list(session.subscriptions.values()):
             cursor = subscription.cursor
             if cursor is not None and cursor.lagging and not cursor.stretched and not session.closed:
-                await self._read_queue(session, cursor)
-                moved = True
+                moved |= await self._read_queue(session, cursor)
         return moved
 
     # --- durable sessions
 
-    async def _read_queue(self, session: Session, cursor: Cursor) -> None:
+    async def _read_queue(self, session: Session, cursor: Cursor) -> bool:
+        """Whether the cursor came forward."""
         room = max(1, session.window - session.in_window)
         try:
             fetched = await self._store.fetch(cursor.queue, cursor.next, min(room, _BATCH), _BATCH_BYTES)
@@ -96,25 +96,31 @@ class Pump:
             session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
             cursor.jump(error.begin)
             session.note_change()
-            return
+            return True
         cursor.end = max(cursor.end, fetched.bounds.end)
         if session.closed or cursor.next != fetched.offset:
-            return
+            return not session.closed
         now_ms = int(time() * 1000)
         offset = fetched.offset
         for start in split(fetched.data):
             if offset in cursor.skip:
                 cursor.skip.discard(offset)
                 cursor.next = offset + 1
+                cursor.position = position_of(fetched.data, start)
             else:
                 message = Message(fetched.data, start)
                 route = session.route(message.topic)
-                if route is None or _owner(route, message) is not cursor:
-                    cursor.pass_over(offset)
+                owner = _owner(route, message) if route is not None else None
+                if owner is cursor and route is not None:
+                    if not session.take(cursor, offset, message, route, now_ms):
+                        break
+                elif owner is None or owner.has_read(message.position):
+                    cursor.pass_over(offset, message.position)
                     session.note_change()
-                elif not session.take(cursor, offset, message, route, now_ms):
-                    return
+                else:
+                    break
             offset += 1
+        return offset > fetched.offset
 
     async def _resend(self, session: Session) -> None:
         packet_id = session.resends[0]
@@ -138,11 +144,11 @@ class Pump:
 
     async def _find(self, topic_filter: bytes, offset: int) -> Message | None:
         """The message that an exchange was about; None when retention took it."""
-        if not topic_filter:
-            chunk = await self._store.read(offset, 1)
-            return Message(chunk.data, 0) if chunk.data else None
-        queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
         try:
+            if not topic_filter:
+                chunk = await self._store.read(offset, 1)
+                return Message(chunk.data, 0) if chunk.data else None
+            queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
             fetched = await self._store.fetch(queue, offset, 1, 1)
         except OffsetOutOfRange:
             return None
@@ -167,7 +173,7 @@ class Pump:
             session.behind = -1
 
     def _send_behind(self, session: Session, route: Route, message: Message, now_ms: int) -> bool:
-        if route.no_local and message.publisher == session.client_id:
+        if message.position < route.start or (route.no_local and message.publisher == session.client_id):
             return True
         if message.expired(now_ms):
             session.counters.dropped_expired += 1
@@ -205,8 +211,7 @@ class Pump:
 
 
 def _owner(route: Route, message: Message) -> Cursor | None:
-    """The cursor that sends this message: the first whose subscription existed when it was stored."""
-    for cursor in route.cursors:
-        if cursor.start_position <= message.position:
-            return cursor
+    """The cursor that sends this message: the oldest, unless even that is younger than the message."""
+    if route.cursors and route.cursors[0].start_position <= message.position:
+        return route.cursors[0]
     return None

@@ -30,6 +30,8 @@ ARRIVING: Final = 0  # its append is under way
 ARRIVED: Final = 1  # committed
 RESTORED: Final = 2  # committed, and received on an earlier connection
 
+MAX_STAGED: Final = 1024  # messages of a session that wait for a record
+MAX_HELD: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
 _MAX_ROUTES: Final = 1024  # cached per session
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
@@ -37,7 +39,17 @@ _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 class Subscription:
     """One filter of a session."""
 
-    __slots__ = ("cursor", "identifier", "no_local", "qos", "retain_as_published", "route", "session", "topic_filter")
+    __slots__ = (
+        "cursor",
+        "identifier",
+        "no_local",
+        "qos",
+        "retain_as_published",
+        "route",
+        "session",
+        "start",
+        "topic_filter",
+    )
 
     def __init__(
         self,
@@ -48,6 +60,7 @@ class Subscription:
         retain_as_published: bool,
         identifier: int,
         cursor: Cursor | None,
+        start: int,
     ) -> None:
         self.session = session
         self.topic_filter = topic_filter
@@ -56,10 +69,14 @@ class Subscription:
         self.retain_as_published = retain_as_published
         self.identifier = identifier  # 0: none
         self.cursor = cursor  # durable sessions with QoS > 0
+        self.start = start  # log position from which on it gets messages
         self.route = Route(session, [self])
 
-    def refresh(self) -> None:
-        """Plan anew after the cursor was replaced."""
+    def replace(self, old: "Subscription") -> None:
+        """Go on where the subscription with the same filter was: none of its messages is lost (MQTT-3.8.4-4)."""
+        self.start = old.start
+        if old.cursor is not None:
+            self.cursor = old.cursor
         self.route = Route(self.session, [self])
 
 
@@ -67,10 +84,11 @@ class Route:
     """How a message on some topic reaches one session: its matching subscriptions, merged.
 
     A message is delivered once, at the highest QoS, with every identifier (MQTT-3.3.4-2, -4). The first
-    cursor is the *owner*: the one that sends; the others pass over the message.
+    cursor is the *owner*: the one that sends; the others pass over the message once the owner has read it. It
+    is the oldest, so that a further subscription changes neither what was sent already nor the order.
     """
 
-    __slots__ = ("cursors", "identifiers", "no_local", "qos", "retain_as_published", "session")
+    __slots__ = ("cursors", "identifiers", "no_local", "qos", "retain_as_published", "session", "start")
 
     def __init__(self, session: "Session", subscriptions: list[Subscription]) -> None:
         self.session = session
@@ -79,7 +97,8 @@ class Route:
         self.retain_as_published = False
         identifiers: list[int] = []
         self.cursors: list[Cursor] = []
-        for subscription in sorted(subscriptions, key=lambda s: (-s.qos, s.topic_filter)):
+        self.start = min([s.start for s in subscriptions])
+        for subscription in subscriptions:
             # No Local withholds a message only where every subscription that matches asks for it.
             self.no_local = self.no_local and subscription.no_local
             self.retain_as_published = self.retain_as_published or subscription.retain_as_published
@@ -87,7 +106,12 @@ class Route:
                 identifiers.append(subscription.identifier)
             if subscription.cursor is not None:
                 self.cursors.append(subscription.cursor)
+        self.cursors.sort(key=_age)
         self.identifiers: tuple[int, ...] = tuple(identifiers)
+
+
+def _age(cursor: Cursor) -> tuple[int, bytes]:
+    return cursor.start_position, cursor.topic_filter
 
 
 class Inflight:
@@ -106,13 +130,13 @@ class Inflight:
 
 
 class Staged:
-    """A QoS 2 message of a durable session that waits for its packet id to be in the log."""
+    """A message that waits for a record: of its own packet id (QoS 2, durable session), or of one before it."""
 
     __slots__ = ("data", "entry", "packet_id")
 
-    def __init__(self, packet_id: int, entry: Inflight, data: bytes) -> None:
+    def __init__(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         self.packet_id = packet_id
-        self.entry = entry
+        self.entry = entry  # None: QoS 0
         self.data = data
 
 
@@ -163,6 +187,7 @@ class Session:
         self.retained: deque[RetainedRequest] = deque()  # bounded by the number of subscriptions
         self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
         self.staged: list[Staged] = []
+        self.staging: int = 0  # of them and those whose record is under way
         self.received: list[int] = []  # PUBREC came: recorded before PUBREL goes out
         self.recorded: int = 0  # entries of `inflight` that the log knows
         self._next_packet_id: int = 0
@@ -261,22 +286,28 @@ class Session:
                 cursor.end = offset + 1
             if cursor.next != offset:
                 self.lagging = True
-            elif cursor is not owner:
-                cursor.pass_over(offset)
+            elif cursor is owner:
+                if not self.take(cursor, offset, message, route, now_ms):
+                    self.lagging = True
+            elif owner.has_read(message.position):
+                cursor.pass_over(offset, message.position)
                 self.note_change()
-            elif not self.take(cursor, offset, message, route, now_ms):
+            else:
                 self.lagging = True
 
     def take(self, cursor: Cursor, offset: int, message: Message, route: Route, now_ms: int) -> bool:
         """Send the cursor's next message, or pass over it where it is not to be sent. False: no room for it."""
-        if not self.has_room or cursor.stretched:
+        if not self.has_room or cursor.stretched or self.staging >= MAX_STAGED or len(self.inflight) >= MAX_HELD:
             return False
+        if self.resends:
+            return False  # what an earlier connection left open goes first (MQTT-4.6.0-1)
         if message.expired(now_ms):
             self.counters.dropped_expired += 1
         elif not (route.no_local and message.publisher == self.client_id):
             qos = route.qos if route.qos < message.qos else message.qos
             retain = message.retain and route.retain_as_published
             cursor.next = offset + 1
+            cursor.position = message.position
             if qos == 0:
                 cursor.ack(offset)
                 self.note_change()
@@ -285,7 +316,7 @@ class Session:
                 entry = Inflight(cursor, cursor.topic_filter, offset, qos)
                 self.send(message, qos, retain, False, route.identifiers, entry, now_ms)
             return True
-        cursor.pass_over(offset)
+        cursor.pass_over(offset, message.position)
         self.note_change()
         return True
 
@@ -302,28 +333,38 @@ class Session:
         """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
         outlet = self.outlet
         head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
-        if outlet.maximum_packet_size and len(head) + len(tail) + 2 > outlet.maximum_packet_size:
-            # MQTT-3.1.2-24, -25: not sent, and treated as if it had been.
-            self.counters.dropped_oversized += 1
+        if outlet.maximum_packet_size and self._is_oversized(head, tail):
             if entry is not None and entry.cursor is not None:
                 entry.cursor.ack(entry.offset)
                 self.note_change()
             return
         self.counters.messages_sent += 1
         if qos == 0:
-            outlet.send(head)
+            self._stage_or_send(0, None, head)
             return
         packet_id = self._allocate()
         if entry is None:
             entry = Inflight(None, b"", message.position, qos)
         self.inflight[packet_id] = entry
         self.in_window += 1
-        data = head + _PACKET_IDS[packet_id] + tail
-        if qos == 2 and self.durable:
+        self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
+
+    def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
+        """Send, unless a record has to come first: of this QoS 2 message, or of one that this must not overtake."""
+        if self.staging or (self.durable and entry is not None and entry.qos == 2):
             self.staged.append(Staged(packet_id, entry, data))
+            self.staging += 1
             self._note_urgent()
         else:
-            outlet.send(data)
+            self.outlet.send(data)
+
+    def _is_oversized(self, head: bytes, tail: bytes) -> bool:
+        """Larger than the client takes: not sent, and treated as if it had been (MQTT-3.1.2-24, -25)."""
+        limit = self.outlet.maximum_packet_size
+        if not limit or len(head) + len(tail) + (2 if tail else 0) <= limit:
+            return False
+        self.counters.dropped_oversized += 1
+        return True
 
     def restore(self, packet_id: int, entry: Inflight) -> None:
         """Take over an exchange of an earlier connection; `resend` or `resend_release` follows when there is room."""
@@ -334,15 +375,16 @@ class Session:
 
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
         """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
-        retain = message.retain and route is not None and route.retain_as_published
+        # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
+        retain = not entry.topic_filter or (message.retain and route is not None and route.retain_as_published)
         identifiers = route.identifiers if route is not None else ()
         entry.qos = message.qos if route is None else min(message.qos, route.qos)
-        if entry.qos == 0:
+        head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
+        if entry.qos == 0 or self._is_oversized(head, tail):
             self.forget(packet_id, entry)
             return
         entry.phase = SENT
         self.in_window += 1
-        head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
         self.counters.messages_sent += 1
         self.outlet.send(head + _PACKET_IDS[packet_id] + tail)
 

@@ -252,12 +252,18 @@ class Sessions:
             entry = Inflight(cursor, outbound.topic_filter, outbound.offset, 2)
             entry.released = outbound.released
             session.restore(outbound.packet_id, entry)
-            session.resends.append(outbound.packet_id)
+        # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1).
+        session.resends.extend(
+            [
+                outbound.packet_id
+                for outbound in sorted(state.outbound, key=lambda outbound: (outbound.topic_filter, outbound.offset))
+            ]
+        )
 
     def _subscription(self, session: Session, stored: StoredSubscription) -> Subscription:
         topic_filter = stored.topic_filter
         cursor: Cursor | None = None
-        if stored.qos > 0:
+        if session.durable and stored.qos > 0:
             queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
             cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position)
         return Subscription(
@@ -268,6 +274,7 @@ class Sessions:
             stored.retain_as_published,
             stored.identifier,
             cursor,
+            self._router.delivered_end,
         )
 
     async def _learn_ends(self, session: Session, cursors: list[Cursor]) -> None:
@@ -331,21 +338,9 @@ class Sessions:
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
         old = session.subscriptions.get(stored.topic_filter)
-        subscription = self._subscription(session, stored) if session.durable else None
-        if subscription is None:
-            subscription = Subscription(
-                session,
-                stored.topic_filter,
-                stored.qos,
-                stored.no_local,
-                stored.retain_as_published,
-                stored.identifier,
-                None,
-            )
-        elif old is not None and old.cursor is not None and subscription.cursor is not None:
-            subscription.cursor = old.cursor
-            subscription.refresh()
+        subscription = self._subscription(session, stored)
         if old is not None:
+            subscription.replace(old)
             self._router.remove(old)
         session.subscribe(subscription)
         self._router.add(subscription)
@@ -410,6 +405,8 @@ class Sessions:
         if subscription is None:
             return False
         self._router.remove(subscription)
+        if session.lagging:
+            self._pump.start(session)  # another subscription may have waited for this one
         return True
 
     # --- progress of durable sessions
@@ -447,25 +444,35 @@ class Sessions:
             frames.append(control.cursors_committed(session.client_id, moved))
         staged, received, completed = session.staged, session.received, session.free_completed()
         session.staged, session.received = [], []
-        if staged or received or completed:
-            sent = [(s.packet_id, s.entry.topic_filter, s.entry.offset) for s in staged]
+        sent: list[tuple[int, bytes, int]] = []
+        for waiting in staged:
+            entry = waiting.entry
+            if entry is not None and entry.qos == 2:
+                sent.append((waiting.packet_id, entry.topic_filter, entry.offset))
+                entry.recorded = True
+                session.recorded += 1
+        if sent or received or completed:
             frames.append(
                 control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
             )
-        for waiting in staged:
-            waiting.entry.recorded = True
-            session.recorded += 1
-        if not frames:
+
+        if not frames and not staged:
             return
 
         def done(appended: Appended) -> None:
+            session.staging -= len(staged)
+            if session.closed:
+                return
             if appended.error is not None:
                 log.error("recording the progress of %r failed: %s", session.client_id, appended.error)
-            elif not session.closed:
-                for waiting in staged:
-                    session.outlet.send(waiting.data)
-                for packet_id in received:
-                    session.outlet.send(pubrel(session.outlet.version, packet_id, ReasonCode.SUCCESS))
+                self.held[session.client_id][1].append_failed(appended.error)
+                return
+            for waiting in staged:
+                session.outlet.send(waiting.data)
+            for packet_id in received:
+                session.outlet.send(pubrel(session.outlet.version, packet_id, ReasonCode.SUCCESS))
+            if session.lagging:
+                self._pump.start(session)
 
         self._store.append(frames, done)
 
@@ -521,7 +528,7 @@ def _last_records(session: Session) -> list[bytes]:
         if entry.phase == COMPLETED:
             if entry.cursor is None or entry.offset < entry.cursor.next:
                 completed.append(packet_id)
-        elif not entry.recorded and entry.phase == SENT:
+        elif entry.phase == SENT:
             sent.append((packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
     if sent or session.received:

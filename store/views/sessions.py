@@ -86,11 +86,13 @@ class Sessions:
         bucket = owned(_SUBSCRIPTIONS, client)
         for wish in wishes:
             known = self._state.get(bucket, wish.topic_filter)
+            keeps = False
             if known is not None:
-                _, _, start, offset = _SUBSCRIPTION_ROW.unpack(known)
-            else:
-                if has_wildcard(wish.topic_filter):
-                    self._want(wish.topic_filter)
+                options, _, start, offset = _SUBSCRIPTION_ROW.unpack(known)
+                keeps = bool(options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
+            elif has_wildcard(wish.topic_filter):
+                self._want(wish.topic_filter)
+            if not keeps:
                 start, offset = position, self._dispatcher.end(subscription_queue(wish.topic_filter))
             row = _SUBSCRIPTION_ROW.pack(_options(wish), wish.identifier, start, offset)
             self._state.put(bucket, wish.topic_filter, row)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tests.gateway.mqtt import wire
 
-SECONDS = 20.0
+SECONDS = 10.0
 
 
 @dataclass
@@ -50,10 +50,13 @@ class Message:
     retain: bool
     dup: bool
     packet_id: int
+    properties: bytes = b""
 
 
 class RawClient:
     """One connection to a node on this machine."""
+
+    connack: Packet
 
     def __init__(self, version: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.version = version
@@ -77,8 +80,6 @@ class RawClient:
         assert client.connack.body[1] == 0
         return client
 
-    connack: Packet
-
     @property
     def session_present(self) -> bool:
         return self.connack.body[0] == 1
@@ -106,19 +107,7 @@ class RawClient:
 
     async def message(self) -> Message:
         """The next packet, which must be a PUBLISH; acknowledging is the test's business."""
-        packet = await self.expect(PUBLISH)
-        body = packet.body
-        qos = packet.first >> 1 & 3
-        size = int.from_bytes(body[:2], "big")
-        at = 2 + size
-        packet_id = 0
-        if qos:
-            packet_id = int.from_bytes(body[at : at + 2], "big")
-            at += 2
-        if self.version == 5:
-            assert body[at] < 0x80
-            at += 1 + body[at]
-        return Message(body[2 : 2 + size], body[at:], qos, packet.first & 1 == 1, packet.first & 8 == 8, packet_id)
+        return parse(self.version, await self.expect(PUBLISH))
 
     async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1) -> bytes:
         """Subscribe and return the reason codes."""
@@ -126,7 +115,9 @@ class RawClient:
         body = (await self.expect(SUBACK)).body
         return body[3 + body[2] :] if self.version == 5 else body[2:]
 
-    async def publish(self, topic: bytes, payload: bytes, qos: int = 1, packet_id: int = 1, retain: bool = False) -> None:
+    async def publish(
+        self, topic: bytes, payload: bytes, qos: int = 1, packet_id: int = 1, retain: bool = False
+    ) -> None:
         """Publish and wait for the exchange to end."""
         self.send(wire.publish(self.version, topic, payload, qos, packet_id, retain=retain))
         if qos == 1:
@@ -156,99 +147,23 @@ class RawClient:
         self.writer.close()
 
 
-def ack(kind: int, packet_id: int) -> bytes:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP."""
-    return bytes((kind << 4 | (2 if kind == PUBREL else 0), 2)) + packet_id.to_bytes(2, "big")
-
-
-def connect(
-        cls, port: int, client_id: bytes, version: int = 4, clean: bool = True, properties: bytes = b"", **options: int
-    ) -> "RawClient":
-        """Connect, and expect to be accepted. The CONNACK stays in `connack`."""
-        client = await cls.open(port, version)
-        client.send(connect(version, client_id, clean, properties, **options))
-        client.connack = await client.packet()
-        assert client.connack.kind == CONNACK
-        assert client.connack.body[1] == 0
-        return client
-
-    connack: Packet
-
-    @property
-    def session_present(self) -> bool:
-        return self.connack.body[0] == 1
-
-    def send(self, *packets: bytes) -> None:
-        self.writer.write(b"".join(packets))
-
-    async def packet(self) -> Packet:
-        """The next packet. Raises IncompleteReadError when the node has closed."""
-        async with asyncio.timeout(SECONDS):
-            first = (await self.reader.readexactly(1))[0]
-            length, shift = 0, 0
-            while True:
-                byte = (await self.reader.readexactly(1))[0]
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            return Packet(first, await self.reader.readexactly(length))
-
-    async def expect(self, kind: int) -> Packet:
-        packet = await self.packet()
-        assert packet.kind == kind, packet
-        return packet
-
-    async def message(self) -> Message:
-        """The next packet, which must be a PUBLISH; acknowledging is the test's business."""
-        packet = await self.expect(PUBLISH)
-        body = packet.body
-        qos = packet.first >> 1 & 3
-        size = int.from_bytes(body[:2], "big")
-        at = 2 + size
-        packet_id = 0
-        if qos:
-            packet_id = int.from_bytes(body[at : at + 2], "big")
-            at += 2
-        if self.version == 5:
-            assert body[at] < 0x80
-            at += 1 + body[at]
-        return Message(body[2 : 2 + size], body[at:], qos, packet.first & 1 == 1, packet.first & 8 == 8, packet_id)
-
-    async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1) -> bytes:
-        """Subscribe and return the reason codes."""
-        self.send(wire.subscribe(self.version, packet_id, *requests))
-        body = (await self.expect(SUBACK)).body
-        return body[3 + body[2] :] if self.version == 5 else body[2:]
-
-    async def publish(self, topic: bytes, payload: bytes, qos: int = 1, packet_id: int = 1, retain: bool = False) -> None:
-        """Publish and wait for the exchange to end."""
-        self.send(wire.publish(self.version, topic, payload, qos, packet_id, retain=retain))
-        if qos == 1:
-            assert (await self.expect(PUBACK)).packet_id == packet_id
-        elif qos == 2:
-            assert (await self.expect(PUBREC)).packet_id == packet_id
-            self.send(ack(PUBREL, packet_id))
-            assert (await self.expect(PUBCOMP)).packet_id == packet_id
-
-    async def quiet(self) -> None:
-        """Nothing is on its way to this client: the next packet answers a PINGREQ."""
-        self.send(b"\xc0\x00")
-        await self.expect(PINGRESP)
-
-    async def closed(self) -> None:
-        """The node closes the connection."""
-        async with asyncio.timeout(SECONDS):
-            assert await self.reader.read() == b""
-
-    async def drop(self) -> None:
-        """Break the connection, without a DISCONNECT."""
-        self.writer.transport.abort()
-
-    async def disconnect(self) -> None:
-        self.send(b"\xe0\x00")
-        await self.closed()
-        self.writer.close()
+def parse(version: int, packet: Packet) -> Message:
+    """What a PUBLISH says."""
+    body = packet.body
+    qos = packet.first >> 1 & 3
+    size = int.from_bytes(body[:2], "big")
+    at = 2 + size
+    packet_id = 0
+    if qos:
+        packet_id = int.from_bytes(body[at : at + 2], "big")
+        at += 2
+    properties = b""
+    if version == 5:
+        assert body[at] < 0x80
+        properties = body[at + 1 : at + 1 + body[at]]
+        at += 1 + body[at]
+    flags = packet.first
+    return Message(body[2 : 2 + size], body[at:], qos, flags & 1 == 1, flags & 8 == 8, packet_id, properties)
 
 
 def ack(kind: int, packet_id: int) -> bytes:

@@ -1,0 +1,204 @@
+"""A device that keeps to the specification, holds on to its session state, and checks what a node may not do.
+
+It acknowledges only when told to, so a test can stop it in any state; over reconnects and kills of the node it
+keeps what a client has to keep (section 4.1): the QoS 2 packet ids whose PUBREL is awaited.
+"""
+
+import random
+from collections import Counter
+
+from tests.gateway import raw
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet, RawClient, ack, parse
+
+EVER = 0xFFFF_FFFF
+
+
+class Device:
+    """A client with a persistent session."""
+
+    def __init__(self, port: int, client_id: bytes, version: int, window: int) -> None:
+        self.port = port
+        self.client_id = client_id
+        self.version = version
+        self.window = window  # its receive maximum; 3.1.1 knows none
+        self.client: RawClient | None = None
+        self.seen: list[tuple[bytes, bytes, int]] = []  # what the application got: topic, payload, QoS
+        self.owed: list[tuple[int, int]] = []  # acknowledgements not sent yet: kind, packet id
+        self.unsettled: dict[int, bytes] = {}  # packet id → payload, of exchanges that are open on this connection
+        self.earlier: dict[int, bytes] = {}  # the same, from before the last reconnect
+        self.held: set[int] = set()  # QoS 2: PUBREL is awaited
+        self.settled: set[bytes] = set()  # payloads whose acknowledgement the node has read for sure
+        self.acknowledged: set[bytes] = set()  # on this connection
+        self.strict = True  # nothing was killed: packet ids are kept and acknowledgements remembered
+
+    async def connect(self) -> None:
+        """Connect, taking over from a connection that is still open."""
+        before = self.client
+        properties = {"expiry": EVER, "receive_maximum": self.window} if self.version == 5 else {}
+        self.client = await RawClient.connect(self.port, self.client_id, self.version, False, **properties)
+        if before is not None:
+            await before.drop()
+        self.acknowledged = set()
+        self.earlier.update(self.unsettled)
+        self.unsettled = {}
+        self.owed = []
+
+    async def subscribe(self, topic_filter: bytes, qos: int) -> None:
+        assert self.client is not None
+        self.client.send(wire.subscribe(self.version, 1, (topic_filter, qos)))
+        while True:
+            packet = await self.client.packet()
+            if packet.kind == SUBACK:
+                assert packet.body[-1] == qos
+                return
+            self._take(packet)
+
+    async def disconnect(self) -> None:
+        """DISCONNECT, and wait for the end: the node has read every acknowledgement."""
+        assert self.client is not None
+        client, self.client = self.client, None
+        client.send(b"\xe0\x00")
+        while await self._next(client) is not None:
+            pass
+        client.writer.close()
+        self.settled.update(self.acknowledged)
+        self.acknowledged = set()
+
+    async def drop(self) -> None:
+        """Break the connection; what was on its way may be lost."""
+        if self.client is not None:
+            await self.client.drop()
+            self.client = None
+        self.acknowledged = set()
+
+    async def poll(self) -> None:
+        """Read what has come by now."""
+        assert self.client is not None
+        self.client.send(b"\xc0\x00")
+        while True:
+            packet = await self.client.packet()
+            if packet.kind == PINGRESP:
+                return
+            self._take(packet)
+
+    async def read(self) -> None:
+        """Read one more packet, which has to come."""
+        assert self.client is not None
+        self._take(await self.client.packet())
+
+    def acknowledge(self, count: int, order: random.Random | None = None) -> int:
+        """Send up to `count` of the acknowledgements owed. Returns how many."""
+        assert self.client is not None
+        owed = self.owed
+        for done in range(count):
+            if not owed:
+                return done
+            kind, packet_id = owed.pop(order.randrange(len(owed)) if order is not None else 0)
+            if kind in (PUBACK, PUBCOMP):
+                payload = self.unsettled.pop(packet_id, None)
+                if payload is not None:
+                    self.acknowledged.add(payload)
+            self.client.send(ack(kind, packet_id))
+        return count
+
+    async def _next(self, client: RawClient) -> Packet | None:
+        try:
+            packet = await client.packet()
+        except (EOFError, OSError):
+            return None
+        if packet.kind in (PUBLISH, PUBREL):
+            self._take(packet)
+        return packet
+
+    def _take(self, packet: Packet) -> None:
+        if packet.kind == PUBREL:
+            assert packet.first == 0x62
+            self.held.discard(packet.packet_id)
+            self.owed.append((PUBCOMP, packet.packet_id))
+            if packet.packet_id in self.earlier:
+                self.unsettled[packet.packet_id] = self.earlier.pop(packet.packet_id)
+            return
+        assert packet.kind == PUBLISH, packet
+        message = parse(self.version, packet)
+        if message.qos == 0:
+            self.seen.append((message.topic, message.payload, 0))
+            return
+        packet_id = message.packet_id
+        assert packet_id not in self.unsettled, "a packet id is in use (MQTT-2.2.1-4)"
+        assert message.payload not in self.settled, f"{message} was acknowledged"
+        self._check_resent(message)
+        self.unsettled[packet_id] = message.payload
+        if self.version == 5:
+            assert len(self.unsettled) <= self.window, "beyond the receive maximum (MQTT-3.3.4-9)"
+        if message.qos == 2:
+            self.owed.append((PUBREC, packet_id))
+            if packet_id in self.held:
+                return  # MQTT-4.3.3-10: not again to the application
+            self.held.add(packet_id)
+        else:
+            self.owed.append((PUBACK, packet_id))
+        self.seen.append((message.topic, message.payload, message.qos))
+
+    def _check_resent(self, message: raw.Message) -> None:
+        """What was open is sent again under its packet id with DUP (MQTT-4.4.0-1); else DUP is not set."""
+        before = self.earlier.pop(message.packet_id, None)
+        if before is not None and message.payload == before:
+            assert message.dup or not self.strict
+        elif self.strict:
+            assert message.payload not in self.earlier.values(), f"{message} came under another packet id"
+        if message.packet_id in self.held:
+            assert before == message.payload, f"{message} uses the packet id of {before!r}"
+
+
+class Publisher:
+    """Sends numbered messages, each at its QoS, and sees every exchange to its end."""
+
+    def __init__(self, port: int, client_id: bytes) -> None:
+        self.port = port
+        self.client_id = client_id
+        self.client: RawClient | None = None
+        self.sent: list[tuple[bytes, bytes, int]] = []  # topic, payload, QoS; acknowledged
+        self._number = 0
+
+    async def burst(self, topics: list[bytes], qos: list[int]) -> None:
+        """One message to each topic, all in one write; returns when all are acknowledged."""
+        if self.client is None:
+            self.client = await RawClient.connect(self.port, self.client_id)
+        client = self.client
+        open_ids: set[int] = set()
+        for topic, level in zip(topics, qos, strict=True):
+            self._number += 1
+            payload = b"%06d" % self._number
+            packet_id = self._number % 0xFFFF + 1
+            client.send(wire.publish(4, topic, payload, level, packet_id))
+            self.sent.append((topic, payload, level))
+            if level:
+                open_ids.add(packet_id)
+        while open_ids:
+            packet = await client.packet()
+            if packet.kind == PUBREC:
+                client.send(ack(PUBREL, packet.packet_id))
+            else:
+                assert packet.kind in (PUBACK, PUBCOMP)
+                open_ids.remove(packet.packet_id)
+
+
+async def check_delivery(device: Device, sent: list[tuple[bytes, bytes, int]], granted: dict[bytes, int]) -> None:
+    """Take everything that is still to come and compare it with what was sent.
+
+    granted: topic → the highest QoS of the device's filters that match it.
+    """
+    wanted = {(topic, payload, min(qos, granted[topic])) for topic, payload, qos in sent if topic in granted}
+    device.acknowledge(len(device.owed))
+    while not wanted <= set(device.seen) or device.unsettled or device.earlier:
+        await device.read()
+        device.acknowledge(len(device.owed))
+    await device.poll()
+    got = Counter(device.seen)
+    assert set(got) == wanted
+    for message, count in got.items():
+        assert count == 1 or message[2] == 1, f"{message} came {count} times"
+    for topic in granted:
+        first_seen = list(dict.fromkeys(payload for at, payload, _ in device.seen if at == topic))
+        assert first_seen == sorted(first_seen), f"{topic!r} is out of order"
