@@ -206,10 +206,10 @@ class Show:
         assert self._service is not None
         parquet = await asyncio.to_thread(_tally_parquet, self._folder / "readings")
         parties = (
-            ("dashboard", "MQTT 5, live", self._dashboard.tally, True),
-            ("cloud service", "gRPC, in a group", self._service.tally, False),
-            ("absent device", "MQTT 3.1.1, at the end", self._absent.tally, True),
-            ("Spark", "stream to Parquet", parquet, False),
+            ("dashboard", "MQTT 5", self._dashboard.tally, True),
+            ("cloud service", "gRPC group", self._service.tally, False),
+            ("absent device", "MQTT 3.1.1", self._absent.tally, True),
+            ("Spark", "Parquet", parquet, False),
         )
         received = [
             Received(name, how, tally, tally.missing(self._acknowledged), ordered)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -73,10 +74,11 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 
 def _parties(outcome: Outcome) -> Table:
-    table = Table(title=f"{outcome.acknowledged:,} real sensor readings through one log, one kill -9 on the way")
+    title = f"{outcome.acknowledged:,} real sensor readings through one log, one kill -9 on the way"
+    table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("consumer", style="bold")
     table.add_column("how")
-    for heading in ("received", "distinct", "duplicates", "order", "missing"):
+    for heading in ("received", "distinct", "repeats", "order", "missing"):
         table.add_column(heading, justify="right")
     for each in outcome.received:
         tally, lost = each.tally, len(each.missing)
@@ -104,7 +106,7 @@ def _figures(outcome: Outcome) -> Table:
     p50, p99 = (percentile(outcome.latencies, share) * 1000 for share in (0.5, 0.99))
     table.add_row(
         "latency",
-        f"device to disk to dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
+        f"on disk and at the dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
     )
     table.add_row(
         "kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start"
