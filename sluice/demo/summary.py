@@ -106,7 +106,7 @@ def _figures(outcome: Outcome) -> Table:
     p50, p99 = (percentile(outcome.latencies, share) * 1000 for share in (0.5, 0.99))
     table.add_row(
         "latency",
-        f"on disk and at the dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
+        f"to disk and dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
     )
     table.add_row(
         "kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start"
