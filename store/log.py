@@ -76,8 +76,8 @@ class Log:
         self.failed = False  # appends fail until a restart, and the views take no checkpoint
         self.pending_bytes = 0  # accepted, not committed
         self.end = writer.position  # of what is committed
-        self._thread = threading.Thread(target=self._run, name="sluice-flush", daemon=True)
-        self._thread.start()
+        self._flusher = threading.Thread(target=self._run, name="sluice-flush", daemon=True)
+        self._flusher.start()
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Take unsealed frames for the next batch (see `Store.append`)."""
@@ -125,7 +125,7 @@ class Log:
             if timer is not None:
                 timer.cancel()
         self._jobs.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._flusher.join)
 
     def _refusal(self, frames: list[bytes], size: int) -> StoreError | None:
         if self.pending_bytes + size > self._config.max_pending_bytes:
