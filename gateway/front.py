@@ -40,6 +40,7 @@ class MqttFront:
         self._backlog = Backlog(store, _MAX_BACKLOG)
         self._server: asyncio.Server | None = None
         self.connections: set[Connection] = set()
+        self._timers: dict[Connection, asyncio.TimerHandle] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the port. Raises OSError."""
@@ -75,34 +76,41 @@ class MqttFront:
         )
         self.connections.add(connection)
         self._counters.connections_opened += 1
-        self._loop.call_later(config.connect_timeout, self._connect_due, connection)
+        self._timers[connection] = self._loop.call_later(config.connect_timeout, self._connect_due, connection)
         return connection
 
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
         connection.lost()
 
     def _connect_due(self, connection: Connection) -> None:
         """Close what has not sent CONNECT in time."""
+        self._timers.pop(connection, None)
         if connection.session is None and not connection.connecting and not connection.closed:
             self._counters.protocol_errors += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def _opened(self, connection: Connection) -> None:
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
         if connection.keep_alive:
             self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
         """Close after one and a half keep-alive periods of silence (MQTT-3.1.2-22)."""
-        if connection.closed:
+        if connection not in self.connections or connection.is_closed():
             return
         left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
         if left <= 0 and not connection.reading_paused:
             connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
             return
         # While we do not read, silence is ours, not the client's.
-        self._loop.call_later(max(left, 0.5), self._watch, connection)
+        self._timers[connection] = self._loop.call_later(max(left, 0.5), self._watch, connection)
 
 
 class _Tcp(asyncio.Protocol):

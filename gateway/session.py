@@ -366,11 +366,25 @@ class Session:
         self.counters.dropped_oversized += 1
         return True
 
+    def note_recorded(self, entry: Inflight) -> None:
+        """The log knows, or is about to know, of the packet id."""
+        if not entry.recorded:
+            entry.recorded = True
+            self.recorded += 1
+
+    def unrecorded(self, filters: set[bytes]) -> list[tuple[int, bytes, int]]:
+        """The messages on their way by these filters that the log does not know of, to be recorded now."""
+        found: list[tuple[int, bytes, int]] = []
+        for packet_id, entry in self.inflight.items():
+            if entry.phase == SENT and not entry.recorded and entry.topic_filter in filters:
+                self.note_recorded(entry)
+                found.append((packet_id, entry.topic_filter, entry.offset))
+        return found
+
     def restore(self, packet_id: int, entry: Inflight) -> None:
         """Take over an exchange of an earlier connection; `resend` or `resend_release` follows when there is room."""
         entry.phase = WAITING
-        entry.recorded = True
-        self.recorded += 1
+        self.note_recorded(entry)
         self.inflight[packet_id] = entry
 
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:

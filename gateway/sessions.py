@@ -44,6 +44,16 @@ class Refused(Exception):
         self.reason = reason
 
 
+class _Turn:
+    """A client id is opened by one connection at a time."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0  # that hold the lock or wait for it
+
+
 class Sessions:
     """Serves what `gateway.connection` cannot answer on the spot (its `Desk`)."""
 
@@ -56,7 +66,7 @@ class Sessions:
         self._pump = Pump(store, router)
         self.wills = Wills(store, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
-        self._turns: dict[bytes, asyncio.Lock] = {}  # a client id is opened by one connection at a time
+        self._turns: dict[bytes, _Turn] = {}
         self._closing: dict[bytes, asyncio.Future[None]] = {}  # the last record is on its way
         self._changed: dict[Session, None] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
@@ -132,12 +142,14 @@ class Sessions:
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:
             client_id = self._admit(packet)
-            turn = self._turns.setdefault(client_id, asyncio.Lock())
+            turn = self._turns.setdefault(client_id, _Turn())
+            turn.users += 1
             try:
-                async with turn:
+                async with turn.lock:
                     await self._open(connection, packet, client_id)
             finally:
-                if not turn.locked() and self._turns.get(client_id) is turn:
+                turn.users -= 1
+                if not turn.users:
                     del self._turns[client_id]
         except Refused as refused:
             self._counters.connections_refused += 1
@@ -152,6 +164,8 @@ class Sessions:
             raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.authentication_method:
             raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
+        if packet.will is not None and packet.will.topic.startswith(b"$SYS/"):
+            raise Refused(ReasonCode.NOT_AUTHORIZED, "$SYS/ is the node's own")
         if packet.client_id:
             return packet.client_id
         if packet.version < 5 and not packet.clean_start:
@@ -171,19 +185,20 @@ class Sessions:
             return
         state = await self._store.session(client_id)
         expiry = self._expiry(packet)
-        fresh = packet.clean_start or state is None
+        fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
         frames: list[bytes] = []
         if expiry > 0:
-            frames.append(control.session_opened(client_id, epoch, expiry, packet.clean_start))
+            frames.append(control.session_opened(client_id, epoch, expiry, fresh))
         elif state is not None:
             # The session goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
-            frames.append(control.session_opened(client_id, epoch, 0, packet.clean_start))
+            frames.append(control.session_opened(client_id, epoch, 0, fresh))
         await self._append(frames)
-        self.wills.cancel(client_id)
         if fresh:
+            self.wills.send_now(client_id)  # the session that it belongs to has ended
             state = None
-        elif frames:
+        else:
+            self.wills.cancel(client_id)  # MQTT-3.1.3-9
             state = await self._store.session(client_id)
         session = Session(
             client_id,
@@ -382,6 +397,8 @@ class Sessions:
             return
         filters = list(packet.topic_filters)
         reasons: list[ReasonCode] = []
+        # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
+        sent = session.unrecorded(set(filters)) if session.durable else []
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -398,7 +415,8 @@ class Sessions:
                 self._detach(session, topic_filter)
             connection.send(reply)
 
-        self._store.append([control.unsubscribed(session.client_id, filters)], done)
+        frames = [control.outbound_changed(session.client_id, sent=sent)] if sent else []
+        self._store.append([*frames, control.unsubscribed(session.client_id, filters)], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
         subscription = session.unsubscribe(topic_filter)
@@ -449,8 +467,7 @@ class Sessions:
             entry = waiting.entry
             if entry is not None and entry.qos == 2:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset))
-                entry.recorded = True
-                session.recorded += 1
+                session.note_recorded(entry)
         if sent or received or completed:
             frames.append(
                 control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
@@ -516,6 +533,13 @@ class Sessions:
         self._store.append(_last_records(session), done)
 
 
+def _has_expired(state: SessionState) -> bool:
+    """Whether the session ended by its expiry interval, though the sweep has not come by (MQTT-3.1.2-23)."""
+    if not state.closed_at or state.expiry_interval == _NEVER:
+        return False
+    return time() * 1000 >= state.closed_at + state.expiry_interval * 1000
+
+
 def _last_records(session: Session) -> list[bytes]:
     """What the log must know when a connection ends: every open exchange, then exact cursors.
 
@@ -526,7 +550,7 @@ def _last_records(session: Session) -> list[bytes]:
     completed: list[int] = []
     for packet_id, entry in session.inflight.items():
         if entry.phase == COMPLETED:
-            if entry.cursor is None or entry.offset < entry.cursor.next:
+            if entry.cursor is None or entry.offset < max(entry.cursor.next, entry.cursor.floor):
                 completed.append(packet_id)
         elif entry.phase == SENT:
             sent.append((packet_id, entry.topic_filter, entry.offset))

@@ -30,6 +30,12 @@ class Wills:
         self.cancel(client_id)
         self._delayed[client_id] = (self._loop.call_later(delay, self._due, client_id), will)
 
+    def send_now(self, client_id: bytes) -> None:
+        """The session has ended before the will delay passed (MQTT-3.1.3-9)."""
+        if client_id in self._delayed:
+            self._delayed[client_id][0].cancel()
+            self._due(client_id)
+
     def cancel(self, client_id: bytes) -> None:
         """The client is back in time: its will is not sent."""
         delayed = self._delayed.pop(client_id, None)
