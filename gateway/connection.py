@@ -42,6 +42,7 @@ from store.errors import StoreBusy
 
 _MESSAGE = int(Kind.MESSAGE)
 _SYS = b"$SYS/"
+_MAX_UNANSWERED = 256 * 1024  # bytes; their answers are about as long
 
 
 class Desk(Protocol):
@@ -180,6 +181,7 @@ class Connection(Outlet):
         self.connecting: bool = False  # CONNECT came and is being served
         self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
+        self.unanswered: int = 0  # bytes read while the socket took no answers
         self.reading_paused: bool = False
         self.last_received: float = 0.0  # monotonic seconds
         self.keep_alive: int = 0  # seconds
@@ -194,6 +196,11 @@ class Connection(Outlet):
             return
         self.last_received = monotonic()
         self.counters.bytes_received += len(data)
+        if self.congested:
+            # What it sends makes answers, and it does not take the answers that wait for it.
+            self.unanswered += len(data)
+            if self.unanswered > _MAX_UNANSWERED:
+                self.pause_reading()
         decoder = self.decoder
         packets = decoder.feed(data)
         if self.session is None:
@@ -364,10 +371,10 @@ class Connection(Outlet):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless too much still waits for the disk or for CONNECT to be served."""
+        """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read."""
         if not self.reading_paused or self.closed or self.connecting:
             return
-        if self.uncommitted * 2 <= self.max_uncommitted:
+        if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False
             self.transport.resume_reading()
 
@@ -415,6 +422,8 @@ class Connection(Outlet):
     def uncongested(self) -> None:
         """The socket takes data again."""
         self.congested = False
+        self.unanswered = 0
+        self.resume_reading()
         session = self.session
         if session is not None and session.lagging and not session.pumping:
             session.on_room(session)

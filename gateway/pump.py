@@ -157,8 +157,9 @@ class Pump:
     # --- transient sessions
 
     async def _read_log(self, session: Session) -> None:
-        chunk = await self._store.read(session.behind, _BATCH_BYTES)
-        if session.closed or chunk.position != session.behind:
+        behind = session.behind
+        chunk = await self._store.read(behind, _BATCH_BYTES)
+        if session.closed or session.behind != behind:
             return
         now_ms = int(time() * 1000)
         starts, kinds, _flags, topics, _publishers = scan(chunk.data)
