@@ -431,4 +431,4 @@ class Connection(Outlet):
     def _shut(self) -> None:
         self.flush()
         self.closed = True
-        self.transport.close()
+        self.flusher.close(self.transport)

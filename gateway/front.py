@@ -106,10 +106,10 @@ class MqttFront:
         if connection not in self.connections or connection.is_closed():
             return
         left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
-        if left <= 0 and not connection.reading_paused:
+        if left <= 0 and (connection.congested or not connection.reading_paused):
             connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
             return
-        # While we do not read, silence is ours, not the client's.
+        # While we do not read, silence is ours, not the client's; unless it is the one that does not read.
         self._timers[connection] = self._loop.call_later(max(left, 0.5), self._watch, connection)
 
 

@@ -5,7 +5,7 @@ Everything a client is owed in one turn of the loop is gathered here and written
 """
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Transport(Protocol):
@@ -22,13 +22,17 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
 
+LINGER_SECONDS: Final = 5.0  # that a closed connection has to take what waits for it
+
+
 class Flusher:
     """The outlets with something to write in this turn of the loop."""
 
-    __slots__ = ("_call_soon", "_dirty", "_scheduled")
+    __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
+        self._call_later = loop.call_later
         self._dirty: list[Outlet] = []
         self._scheduled = False
 
@@ -38,6 +42,11 @@ class Flusher:
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.flush)
+
+    def close(self, transport: Transport) -> None:
+        """Close, though the client may never take what was written last."""
+        transport.close()
+        self._call_later(LINGER_SECONDS, transport.abort)
 
     def flush(self) -> None:
         self._scheduled = False

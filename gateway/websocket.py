@@ -51,7 +51,7 @@ class WebSocketFront:
         if socket.ws_protocol != "mqtt":
             await socket.close(code=WSCloseCode.PROTOCOL_ERROR, message=b"the subprotocol must be mqtt")
             return socket
-        transport = _WebSocketTransport(socket)
+        transport = _WebSocketTransport(socket, request.transport)
         connection = self._front.accept(transport)
         if connection is None:
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
@@ -76,8 +76,9 @@ class WebSocketFront:
 class _WebSocketTransport:
     """The socket as an outlet sees it: writes are queued, and sent by one task."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket
+        self._transport = transport  # None: gone already
         self._queue: list[bytes] = []
         self._queued = 0  # bytes
         self._wake = asyncio.Event()
@@ -103,6 +104,8 @@ class _WebSocketTransport:
     def abort(self) -> None:
         self._queue.clear()
         self.close()
+        if self._transport is not None:
+            self._transport.abort()
 
     def pause_reading(self) -> None:
         self.readable.clear()

@@ -1,6 +1,6 @@
 """A whole node in the test's own loop."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -8,15 +8,32 @@ import pytest
 from gateway.config import load
 from gateway.node import Node, Ports
 
+MakeNode = Callable[..., Awaitable[Node]]
+
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A running node on free ports; `node.ports` says which."""
-    free = {f"{front}": 0 for front in ("mqtt.port", "mqtt.ws_port", "grpc.port", "http.port")}
-    started = Node(load(None, {**free, "data_dir": tmp_path / "data", "mqtt.connect_timeout": 1}, {}))
-    await started.start()
-    yield started
-    await started.stop()
+async def make_node(tmp_path: Path) -> AsyncIterator[MakeNode]:
+    """Starts nodes on free ports, by default on the same data folder; keywords are settings with `__` for the dot."""
+    nodes: list[Node] = []
+
+    async def make(name: str = "data", **settings: object) -> Node:
+        free = dict.fromkeys(("mqtt.port", "mqtt.ws_port", "grpc.port", "http.port"), 0)
+        given = {key.replace("__", "."): value for key, value in settings.items()}
+        small = {"data_dir": tmp_path / name, "store.segment_size": 4 << 20}
+        node = Node(load(None, {**free, **small, **given}, {}))
+        nodes.append(node)
+        await node.start()
+        return node
+
+    yield make
+    for node in nodes:
+        await node.stop()
+
+
+@pytest.fixture
+async def node(make_node: MakeNode) -> Node:
+    """A running node; `node.ports` says where."""
+    return await make_node(mqtt__connect_timeout=1)
 
 
 @pytest.fixture

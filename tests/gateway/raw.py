@@ -107,7 +107,25 @@ class RawClient:
 
     async def message(self) -> Message:
         """The next packet, which must be a PUBLISH; acknowledging is the test's business."""
-        return parse(self.version, await self.expect(PUBLISH))
+        return self.parse(await self.expect(PUBLISH))
+
+    def parse(self, packet: Packet) -> Message:
+        assert packet.kind == PUBLISH, packet
+        return parse(self.version, packet)
+
+    async def take(self, count: int) -> list[Message]:
+        """The next messages, acknowledged; other packets of their exchanges are answered and left out."""
+        found: list[Message] = []
+        while len(found) < count:
+            packet = await self.packet()
+            if packet.kind == PUBREL:
+                self.send(ack(PUBCOMP, packet.packet_id))
+                continue
+            message = self.parse(packet)
+            found.append(message)
+            if message.qos:
+                self.send(ack(PUBACK if message.qos == 1 else PUBREC, message.packet_id))
+        return found
 
     async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1) -> bytes:
         """Subscribe and return the reason codes."""
@@ -126,6 +144,13 @@ class RawClient:
             assert (await self.expect(PUBREC)).packet_id == packet_id
             self.send(ack(PUBREL, packet_id))
             assert (await self.expect(PUBCOMP)).packet_id == packet_id
+
+    async def settle(self) -> None:
+        """Answer PUBRELs until nothing is on its way to this client and no message comes."""
+        self.send(b"\xc0\x00")
+        while (packet := await self.packet()).kind != PINGRESP:
+            assert packet.kind == PUBREL, packet
+            self.send(ack(PUBCOMP, packet.packet_id))
 
     async def quiet(self) -> None:
         """Nothing is on its way to this client: the next packet answers a PINGREQ."""
