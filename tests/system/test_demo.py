@@ -29,5 +29,6 @@ def test_the_demo_ends_with_nothing_missing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "No acknowledged message was lost" in done.stdout
-    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
-    assert list((tmp_path / "readings").glob("*.parquet"))
+    [run] = tmp_path.iterdir()
+    assert (run / "chart.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run / "readings").glob("*.parquet"))
