@@ -179,6 +179,13 @@ def _check(config: Config) -> None:
     between("mqtt.max_keep_alive", mqtt.max_keep_alive, 1, 65_535)
     between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
     between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)
+    between("mqtt.max_connections", mqtt.max_connections, 1, 10_000_000)
+    between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
+    between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
+    between("store.interval_ms", config.store.interval_ms, 1, 60_000)
+    between("store.segment_size", config.store.segment_size, 4096, 1 << 30)
+    if config.store.segment_size % 4096:
+        raise ConfigError(f"store.segment_size must be a multiple of 4096, not {config.store.segment_size}")
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')

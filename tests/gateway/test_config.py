@@ -1,0 +1,64 @@
+"""The configuration tree: file, environment, flags, in that order, and what it says about mistakes."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import ConfigError, keys, load
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml", 'host = "h"\nlog_level = "error"\n[mqtt]\nport = 1\nws_port = 2\n[http]\nport = 3\n'
+    )
+    environ = {"SLUICE_MQTT_PORT": "11", "SLUICE_MQTT_WS_PORT": "12", "OTHER": "x", "SLUICE_PURE": "1"}
+    config = load(path, {"mqtt.port": 21, "http.port": None}, environ)
+    assert (config.mqtt.port, config.mqtt.ws_port, config.http.port, config.host) == (21, 12, 3, "h")
+    assert config.log_level == "error"
+    assert load(None, None, {}).mqtt.port == 1883
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    defaults = load(None, None, {})
+    for key in keys():
+        value: object = defaults
+        for name in key.split("."):
+            value = getattr(value, name)
+        load(None, None, {"SLUICE_" + key.upper().replace(".", "_"): str(value)})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[mqtt]\nprot = 1\n", "did you mean 'mqtt.port'"),
+        ("datadir = 'x'\n", "did you mean 'data_dir'"),
+        ("[mqtt]\nport = 'many'\n", "mqtt.port"),
+        ("[mqtt]\nport = true\n", "takes int"),
+        ("[mqtt]\nport = 70000\n", "between 0 and 65535"),
+        ("[store]\npolicy = 'never'\n", "store.policy"),
+        ("[store]\nsegment_size = 5000\n", "store.segment_size"),
+        ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
+        ("[mqtt]\nmax_connections = 0\n", "mqtt.max_connections"),
+        ("log_level = 'loud'\n", "log_level"),
+        ("mqtt = 3\n", "unknown setting 'mqtt'"),
+        ("[mqtt", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(write(tmp_path / "c.toml", text), None, {})
+
+
+def test_an_unknown_variable_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="SLUICE_MQTT_PORT"):
+        load(None, None, {"SLUICE_MQTT_PROT": "1"})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "none.toml", None, {})

@@ -1,0 +1,226 @@
+"""Limits and hostile input: every one has an answer that the client can understand, where the protocol has one."""
+
+import asyncio
+
+import pytest
+
+from gateway.node import Node, Ports
+from tests.gateway.conftest import MakeNode
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import (
+    CONNACK,
+    DISCONNECT,
+    PINGRESP,
+    PUBACK,
+    PUBREC,
+    SUBACK,
+    RawClient,
+    connect,
+)
+
+
+async def test_a_packet_may_be_as_large_as_announced_and_no_larger(make_node: MakeNode) -> None:
+    """MQTT-3.2.2-15, 3.1.2-24: DISCONNECT 0x95."""
+    node = await make_node(mqtt__max_packet_size=2000)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    assert b"\x27" + wire.u32(2000) in client.connack.body
+    room = 2000 - len(wire.publish(5, b"t", b"x" * 1000, 1)) + 1000
+    await client.publish(b"t", b"x" * room)
+    client.send(wire.publish(5, b"t", b"x" * (room + 1), 1))
+    assert (await client.expect(DISCONNECT)).reason == 0x95
+    await client.closed()
+    old = await RawClient.connect(node.ports.mqtt, b"c", 4)
+    old.send(wire.publish(4, b"t", b"x" * 2100, 1)[:10])
+    await old.closed()
+
+
+@pytest.mark.parametrize("expiry", [0, 100])
+async def test_what_is_too_large_for_the_client_is_left_out(node: Node, expiry: int) -> None:
+    """MQTT-3.1.2-24, -25: to the byte, live and from the backlog."""
+    limit = b"\x27" + wire.u32(100)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, limit, expiry=expiry)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    for qos in (0, 1, 2):
+        await client.subscribe((b"t", qos))
+        fits = 100 - len(wire.publish(5, b"t", b"", qos))
+        await publisher.publish(b"t", b"x" * (fits + 1), 2)
+        await publisher.publish(b"t", b"x" * fits, 2)
+        assert [len(m.payload) for m in await client.take(1)] == [fits]
+        await client.settle()
+    assert node.counters.dropped_oversized == 3
+
+
+async def test_a_message_in_flight_that_became_too_large_is_left_out(node: Node) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    await client.subscribe((b"t", 1))
+    await client.publish(b"u", b"")
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    await publisher.publish(b"t", b"x" * 500)
+    await publisher.publish(b"t", b"small")
+    await client.message()
+    await client.drop()
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, b"\x27" + wire.u32(100), expiry=100)
+    assert [m.payload for m in await client.take(1)] == [b"small"]
+    await client.quiet()
+
+
+async def test_more_in_flight_than_the_receive_maximum(make_node: MakeNode) -> None:
+    """MQTT-3.3.4-9: DISCONNECT 0x93, for QoS 2 until PUBCOMP."""
+    node = await make_node(mqtt__receive_maximum=3)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    assert b"\x21" + wire.u16(3) in client.connack.body
+    for packet_id in (1, 2, 3):
+        client.send(wire.publish(5, b"t", b"x", 2, packet_id))
+        await client.expect(PUBREC)
+    client.send(wire.publish(5, b"t", b"x", 2, 4))
+    assert (await client.expect(DISCONNECT)).reason == 0x93
+    await client.closed()
+
+
+async def test_the_receive_maximum_is_free_again_with_each_acknowledgement(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__receive_maximum=1)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    for i in range(30):
+        await client.publish(b"t", b"x", 1 + i % 2, i + 1)
+    for i in range(3):
+        client.send(wire.publish(5, b"$SYS/x", b"x", 1 + i % 2, i + 1))
+        assert (await client.packet()).reason == 0x87
+    await client.quiet()
+
+
+async def test_connections_beyond_the_maximum_are_refused(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_connections=2)
+    first = await RawClient.connect(node.ports.mqtt, b"1")
+    await RawClient.connect(node.ports.mqtt, b"2")
+    refused = await RawClient.open(node.ports.mqtt)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await refused.packet()
+    assert node.counters.connections_refused == 1
+    await first.disconnect()
+    while len(node._front.connections) == 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await RawClient.connect(node.ports.mqtt, b"3")
+
+
+@pytest.mark.parametrize("said", [b"", b"\x10", connect(4, b"c")[:-1]])
+async def test_connect_has_to_come_in_time(ports: Ports, said: bytes) -> None:
+    client = await RawClient.open(ports.mqtt)
+    client.send(said)
+    await client.closed()
+
+
+async def test_keep_alive_is_one_and_a_half_periods_of_silence(ports: Ports) -> None:
+    """MQTT-3.1.2-22: what comes in between, of any kind, keeps the connection."""
+    client = await RawClient.connect(ports.mqtt, b"c", 4, keep_alive=1)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while loop.time() < start + 2.2:
+        client.send(wire.publish(4, b"t", b"x"))
+        await asyncio.sleep(0.1)
+    await client.quiet()
+    await client.closed()
+    assert loop.time() > start + 3.5
+
+
+async def test_the_nodes_keep_alive_is_told(make_node: MakeNode) -> None:
+    """MQTT-3.2.2-21, -22."""
+    node = await make_node(mqtt__max_keep_alive=30, mqtt__max_session_expiry=60)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=100, expiry=100)
+    assert b"\x13" + wire.u16(30) in client.connack.body
+    assert b"\x11" + wire.u32(60) in client.connack.body
+
+
+@pytest.mark.parametrize(("version", "says_so"), [(4, False), (5, True)])
+async def test_a_second_connect_is_a_protocol_error(ports: Ports, version: int, says_so: bool) -> None:
+    """MQTT-3.1.0-2."""
+    client = await RawClient.connect(ports.mqtt, b"c", version)
+    client.send(connect(version, b"c"))
+    if says_so:
+        assert (await client.expect(DISCONNECT)).reason == 0x82
+    await client.closed()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xc0\x00", wire.publish(4, b"t", b"x", 1), b"\x10\xff\xff\xff\xff\x7f", b"\0"],
+)
+async def test_anything_but_connect_at_first_is_met_with_silence(ports: Ports, garbage: bytes) -> None:
+    """MQTT-3.1.0-1."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(garbage)
+    await client.closed()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_bytes_that_come_one_at_a_time(ports: Ports, version: int) -> None:
+    client = await RawClient.open(ports.mqtt, version)
+    everything = (
+        connect(version, b"drip")
+        + wire.subscribe(version, 1, (b"t", 1))
+        + wire.publish(version, b"t", b"payload", 1, 2)
+        + b"\xc0\x00"
+    )
+    for i in range(len(everything)):
+        client.send(everything[i : i + 1])
+        await asyncio.sleep(0)
+    kinds = [(await client.packet()).kind for _ in range(5)]
+    assert sorted(kinds) == sorted([CONNACK, SUBACK, PUBACK, PINGRESP, 3])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_packets_behind_connect_in_one_write(ports: Ports, clean: bool) -> None:
+    """Section 3.1.4: a client need not wait for CONNACK."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(
+        connect(4, b"c", clean)
+        + wire.subscribe(4, 1, (b"t", 1))
+        + b"".join(wire.publish(4, b"u", b"x", 1, i) for i in range(1, 200))
+        + b"\xe0\x00"
+    )
+    assert (await client.packet()).kind == CONNACK
+    await _end(client)
+    client = await RawClient.connect(ports.mqtt, b"c", 4, False)
+    assert client.session_present != clean
+
+
+async def _end(client: RawClient) -> None:
+    """Read all packets up to the node's closing."""
+    async with asyncio.timeout(10):
+        await client.reader.read()
+
+
+@pytest.mark.parametrize(
+    ("packet", "answer"),
+    [
+        (wire.connect(3), b"\x00\x01"),
+        (wire.connect(4, b"", 0x00), b"\x00\x02"),
+        (wire.connect(6, b"c"), b"\x00\x84"),
+    ],
+)
+async def test_refusals_of_connect(ports: Ports, packet: bytes, answer: bytes) -> None:
+    """Table 3.1 of 3.1.1 (MQTT-3.1.3-8, 3.1.2-2) and section 3.2.2.2 of 5.0."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(packet)
+    assert (await client.expect(CONNACK)).body[:2] == answer
+    await client.closed()
+
+
+async def test_a_client_without_a_name_gets_one(ports: Ports) -> None:
+    """MQTT-3.1.3-6, -7, 3.2.2-16; 3.1.1 does not tell it."""
+    names = set()
+    for _ in range(2):
+        client = await RawClient.connect(ports.mqtt, b"", 5)
+        at = client.connack.body.index(b"\x12")
+        size = int.from_bytes(client.connack.body[at + 1 : at + 3], "big")
+        names.add(client.connack.body[at + 3 : at + 3 + size])
+    assert len(names) == 2
+    assert all(name.startswith(b"sluice-") for name in names)
+    await RawClient.connect(ports.mqtt, b"", 4)
+
+
+async def test_extended_authentication_is_refused(ports: Ports) -> None:
+    """Section 4.12: CONNACK 0x8C."""
+    client = await RawClient.open(ports.mqtt, 5)
+    client.send(connect(5, b"c", properties=b"\x15" + wire.text(b"SCRAM")))
+    assert (await client.expect(CONNACK)).reason == 0x8C
+    await client.closed()
