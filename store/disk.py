@@ -63,7 +63,8 @@ class Disk:
     def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
         """Make the file `path`, `size` bytes of zeros, durable with its name. False when stopped on the way.
 
-        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write.
+        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write. What could
+        not be finished is removed again: it would take the room that others still need.
         """
         unfinished = path.with_suffix(".new")
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
@@ -79,6 +80,9 @@ class Disk:
                 if done % (_SYNC_EVERY << 20) == 0:
                     self.sync(fd)
             os.fsync(fd)
+        except OSError as error:
+            unfinished.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(fd)
         unfinished.rename(path)

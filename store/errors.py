@@ -1,5 +1,7 @@
 """What can go wrong in the store, each with what to do about it."""
 
+from pathlib import Path
+
 
 class StoreError(Exception):
     """Base of the store's errors."""
@@ -23,6 +25,13 @@ class RecordTooLarge(StoreError):
 
 class RecordInvalid(StoreError):
     """What was appended is not an unsealed frame. Nothing of that append is in the log."""
+
+
+class ViewsDamaged(StoreError):
+    """RocksDB cannot read or write the views. The log has everything they hold: without them it is folded anew."""
+
+    def __init__(self, folder: Path, cause: Exception) -> None:
+        super().__init__(f"the views in {folder} are damaged ({cause}): move them away to have the log folded anew")
 
 
 class OffsetOutOfRange(StoreError):

@@ -57,9 +57,7 @@ class Folder:
         """Count this opening, durably. The folder's own values win over those of `config`."""
         path = self.path / _META
         if path.exists():
-            known = Meta(**orjson.loads(path.read_bytes()))
-            if known.format != FORMAT:
-                raise StoreError(f"{path} has format {known.format}, this version reads {FORMAT}")
+            known = _read(path)
             meta = Meta(FORMAT, known.epoch + 1, known.partitions, known.segment_size, known.generation_segments)
         elif self.log.exists() and any(self.log.glob("*.log")):
             raise StoreError(f"{path} is missing but there is a log: restore it from a backup")
@@ -80,3 +78,14 @@ class Folder:
             os.close(fd)
         unfinished.rename(path)
         self._disk.sync_folder(self.path)
+
+
+def _read(path: Path) -> Meta:
+    """The meta file. Raises `StoreError` when it is of another version (which may have other fields) or damaged."""
+    try:
+        known = orjson.loads(path.read_bytes())
+        if known["format"] != FORMAT:
+            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+        return Meta(**known)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error

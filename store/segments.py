@@ -4,6 +4,7 @@ A segment holds positions [base, base + size) and base is a multiple of size, so
 which file and which byte of it.
 """
 
+import logging
 import os
 import threading
 from bisect import bisect_right
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from store.disk import Disk
-from store.errors import LogCorrupt, StoreClosed
+from store.errors import LogCorrupt, StoreClosed, StoreError
+
+logger = logging.getLogger(__name__)
 
 _OPEN_FILES: Final = 64  # descriptors kept for reading and writing
 
@@ -24,7 +27,7 @@ def segment_name(base: int) -> str:
 class Segments:
     """The segments of one folder. `bases` is sorted; used by the loop thread except where a method says else."""
 
-    __slots__ = ("_descriptors", "_lock", "_preparing", "_stopped", "bases", "disk", "folder", "size")
+    __slots__ = ("_descriptors", "_lock", "_preparing", "_stopped", "_unprepared", "bases", "disk", "folder", "size")
 
     def __init__(self, folder: Path, size: int, disk: Disk) -> None:
         self.folder = folder
@@ -33,15 +36,21 @@ class Segments:
         self.bases: list[int] = []
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
         self._preparing: threading.Thread | None = None
+        self._unprepared = -1  # the segment that could not be prepared: it is tried again when it is needed
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # of `bases` and `_preparing`: the flush thread takes segments
 
     def load(self) -> None:
-        """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log."""
+        """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log, `StoreError` for
+        another file under a segment's suffix."""
         self.folder.mkdir(exist_ok=True)
         for unfinished in self.folder.glob("*.new"):
             unfinished.unlink()
-        self.bases = sorted(int(path.stem) for path in self.folder.glob("*.log"))
+        paths = list(self.folder.glob("*.log"))
+        for path in paths:
+            if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):
+                raise StoreError(f"{path} is not a segment of the log: move it away")
+        self.bases = sorted(int(path.stem) for path in paths)
         for number, base in enumerate(self.bases):
             if base % self.size or (self.folder / segment_name(base)).stat().st_size != self.size:
                 raise LogCorrupt(segment_name(base), base, "not a segment of this log (name or size)")
@@ -74,7 +83,9 @@ class Segments:
         """Begin to make the segment in the background, unless it is there or on its way."""
         with self._lock:
             at = bisect_right(self.bases, base)
-            if self._preparing is not None or (at > 0 and self.bases[at - 1] == base) or self._stopped.is_set():
+            if self._preparing is not None or base == self._unprepared or self._stopped.is_set():
+                return
+            if at > 0 and self.bases[at - 1] == base:
                 return
             self._preparing = threading.Thread(target=self._make_quietly, args=(base,), name="sluice-segment")
             self._preparing.start()
@@ -106,8 +117,11 @@ class Segments:
         # A disk that is full now may not be when the segment is needed: `take` tries again and tells.
         try:
             self._make(base)
-        except (OSError, StoreClosed):
-            (self.folder / segment_name(base)).with_suffix(".new").unlink(missing_ok=True)
+        except StoreClosed:
+            pass
+        except OSError as error:
+            self._unprepared = base
+            logger.warning("segment %s cannot be prepared: %s", segment_name(base), error)
         finally:
             with self._lock:
                 self._preparing = None

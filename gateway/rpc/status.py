@@ -5,7 +5,16 @@ from typing import Final, NoReturn, TypeVar
 import grpc
 import grpc.aio
 
-from store.errors import LogCorrupt, OffsetOutOfRange, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.errors import (
+    LogCorrupt,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    ViewsDamaged,
+)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -20,6 +29,7 @@ _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     StoreBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.UNAVAILABLE,
+    ViewsDamaged: grpc.StatusCode.DATA_LOSS,
 }
 
 

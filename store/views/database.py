@@ -13,6 +13,8 @@ from typing import Final, cast
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
 
+from store.errors import ViewsDamaged
+
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQ")
 _MEMTABLE: Final = 16 << 20
@@ -31,13 +33,19 @@ class Checkpoint:
 
 
 class Database:
-    """Rows by key. Written by `write` alone, which puts the checkpoint into the same batch."""
+    """Rows by key. Written by `write` alone, which puts the checkpoint into the same batch.
+
+    Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
+    """
 
     __slots__ = ("_db", "_no_wal", "_path")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
-        self._db = Rdict(str(path), _options(cache_bytes))
+        try:
+            self._db = Rdict(str(path), _options(cache_bytes))
+        except Exception as error:
+            raise ViewsDamaged(path, error) from error
         self._no_wal = WriteOptions()
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
 
@@ -46,13 +54,16 @@ class Database:
         return Checkpoint(*_CHECKPOINT.unpack(row)) if row is not None else Checkpoint(0, 0, 0)
 
     def get(self, key: bytes) -> bytes | None:
-        return cast("bytes | None", self._db.get(key))
+        try:
+            return cast("bytes | None", self._db.get(key))
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
 
     def scan(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows whose key begins with `prefix` from `start` on, sorted, as they are now."""
         rows = self._db.iter()
         rows.seek(start)
-        while rows.valid():
+        while self.is_at_row(rows):
             key = rows.key()
             if not key.startswith(prefix):
                 break
@@ -63,6 +74,16 @@ class Database:
         """An iterator over the rows as they are now."""
         return self._db.iter()
 
+    def is_at_row(self, rows: RdictIter) -> bool:
+        """Whether the iterator is at a row. A damaged block ends it as the last row does: that is told apart here."""
+        if rows.valid():
+            return True
+        try:
+            rows.status()
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
+        return False
+
     def write(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], checkpoint: Checkpoint) -> None:
         """Apply everything or nothing. `puts` sorted by key are twice as fast."""
         batch = WriteBatch(raw_mode=True)
@@ -71,7 +92,10 @@ class Database:
         for key in deletes:
             batch.delete(key)
         batch.put(_CHECKPOINT_KEY, _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time))
-        self._db.write(batch, self._no_wal)
+        try:
+            self._db.write(batch, self._no_wal)
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
 
     def flush(self) -> None:
         """Put on disk what was written, so that a restart replays less. Slow; from any thread."""

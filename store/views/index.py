@@ -52,7 +52,7 @@ class Index:
         rows = self._database.cursor()
         while count and count < limit and generation <= self.newest:
             rows.seek(index_key(generation, digest, following))
-            while rows.valid() and count < limit:
+            while count < limit and self._database.is_at_row(rows):
                 key = rows.key()
                 if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
                     break
@@ -70,7 +70,7 @@ class Index:
         rows = self._database.cursor()
         for generation in range(self.newest, self.oldest - 1, -1):
             rows.seek_for_prev(index_key(generation, digest, offset))
-            if rows.valid():
+            if self._database.is_at_row(rows):
                 key = rows.key()
                 if key[:_PREFIX] == index_key(generation, digest, 0)[:_PREFIX]:
                     return generation, _KEY.unpack(key)[3], rows.value()
