@@ -53,6 +53,7 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
     _refuse_damage(segments, end)
     if end < durable:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
+    _sync_last(segments, max(end - 1, begin))
     return Recovered(begin, end, store_time, _clear(segments, end))
 
 
@@ -134,6 +135,16 @@ def _frames_behind(segments: Segments, fd: int, base: int, offset: int) -> Itera
                         yield record.durable_of(frame, 0)
             at = data.find(_MARK, at + 1)
         offset += _CHUNK
+
+
+def _sync_last(segments: Segments, position: int) -> None:
+    """Sync the segment of the last byte. A process that was killed may have left it in the page cache only; from
+    here on everything before the end is taken to be on disk. Segments before it were synced when they were left."""
+    fd = segments.open(segments.base_of(position))
+    try:
+        segments.disk.sync(fd)
+    finally:
+        os.close(fd)
 
 
 def _clear(segments: Segments, end: int) -> int:

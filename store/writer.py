@@ -108,9 +108,9 @@ class Writer:
         segments = self._segments
         base = segments.base_of(self.position)
         if base + segments.size - self.position < length:
-            self.sync()
             base += segments.size
         if base != self._base:
+            self.sync()  # the segment that is left, before its descriptor is gone
             fd = segments.take(base)
             self.close()
             self._fd, self._base = fd, base
