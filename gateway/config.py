@@ -14,6 +14,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
+from record.layout import HEADER_SIZE
+
+_RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
 _BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
 
 
@@ -150,7 +153,7 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
     try:
         if int in options and not isinstance(value, bool) and isinstance(value, (int, str)):
             return int(value)
-        if Path in options and isinstance(value, (str, Path)):
+        if Path in options and isinstance(value, (str, Path)) and value != "":  # Path("") is where we are
             return Path(value)
         if str in options and isinstance(value, str):
             return value
@@ -189,5 +192,10 @@ def _check(config: Config) -> None:
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')
+    if mqtt.max_packet_size + _RECORD_OVERHEAD > config.store.segment_size:
+        raise ConfigError(
+            f"mqtt.max_packet_size is {mqtt.max_packet_size}, but a packet's record must fit into a segment:"
+            f" store.segment_size must be at least {mqtt.max_packet_size + _RECORD_OVERHEAD}"
+        )
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")

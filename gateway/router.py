@@ -13,6 +13,7 @@ from matcher.trie import Trie
 from notify import TopicEvents
 
 _MAX_PLANS: Final = 65_536
+_MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
 _NO_OFFSETS: Final[tuple[tuple[bytes, int], ...]] = ()
 
 
@@ -33,6 +34,7 @@ class Router:
         self.trie: Trie[Subscription] = Trie()
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
         self._plans: dict[bytes, _Plan] = {}
+        self._planned = 0  # routes in `_plans`, and the subscriptions they were made from
 
     def add(self, subscription: Subscription) -> None:
         self.trie.add(subscription.topic_filter, subscription)
@@ -68,10 +70,20 @@ class Router:
         if plan is not None and plan.matched is matched:
             return plan.routes
         routes = _plan(topic, matched)
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
+        size = len(matched) + len(routes)
+        if plan is not None:
+            self._planned -= len(plan.matched) + len(plan.routes)
+        elif len(self._plans) >= _MAX_PLANS:
+            self._forget()
+        if self._planned + size > _MAX_ROUTES:
+            self._forget()
+        self._planned += size
         self._plans[topic] = _Plan(matched, routes)
         return routes
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._planned = 0
 
 
 def _plan(topic: bytes, matched: list[Subscription]) -> list[Route]:

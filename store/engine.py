@@ -250,6 +250,10 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         folder = Folder(path, disk)
         undo.callback(folder.close)
         meta = folder.begin_epoch(config)
+        for name in ("partitions", "segment_size", "generation_segments"):
+            if getattr(config, name) != getattr(meta, name):
+                text = "%s is %d, as %s was made with; the configured %d is ignored"
+                logger.warning(text, name, getattr(meta, name), path, getattr(config, name))
         config = replace(
             config,
             partitions=meta.partitions,

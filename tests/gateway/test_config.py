@@ -44,6 +44,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\nsegment_size = 5000\n", "store.segment_size"),
         ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
         ("[mqtt]\nmax_connections = 0\n", "mqtt.max_connections"),
+        ("[store]\nsegment_size = 1048576\n", "store.segment_size must be at least 11"),
+        ("data_dir = ''\n", "data_dir"),
         ("log_level = 'loud'\n", "log_level"),
         ("mqtt = 3\n", "unknown setting 'mqtt'"),
         ("[mqtt", "is not TOML"),
