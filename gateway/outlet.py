@@ -5,7 +5,10 @@ Everything a client is owed in one turn of the loop is gathered here and written
 """
 
 import asyncio
+import logging
 from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
@@ -53,7 +56,11 @@ class Flusher:
         dirty = self._dirty
         self._dirty = []
         for outlet in dirty:
-            outlet.flush()
+            try:
+                outlet.flush()
+            except Exception:
+                # One that fails must not keep the others from their bytes: nothing would flush them later.
+                log.exception("writing to a client failed")
 
 
 class Outlet:
