@@ -4,7 +4,8 @@ A message enters its partition, its topic queue and the filter queues that are w
 is counting the queue's end up and keeping the reference; references reach RocksDB at the checkpoint.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from matcher.trie import Trie
@@ -178,10 +179,10 @@ class Dispatcher:
         self._dirty = []
         self._dirty_topics = []
         self.references = 0
-        while len(self._topics) > self._limit:
-            self._topics.pop(next(iter(self._topics))).queue.end = -1
-        while len(self._queues) > self._limit:
-            self._queues.pop(next(iter(self._queues))).end = -1
+        for topic in _oldest(self._topics, len(self._topics) - self._limit):
+            self._topics.pop(topic).queue.end = -1
+        for name in _oldest(self._queues, len(self._queues) - self._limit):
+            self._queues.pop(name).end = -1
         return rows
 
     def _topic_tail(self, topic: bytes) -> TopicTail:
@@ -197,3 +198,9 @@ class Dispatcher:
         if tail is None:
             tail = self._queues[name] = QueueTail(name, queue_digest(name), self._cold_end(name))
         return tail
+
+
+def _oldest(names: Iterable[bytes], count: int) -> list[bytes]:
+    """The first `count` of a dictionary's names. At once: its first name alone is found by stepping over all the
+    places in front that were deleted, which is quadratic when done for each."""
+    return list(islice(names, max(count, 0)))
