@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections the kernel may hold for us
 _MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
+_STALLED = 0.5  # seconds that a timer comes late when the node, not the client, was away
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
 
@@ -76,7 +77,7 @@ class MqttFront:
         )
         self.connections.add(connection)
         self._counters.connections_opened += 1
-        self._timers[connection] = self._loop.call_later(config.connect_timeout, self._connect_due, connection)
+        self._connect_in(connection, config.connect_timeout)
         return connection
 
     def gone(self, connection: Connection) -> None:
@@ -87,9 +88,16 @@ class MqttFront:
             timer.cancel()
         connection.lost()
 
-    def _connect_due(self, connection: Connection) -> None:
+    def _connect_in(self, connection: Connection, seconds: float) -> None:
+        due = monotonic() + seconds
+        self._timers[connection] = self._loop.call_later(seconds, self._connect_due, connection, due)
+
+    def _connect_due(self, connection: Connection, due: float) -> None:
         """Close what has not sent CONNECT in time."""
         self._timers.pop(connection, None)
+        if monotonic() - due > _STALLED:
+            self._connect_in(connection, 2 * _STALLED)  # see `_watch`
+            return
         if connection.session is None and not connection.connecting and not connection.closed:
             self._counters.protocol_errors += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -99,18 +107,22 @@ class MqttFront:
         if timer is not None:
             timer.cancel()
         if connection.keep_alive:
-            self._watch(connection)
+            self._watch(connection, monotonic())
 
-    def _watch(self, connection: Connection) -> None:
-        """Close after one and a half keep-alive periods of silence (MQTT-3.1.2-22)."""
+    def _watch(self, connection: Connection, due: float) -> None:
+        """Close after one and a half keep-alive periods of silence (MQTT-3.1.2-22). `due`: when this was to run."""
         if connection not in self.connections or connection.is_closed():
             return
-        left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
-        if left <= 0 and (connection.congested or not connection.reading_paused):
+        now = monotonic()
+        left = connection.last_received + connection.keep_alive * 1.5 - now
+        # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the timers run before the
+        # sockets are read: what the client sent meanwhile is given the time to arrive.
+        if left <= 0 and now - due <= _STALLED and (connection.congested or not connection.reading_paused):
             connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
             return
         # While we do not read, silence is ours, not the client's; unless it is the one that does not read.
-        self._timers[connection] = self._loop.call_later(max(left, 0.5), self._watch, connection)
+        wait = max(left, 0.5)
+        self._timers[connection] = self._loop.call_later(wait, self._watch, connection, now + wait)
 
 
 class _Tcp(asyncio.Protocol):
