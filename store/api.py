@@ -210,8 +210,8 @@ class Store(Protocol):
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Committed offset by partition; a partition nobody committed is absent."""
 
-    async def parents(self) -> list[bytes]:
-        """Parent topics that have partitions, sorted."""
+    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` parent topics that have partitions, sorted, behind `after`."""
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Topics that were ever published to and begin with `prefix`."""

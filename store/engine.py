@@ -40,6 +40,7 @@ from store.writer import Batch, Clock, Writer, clock_ms
 logger = logging.getLogger(__name__)
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
+_RETAINED_LOOKS: Final = 1000  # retained values looked at in one turn of the loop: a millisecond or so
 
 
 class Engine:
@@ -144,10 +145,13 @@ class Engine:
 
     async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
         references: list[tuple[bytes, bytes]] = []
-        for row in self._views.retained.matching(topic_filter, after):
-            references.append(row)
-            if len(references) >= limit:
+        while True:
+            room = limit - len(references)
+            rows, after = self._views.retained.matching(topic_filter, after, room, _RETAINED_LOOKS)
+            references += rows
+            if after is None or len(references) >= limit:
                 break
+            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
         found: list[Retained] = []
         for topic, reference in references:
             positions, lengths, _, _ = record.unpack_refs(reference)
@@ -157,8 +161,8 @@ class Engine:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
 
-    async def parents(self) -> list[bytes]:
-        return self._views.names.parents()
+    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+        return self._views.names.parents(after, limit)
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         return self._views.names.topics(prefix, after, limit)

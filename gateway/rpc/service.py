@@ -96,12 +96,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     ) -> pb.ParentsReply:
         limit = _within(request.limit, self._limits.max_parents)
         try:
-            names = await self._store.parents()
+            after = request.after.encode() if request.HasField("after") else None
+            names = await self._store.parents(after, limit + 1)
         except StoreError as error:
             await abort(context, error)
-        if request.HasField("after"):
-            after = request.after.encode()
-            names = [name for name in names if name > after]
         return pb.ParentsReply(parents=[name.decode() for name in names[:limit]], more=len(names) > limit)
 
     async def Receive(

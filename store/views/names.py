@@ -1,5 +1,6 @@
 """The names view: topics that were ever published to, and their parents."""
 
+from itertools import islice
 from typing import Final
 
 from matcher.names import parent_of
@@ -32,8 +33,9 @@ class Names:
     def is_topic(self, topic: bytes) -> bool:
         return self._state.get(_TOPICS, topic) is not None
 
-    def parents(self) -> list[bytes]:
-        return [name for name, _ in self._state.scan(_PARENTS)]
+    def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` parents behind `after`."""
+        return [name for name, _ in islice(self._state.scan(_PARENTS, after=after), limit)]
 
     def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Up to `limit` topics that begin with `prefix`, behind `after`."""

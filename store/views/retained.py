@@ -1,6 +1,5 @@
 """The retained view: topic → reference of the message that is its retained value (MQTT-3.3.1.3)."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from matcher.names import has_wildcard, matches
@@ -24,20 +23,28 @@ class RetainedValues:
         elif self._state.get(_RETAINED, topic) is not None:
             self._state.delete(_RETAINED, topic)
 
-    def matching(self, topic_filter: bytes, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """(topic, reference) of values that match, sorted, behind `after`."""
+    def matching(
+        self, topic_filter: bytes, after: bytes | None, limit: int, looks: int
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Up to `limit` (topic, reference) of values that match, sorted, behind `after`, found by looking at no more
+        than `looks` values; and the topic to go on behind, None at the end."""
+        found: list[tuple[bytes, bytes]] = []
         if not has_wildcard(topic_filter):
             reference = self._state.get(_RETAINED, topic_filter)
             if reference is not None and (after is None or topic_filter > after):
-                yield topic_filter, reference
-            return
+                found.append((topic_filter, reference))
+            return found, None
         prefix = _literal_prefix(topic_filter)
         behind = after if after is not None and after >= prefix else None
         for topic, reference in self._state.scan(_RETAINED, prefix, behind):
             if not topic.startswith(prefix):
                 break
             if matches(topic_filter, topic):
-                yield topic, reference
+                found.append((topic, reference))
+            looks -= 1
+            if looks <= 0 or len(found) >= limit:
+                return found, topic
+        return found, None
 
 
 def _literal_prefix(topic_filter: bytes) -> bytes:

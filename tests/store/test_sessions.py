@@ -217,6 +217,25 @@ async def test_retained_values(bench: Bench):
         await bench.reopen()
 
 
+async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench: Bench, monkeypatch):
+    monkeypatch.setattr("store.engine._RETAINED_LOOKS", 10)
+    await bench.append(*[message(b"a/%03d" % i, b"x", FLAG_RETAIN) for i in range(100)])
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    for topic_filter, topics in ((b"+/nothing", []), (b"+/055", [b"a/055"]), (b"+/+", [b"a/000", b"a/001"])):
+        turns = 0
+        assert [row.topic for row in await bench.engine.retained(topic_filter, None, 2)] == topics
+        assert len(topics) == 2 or turns >= 9
+    task.cancel()
+
+
 async def test_group_offsets_and_names(bench: Bench):
     await bench.append(control.group_offsets_committed(b"g", b"home", {0: 5, 3: 7}))
     await bench.append(control.group_offsets_committed(b"g", b"home", {3: 2}))
@@ -224,7 +243,8 @@ async def test_group_offsets_and_names(bench: Bench):
     for _ in range(2):
         assert await bench.engine.group_offsets(b"g", b"home") == {0: 5, 3: 2}
         assert await bench.engine.group_offsets(b"g", b"hom") == {}
-        assert await bench.engine.parents() == [b"", b"home", b"zoo"]
+        assert await bench.engine.parents(None, 9) == [b"", b"home", b"zoo"]
+        assert await bench.engine.parents(b"", 1) == [b"home"]
         page = await bench.engine.topics(b"home/", None, 2)
         assert page.names == [b"home/0", b"home/1"]
         page = await bench.engine.topics(b"home/", page.after, 3)

@@ -77,8 +77,9 @@ class MemoryStore:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self.offsets.get((group, parent), {})
 
-    async def parents(self) -> list[bytes]:
-        return sorted({queue[1:].partition(b"\0")[0] for queue in self.queues})
+    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+        names = {queue[1:].partition(b"\0")[0] for queue in self.queues}
+        return sorted(name for name in names if after is None or name > after)[:limit]
 
     def _commit(self, frames: list[bytes], done: Done) -> None:
         data = record.seal(frames, self._position, 1, 1_000 + self._position, 0)
