@@ -11,7 +11,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sluice.commands.command import Arguments, port_number, positive
+from sluice.commands.command import Arguments, port_number, within
 
 VERSIONS: Final = {"3.1.1": MQTTProtocolVersion.MQTTv311, "5": MQTTProtocolVersion.MQTTv5}
 CONNECT_TIMEOUT: Final = 10.0  # seconds, from the first SYN to the CONNACK
@@ -27,10 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     group.add_argument("--port", type=port_number, default=1883, help="default: 1883")
     group.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="3.1.1", help="default: 3.1.1")
-    group.add_argument("--id", metavar="CLIENT", help="client id (default: a random one)")
+    group.add_argument("--id", type=client_id, metavar="CLIENT", help="client id (default: a random one)")
     group.add_argument("--username", help="user name")
     group.add_argument("--password", help="password (default: from MQTT_PASSWORD in the environment)")
-    group.add_argument("--keep-alive", type=positive, default=60, metavar="SECONDS", help="default: 60")
+    group.add_argument("--keep-alive", type=within(1, 0xFFFF), default=60, metavar="SECONDS", help="default: 60")
+
+
+def client_id(text: str) -> str:
+    """What fits into a CONNECT packet (MQTT-1.5.4)."""
+    if len(text.encode()) > 0xFFFF:
+        raise argparse.ArgumentTypeError("a client id has at most 65535 bytes")
+    return text
 
 
 def make_client(arguments: Arguments, session_expiry: int = 0) -> paho.Client:

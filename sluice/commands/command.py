@@ -36,6 +36,26 @@ def port_number(text: str) -> int:
     return number
 
 
+def within(low: int, high: int) -> Callable[[str], int]:
+    """A number between `low` and `high`, both included."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
+        return value
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """A time span, which may be 0."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
 def positive(text: str) -> int:
     """A count of at least one."""
     number = int(text)

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, within
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
@@ -23,9 +23,9 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
     parser.add_argument("--count", type=positive, help="end after so many messages")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help=f"end with exit code {TIMED_OUT} after so long"
+        "--timeout", type=seconds, metavar="SECONDS", help=f"end with exit code {TIMED_OUT} after so long"
     )
-    parser.add_argument("--session", type=int, default=0, metavar="SECONDS",
+    parser.add_argument("--session", type=within(0, 0xFFFF_FFFF), default=0, metavar="SECONDS",
                         help="keep the session so long after leaving (with --id; 3.1.1: any number but 0)")  # fmt: skip
     parser.add_argument("--payload-only", action="store_true", help="print payloads without their topics")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -44,6 +44,12 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["version", "--fast"],
         ["sub", "-t", "a", "--count", "0"],
         ["serve", "--mqtt-port", "70000"],
+        ["sub", "-t", "a", "--timeout", "-1"],
+        ["sub", "-t", "a", "--timeout", "nan"],
+        ["sub", "-t", "a", "--id", "x", "--session", "4294967296"],
+        ["sub", "-t", "a", "--id", "x", "--session", "-1"],
+        ["pub", "-t", "a", "-m", "x", "--keep-alive", "65536"],
+        ["pub", "-t", "a", "-m", "x", "--id", "x" * 65_536],
     ],
 )
 def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
