@@ -130,6 +130,9 @@ class Backlog:
         held = self._held
         while held and self._size <= self._limit:
             unit = held.popleft()
+            if unit.received and unit.connection.closed:
+                # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
+                continue
             self._size += unit.size
             self._store.append(unit.frames, unit.done)
 

@@ -16,9 +16,9 @@ class Cursor:
         "end",
         "floor",
         "next",
+        "open",
         "position",
         "queue",
-        "skip",
         "start_position",
         "topic_filter",
     )
@@ -33,7 +33,7 @@ class Cursor:
         self.floor = offset  # first offset not acknowledged
         self.committed = offset  # the floor that the log knows
         self.acked: set[int] = set()  # above the floor
-        self.skip: set[int] = set()  # on their way since an earlier connection
+        self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
 
     def ack(self, offset: int) -> None:
         """`offset` is done with. Offsets below the floor are so already."""
@@ -53,12 +53,14 @@ class Cursor:
         self.position = position
         self.ack(offset)
 
-    def jump(self, offset: int) -> None:
-        """Go on at `offset`: retention took what lies before it."""
+    def jump(self, offset: int) -> list[int]:
+        """Go on at `offset`: retention took what lies before it. Returns the packet ids of what is lost."""
         self.next = max(self.next, offset)
         self.floor = max(self.floor, offset)
         self.acked = {acked for acked in self.acked if acked > self.floor}
-        self.skip = {skipped for skipped in self.skip if skipped >= self.next}
+        lost = [packet_id for at, packet_id in self.open.items() if at < self.next]
+        self.open = {at: packet_id for at, packet_id in self.open.items() if at >= self.next}
+        return lost
 
     def has_read(self, position: int) -> bool:
         """Whether it has come by the message at this position of the log, which is in its queue."""

@@ -12,9 +12,9 @@ from typing import Final
 from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.router import Router
-from gateway.session import Route, Session
+from gateway.session import WAITING, Route, Session
 from matcher.names import has_wildcard
-from record import position_of, scan, split
+from record import scan, split
 from record.layout import Kind
 from store.api import Store, filter_queue, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
@@ -94,7 +94,10 @@ class Pump:
             fetched = await self._store.fetch(cursor.queue, cursor.next, min(room, _BATCH), _BATCH_BYTES)
         except OffsetOutOfRange as error:
             session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
-            cursor.jump(error.begin)
+            for packet_id in cursor.jump(error.begin):
+                entry = session.inflight.get(packet_id)
+                if entry is not None and entry.phase == WAITING and not entry.released:
+                    session.forget(packet_id, entry)
             session.note_change()
             return True
         cursor.end = max(cursor.end, fetched.bounds.end)
@@ -103,13 +106,15 @@ class Pump:
         now_ms = int(time() * 1000)
         offset = fetched.offset
         for start in split(fetched.data):
-            if offset in cursor.skip:
-                cursor.skip.discard(offset)
+            message = Message(fetched.data, start)
+            route = session.route(message.topic)
+            if offset in cursor.open:
+                if not session.has_room:
+                    break
                 cursor.next = offset + 1
-                cursor.position = position_of(fetched.data, start)
+                cursor.position = message.position
+                self._resend_here(session, cursor.open.pop(offset), message, route, now_ms)
             else:
-                message = Message(fetched.data, start)
-                route = session.route(message.topic)
                 owner = _owner(route, message) if route is not None else None
                 if owner is cursor and route is not None:
                     if not session.take(cursor, offset, message, route, now_ms):
@@ -121,6 +126,14 @@ class Pump:
                     break
             offset += 1
         return offset > fetched.offset
+
+    def _resend_here(
+        self, session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int
+    ) -> None:
+        """Send again what is open since an earlier connection, unless PUBREL was sent for it or is to be."""
+        entry = session.inflight.get(packet_id)
+        if entry is not None and entry.phase == WAITING and not entry.released:
+            session.resend(packet_id, entry, message, route, now_ms)
 
     async def _resend(self, session: Session) -> None:
         packet_id = session.resends[0]

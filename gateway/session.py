@@ -136,7 +136,7 @@ class Staged:
 
     def __init__(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         self.packet_id = packet_id
-        self.entry = entry  # None: QoS 0
+        self.entry = entry  # None: there is nothing to record
         self.data = data
 
 
@@ -400,7 +400,16 @@ class Session:
         entry.phase = SENT
         self.in_window += 1
         self.counters.messages_sent += 1
-        self.outlet.send(head + _PACKET_IDS[packet_id] + tail)
+        self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
+
+    def resend_without(self, cursor: Cursor) -> None:
+        """Its subscription is gone: what it was to send again goes first now."""
+        for _, packet_id in sorted(cursor.open.items()):
+            entry = self.inflight.get(packet_id)
+            if entry is not None and entry.phase == WAITING and not entry.released:
+                self.resends.append(packet_id)
+                self.lagging = True
+        cursor.open = {}
 
     def resend_release(self, packet_id: int, entry: Inflight) -> None:
         """Send PUBREL again (MQTT-4.4.0-1)."""

@@ -24,7 +24,7 @@ from gateway.session import COMPLETED, RESTORED, SENT, Inflight, Session, Subscr
 from gateway.wills import Wills
 from matcher.names import has_wildcard
 from store import control
-from store.api import Appended, SessionState, Store, filter_queue, topic_queue
+from store.api import Appended, Outbound, SessionState, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
 
@@ -257,23 +257,23 @@ class Sessions:
             self._router.add(subscription)
         for packet_id in state.inbound:
             session.inbound[packet_id] = RESTORED
+        first: list[Outbound] = []
         for outbound in state.outbound:
             held = session.subscriptions.get(outbound.topic_filter)
             cursor = held.cursor if held is not None else None
             if cursor is not None and outbound.offset >= cursor.floor:
-                cursor.skip.add(outbound.offset)
+                cursor.open[outbound.offset] = outbound.packet_id
             else:
                 cursor = None
             entry = Inflight(cursor, outbound.topic_filter, outbound.offset, 2)
             entry.released = outbound.released
             session.restore(outbound.packet_id, entry)
-        # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1).
-        session.resends.extend(
-            [
-                outbound.packet_id
-                for outbound in sorted(state.outbound, key=lambda outbound: (outbound.topic_filter, outbound.offset))
-            ]
-        )
+            if cursor is None or outbound.released:
+                first.append(outbound)
+        # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1). Those that
+        # a cursor has yet to come by are sent again in their place there.
+        first.sort(key=lambda outbound: (outbound.topic_filter, outbound.offset))
+        session.resends.extend([outbound.packet_id for outbound in first])
 
     def _subscription(self, session: Session, stored: StoredSubscription) -> Subscription:
         topic_filter = stored.topic_filter
@@ -423,6 +423,8 @@ class Sessions:
         if subscription is None:
             return False
         self._router.remove(subscription)
+        if subscription.cursor is not None:
+            session.resend_without(subscription.cursor)
         if session.lagging:
             self._pump.start(session)  # another subscription may have waited for this one
         return True

@@ -72,6 +72,14 @@ class Device:
             self.client = None
         self.acknowledged = set()
 
+    async def killed(self) -> None:
+        """The node was killed: it may have forgotten acknowledgements, and the packet ids of QoS 1."""
+        await self.drop()
+        self.strict = False
+        self.settled = set()
+        self.unsettled = {packet_id: payload for packet_id, payload in self.unsettled.items() if packet_id in self.held}
+        self.earlier = {packet_id: payload for packet_id, payload in self.earlier.items() if packet_id in self.held}
+
     async def poll(self) -> None:
         """Read what has come by now."""
         assert self.client is not None

@@ -91,7 +91,7 @@ async def test_the_receive_maximum_is_free_again_with_each_acknowledgement(make_
 async def test_connections_beyond_the_maximum_are_refused(make_node: MakeNode) -> None:
     node = await make_node(mqtt__max_connections=2)
     first = await RawClient.connect(node.ports.mqtt, b"1")
-    await RawClient.connect(node.ports.mqtt, b"2")
+    second = await RawClient.connect(node.ports.mqtt, b"2")
     refused = await RawClient.open(node.ports.mqtt)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await refused.packet()
@@ -99,7 +99,9 @@ async def test_connections_beyond_the_maximum_are_refused(make_node: MakeNode) -
     await first.disconnect()
     while len(node._front.connections) == 2:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await RawClient.connect(node.ports.mqtt, b"3")
+    third = await RawClient.connect(node.ports.mqtt, b"3")
+    await second.quiet()
+    await third.quiet()
 
 
 @pytest.mark.parametrize("said", [b"", b"\x10", connect(4, b"c")[:-1]])

@@ -142,7 +142,10 @@ async def test_a_closed_connection_that_takes_nothing_is_gone_soon(node: Node) -
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     while not node._sessions.held[b"c"][1].congested:
         await flood(node, b"t", 0, 0, 200, SIZE)
-    await RawClient.connect(node.ports.mqtt, b"c")
+    old = node._sessions.held[b"c"][1]
+    new = await RawClient.connect(node.ports.mqtt, b"c")
+    assert old in node._front.connections
     async with asyncio.timeout(20):
-        while len(node._front.connections) > 1:  # noqa: ASYNC110
+        while old in node._front.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+    await new.quiet()

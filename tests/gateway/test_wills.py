@@ -69,8 +69,10 @@ async def test_a_protocol_error_and_a_takeover_send_it(ports: Ports) -> None:
     client.send(b"\xf5\x00")
     await client.expect(DISCONNECT)
     assert (await watching.take(1))[0].payload == b"gone"
-    await RawClient.connect(ports.mqtt, b"d", 5, will=WILL)
-    await RawClient.connect(ports.mqtt, b"d", 5)
+    old = await RawClient.connect(ports.mqtt, b"d", 5, will=WILL)
+    new = await RawClient.connect(ports.mqtt, b"d", 5)
+    assert (await old.expect(DISCONNECT)).reason == 0x8E
+    await new.quiet()
     assert (await watching.take(1))[0].payload == b"gone"
 
 
