@@ -265,12 +265,12 @@ class Consumer:
         """Give messages back: they are delivered again at once, to any member."""
         self._settle([], [delivery.lease for delivery in deliveries])
 
-    def flush(self) -> None:
-        """Wait until every acknowledgement given so far is committed."""
-        self._thread.run(self._consumer.flush())
+    def flush(self) -> int:
+        """See `cloud_sdk.Consumer.flush`."""
+        return self._thread.run(self._consumer.flush())
 
     def close(self) -> None:
-        """Give back what was not handed out, and wait until the acknowledgements are committed."""
+        """See `cloud_sdk.Consumer.close`."""
         self.release(self._buffer)
         self._buffer.clear()
         self._thread.run(self._consumer.close())

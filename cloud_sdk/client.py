@@ -7,7 +7,7 @@ from types import TracebackType
 
 from cloud_sdk.connection import Connection
 from cloud_sdk.consumer import Consumer, Start
-from cloud_sdk.errors import Unavailable
+from cloud_sdk.errors import Unavailable, refused_values
 from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.producer import Producer
 from cloud_sdk.properties import UserProperties
@@ -15,7 +15,8 @@ from cloud_sdk.proto import sluice_pb2 as pb
 
 
 class Client:
-    """Talks to one node: `async with Client("127.0.0.1:7070") as client`. For one event loop.
+    """Talks to one node: `async with Client("127.0.0.1:7070") as client`. For one event loop. Raises
+    `InvalidArgument` when `endpoint` is not host:port (or gRPC's `unix:path`).
 
     Calls survive a restart of the node: they are repeated, with growing pauses, until `retry_seconds` have passed
     since the first failure; then they raise `Unavailable` (or `Busy`). Nothing connects before the first call.
@@ -112,14 +113,15 @@ class Client:
         """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
         to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Raises
         `OffsetOutOfRange`, which knows the bounds."""
-        request = pb.PullRequest(
-            parent=parent,
-            partition=partition,
-            offset=offset,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            wait_ms=int(wait_seconds * 1_000),
-        )
+        with refused_values():
+            request = pb.PullRequest(
+                parent=parent,
+                partition=partition,
+                offset=offset,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                wait_ms=int(wait_seconds * 1_000),
+            )
         reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
         return Batch(partition, reply.offset, reply.count, reply.frames, reply.begin, reply.end)
 
@@ -130,7 +132,8 @@ class Client:
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms` (ms since 1970-01-01 UTC); the end if there is none."""
-        request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
+        with refused_values():
+            request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
         return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
 
     async def parents(self) -> list[str]:

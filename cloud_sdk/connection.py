@@ -2,17 +2,19 @@
 
 import asyncio
 import random
+import re
 from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
-from cloud_sdk.errors import Busy, ClientClosed, SluiceError, Unavailable, from_rpc
+from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
+_ENDPOINT: Final = re.compile(r"unix:.+|(dns:///)?[^/\s]+:\d{1,5}")
 ANSWER_S: Final = 10.0  # a call is given this long beyond the time it was asked to wait
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
@@ -67,6 +69,9 @@ class Connection:
     __slots__ = ("_channel", "_closed", "_stub", "endpoint", "retry_seconds")
 
     def __init__(self, endpoint: str, retry_seconds: float) -> None:
+        # gRPC itself would take a missing port for 443, and find a URL's fault only when it connects.
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
         self.endpoint = endpoint
         self.retry_seconds = retry_seconds
         self._channel: grpc.aio.Channel | None = None

@@ -1,8 +1,9 @@
 """A member of a group: leases messages, hands them out one by one, acknowledges in the background.
 
 Delivery is at least once. A message whose acknowledgement did not reach the log (the member died, the lease ran
-out, the node was restarted) comes again, to any member of the group. Members share the messages of every
-partition, so order holds per partition only while a group has one member.
+out, the node was restarted) comes again, to any member of the group. The log knows one offset per partition, so
+behind a message that is still out acknowledgements wait in the node's memory: after a crash those come again too.
+Members share the messages of every partition, so order holds per partition only while a group has one member.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Final, Literal, get_args
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
+from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, refused_values
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -128,12 +129,18 @@ class Consumer:
         """Acknowledge the leases `done` and give back the leases `release`."""
         self._acks.add(done, release)
 
-    async def flush(self) -> None:
-        """Wait until every acknowledgement given so far is committed."""
-        await self._acks.flush()
+    async def flush(self) -> int:
+        """Wait until the node has every acknowledgement given so far, and the log those that no older message of
+        their partition, still out, holds back.
+
+        Returns how many of them, since the last `flush`, found no lease: it had run out, or the node was
+        restarted. Their messages may be delivered again.
+        """
+        return await self._acks.flush()
 
     async def close(self) -> None:
-        """Give back what was not handed out, and wait until the acknowledgements are committed."""
+        """Give back what was not handed out, and `flush`. What was handed out and neither acknowledged nor released
+        stays leased until its time runs out."""
         if self._closed:
             return
         self._closed = True
@@ -147,14 +154,15 @@ class Consumer:
         self._acks.raise_failure()
         if self._acks.unsent >= _MAX_UNSENT:
             await self._acks.flush()
-        request = pb.ReceiveRequest(
-            group=self._group,
-            parent=self._parent,
-            max_records=self._max_records,
-            invisible_ms=int(self._invisible_s * 1_000),
-            wait_ms=int(wait_s * 1_000),
-            from_earliest=self._start == "earliest",
-        )
+        with refused_values():
+            request = pb.ReceiveRequest(
+                group=self._group,
+                parent=self._parent,
+                max_records=self._max_records,
+                invisible_ms=int(self._invisible_s * 1_000),
+                wait_ms=int(wait_s * 1_000),
+                from_earliest=self._start == "earliest",
+            )
         reply = await self._connection.call(self._connection.stub.Receive, request, wait_s)
         # The node's clock started a network hop earlier.
         self._buffer_until = asyncio.get_running_loop().time() + _SAFE_SHARE * self._invisible_s
@@ -178,6 +186,7 @@ class _Acknowledger:
         self._release: list[int] = []
         self._sender: asyncio.Task[None] | None = None
         self._failure: SluiceError | None = None
+        self._late = 0  # acknowledgements that found no lease
 
     @property
     def unsent(self) -> int:
@@ -189,10 +198,12 @@ class _Acknowledger:
         if self.unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
-    async def flush(self) -> None:
+    async def flush(self) -> int:
         while self._sender is not None and not self._sender.done():
             await asyncio.wait((self._sender,))
         self.raise_failure()
+        late, self._late = self._late, 0
+        return late
 
     async def _send(self) -> None:
         await asyncio.sleep(0)  # acknowledgements of the same turn of the loop go together
@@ -202,7 +213,8 @@ class _Acknowledger:
             )
             self._done, self._release = [], []
             try:
-                await self._connection.call(self._connection.stub.Acknowledge, request)
+                reply = await self._connection.call(self._connection.stub.Acknowledge, request)
+                self._late += len(set(reply.expired).intersection(request.done))
             except SluiceError as error:
                 self._failure = error
                 return

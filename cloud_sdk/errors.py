@@ -1,5 +1,7 @@
 """What can go wrong when talking to a node, each with what to do about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, cast
 
 import grpc
@@ -53,6 +55,9 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
     grpc.StatusCode.DATA_LOSS: DataLoss,
 }
 
+# What gRPC's own client says, under a code that a node may also send, when the connection ends within a write.
+_FROM_CORE: Final = "Internal error from Core"
+
 
 def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     """The SDK's error for a gRPC status."""
@@ -60,5 +65,16 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
         metadata = cast("grpc.aio.Metadata", error.trailing_metadata())
         return OffsetOutOfRange(message, int(metadata.get("sluice-begin", 0)), int(metadata.get("sluice-end", 0)))
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == _FROM_CORE:
+        return Unavailable(f"the connection broke: {error.debug_error_string()}")
     kind = _KINDS.get(error.code())
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")
+
+
+@contextmanager
+def refused_values() -> Iterator[None]:
+    """What protobuf says about a number that the wire cannot carry, or a text that is not Unicode, in our words."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error

@@ -35,9 +35,12 @@ class OutgoingMessage:
 
     def frame(self, publisher: bytes) -> bytes:
         """The unsealed record. Raises InvalidArgument when MQTT does not allow the message."""
-        topic = self.topic.encode()
+        try:
+            topic = self.topic.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{self.topic[:100]!r} is not a topic name: {error}") from error
         if not 0 < len(topic) <= MAX_TOPIC or b"+" in topic or b"#" in topic or b"\0" in topic:
-            raise InvalidArgument(f"{self.topic!r} is not a topic name (MQTT-4.7.1-1, MQTT-4.7.3-1)")
+            raise InvalidArgument(f"{self.topic[:100]!r} is not a topic name (MQTT-4.7.1-1, MQTT-4.7.3-1)")
         if not 0 <= self.qos <= 2:
             raise InvalidArgument(f"a QoS is 0, 1 or 2, not {self.qos}")
         flags = self.qos | FLAG_RETAIN if self.retain else self.qos

@@ -101,7 +101,7 @@ class Producer:
         self._waiting.append(unit)
         self._waiting_bytes += size
         self._work.set()
-        if self._sender is None:
+        if self._sender is None or self._sender.done():  # done: it was ended by what nobody foresaw
             self._sender = asyncio.create_task(self._run())
         return unit
 

@@ -9,6 +9,7 @@ from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic
 from record.layout import FLAG_QOS, FLAG_RETAIN, Kind
 
+_SYS: Final = b"$SYS/"  # the node's own, as for devices
 _CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
 
 
@@ -40,7 +41,7 @@ class MessageCheck:
         if flags & ~(FLAG_QOS | FLAG_RETAIN) or flags & FLAG_QOS == FLAG_QOS or packet_id:
             return "flags hold more than a QoS of 0 to 2 and RETAIN, or there is a packet id"
         if topic not in self._names and not self._learn_topic(topic):
-            return f"{topic!r} is not a topic name"
+            return f"{topic[:100]!r} is not a topic name that may be published to"
         if properties not in self._blocks and not self._learn_block(properties):
             return "the properties are not those of an MQTT 5 application message"
         if publisher and not _is_utf8(publisher):
@@ -48,7 +49,7 @@ class MessageCheck:
         return None
 
     def _learn_topic(self, topic: bytes) -> bool:
-        if not is_valid_topic(topic):
+        if not is_valid_topic(topic) or topic.startswith(_SYS):
             return False
         _remember(self._names, topic)
         return True

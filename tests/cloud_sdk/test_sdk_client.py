@@ -2,9 +2,12 @@
 
 import asyncio
 
+import grpc
+import grpc.aio
 import pytest
 
 from cloud_sdk import Client, ClientClosed, InvalidArgument, Message, OffsetOutOfRange, OutgoingMessage, Unavailable
+from cloud_sdk.errors import from_rpc
 
 
 async def read_all(client: Client, parent: str) -> list[Message]:
@@ -165,3 +168,49 @@ async def test_a_closed_client_says_so(node) -> None:
         await client.send("home/t", b"x")
     with pytest.raises(ClientClosed):
         await client.parents()
+
+
+@pytest.mark.parametrize("endpoint", ["", "127.0.0.1", "http://127.0.0.1:7070", "host: 7070", "127.0.0.1:x"])
+def test_an_endpoint_is_host_and_port(endpoint: str) -> None:
+    with pytest.raises(InvalidArgument, match="host:port"):
+        Client(endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:7070", "[::1]:7070", "node.example:1", "unix:/run/s", "dns:///n:1"])
+async def test_endpoints_that_grpc_knows_are_taken(endpoint: str) -> None:
+    await Client(endpoint).close()
+
+
+async def test_numbers_and_texts_that_the_wire_cannot_carry_are_invalid_arguments(client: Client) -> None:
+    for call in (
+        client.pull("home", 0, -1),
+        client.pull("home", 0, 0, wait_seconds=-1),
+        client.offset_at("home", 0, -1),
+        client.send("\ud800", b""),
+        client.send("$SYS/uptime", b""),
+        client.send("/".join("l" * 129), b""),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            await call
+        assert len(str(caught.value)) < 300
+    async with client.consumer("g", "home", max_records=-1) as consumer:
+        with pytest.raises(InvalidArgument):
+            await consumer.next(0)
+
+
+def test_a_connection_that_ends_within_a_write_may_be_tried_again() -> None:
+    nothing = grpc.aio.Metadata()
+    core = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core", "write")
+    assert isinstance(from_rpc(core), Unavailable)
+    node = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "what a node says")
+    assert not isinstance(from_rpc(node), Unavailable)
+
+
+async def test_a_client_sends_again_after_its_sending_task_was_ended(client: Client) -> None:
+    await client.send("home/1", b"first")
+    assert client._producer._sender is not None
+    client._producer._sender.cancel()
+    await asyncio.wait([client._producer._sender])
+    async with asyncio.timeout(10):
+        await client.send("home/1", b"second")
+    assert [message.payload for message in await read_all(client, "home")] == [b"first", b"second"]

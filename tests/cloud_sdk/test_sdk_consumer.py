@@ -137,3 +137,27 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
     ):
         with pytest.raises(InvalidArgument):
             await wrong.next(0)
+
+
+async def test_flush_tells_of_acknowledgements_that_came_too_late(node, client: Client) -> None:
+    await fill(client, 2, topics=1)
+    async with client.consumer("g", "home", invisible_seconds=0.3) as consumer:
+        first = await consumer.next(5)
+        second = await consumer.next(5)
+        assert first is not None and second is not None
+        await first.ack()
+        assert await consumer.flush() == 0
+        again = await consumer.next(10)  # its lease ran out
+        assert again is not None and again.payload == second.payload
+        await second.ack()
+        assert await consumer.flush() == 1
+        await again.ack()
+        assert await consumer.flush() == 0
+    async with client.consumer("g", "home") as consumer:
+        await fill(client, 1, topics=1)
+        held = await consumer.next(5)
+        assert held is not None
+        await node.stop()
+        await node.start()
+        await held.ack()
+        assert await consumer.flush() == 1
