@@ -6,6 +6,7 @@ lives in one memtable, which reaches the disk whole or not at all. So the checkp
 flush of this binding flushes one.)
 """
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -14,6 +15,8 @@ from typing import Final, cast
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
 
 from store.errors import ViewsDamaged
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQ")
@@ -106,7 +109,11 @@ class Database:
         return sum(path.stat().st_size for path in self._path.glob("*.sst"))
 
     def close(self) -> None:
-        self._db.close()
+        """Flush and release. What cannot be flushed now is folded again at the next start."""
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001  see the class
+            logger.error("closing the views in %s failed; a restart replays more: %s", self._path, error)
 
     @staticmethod
     def destroy(path: Path) -> None:

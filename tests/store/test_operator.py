@@ -116,3 +116,29 @@ async def test_a_segment_that_finds_no_room_leaves_none_behind_and_is_not_tried_
     assert not list((tmp_path / "log").glob("*.new"))
     await engine.close()
     FullDisk.full = False
+
+
+async def test_views_that_cannot_be_flushed_at_the_end_are_folded_again(tmp_path: Path, monkeypatch, caplog):
+    engine = await Engine.open(tmp_path, SMALL)
+    await append(engine, b"a/b")
+
+    class Full:
+        """RocksDB on a full disk."""
+
+        def __init__(self, whole: object) -> None:
+            self.whole = whole
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.whole, name)
+
+        def close(self) -> None:
+            self.whole.close()
+            raise Exception("IO error: No space left on device")
+
+    engine._database._db = Full(engine._database._db)
+    await engine.close()
+    assert "No space left on device" in caplog.text
+    shutil.rmtree(tmp_path / "views")
+    engine = await Engine.open(tmp_path, SMALL)
+    assert (await engine.bounds(topic_queue(b"a/b"))).end == 1
+    await engine.close()
