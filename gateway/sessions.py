@@ -365,13 +365,12 @@ class Sessions:
         self, connection: Connection, session: Session, granted: list[StoredSubscription], reply: bytes
     ) -> None:
         try:
-            state = await self._store.session(session.client_id)
-            if state is None or session.closed:
+            known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
+            if session.closed:
                 return
-            stored_by_filter = {stored.topic_filter: stored for stored in state.subscriptions}
             fresh = []
             for request in granted:
-                stored = stored_by_filter.get(request.topic_filter)
+                stored = known.get(request.topic_filter)
                 # None: unsubscribed again meanwhile.
                 fresh.append(stored is not None and self._attach(session, stored))
             connection.send(reply)

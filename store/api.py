@@ -198,6 +198,9 @@ class Store(Protocol):
 
     async def session(self, client_id: bytes) -> SessionState | None: ...
 
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+        """The session's subscriptions with these filters, by filter, at a cost that does not grow with the others."""
+
     async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
         """Sessions that no SESSION_CLOSED has followed, sorted, behind `after`: (client id, epoch, expiry interval)."""
 

@@ -7,6 +7,7 @@ references and `reader` for bytes.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from store.api import (
     Retained,
     SessionState,
     StoreStats,
+    Subscription,
     TopicPage,
 )
 from store.config import StoreConfig
@@ -136,6 +138,9 @@ class Engine:
 
     async def session(self, client_id: bytes) -> SessionState | None:
         return self._views.sessions.session(client_id)
+
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+        return self._views.sessions.subscriptions(client_id, filters)
 
     async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
         return self._views.sessions.open(after, limit)

@@ -4,6 +4,7 @@ Folds are methods named after the control records (`store.control` says what eac
 session that the view does not have, or has with a newer epoch, changes nothing.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -152,6 +153,12 @@ class Sessions:
             released, offset = _OUTBOUND_ROW.unpack_from(value)
             found.outbound.append(Outbound(int.from_bytes(name, "big"), value[size:], offset, released))
         return found
+
+    def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+        """Those of the session's subscriptions that have one of these filters."""
+        bucket = owned(_SUBSCRIPTIONS, client_id)
+        rows = [(name, self._state.get(bucket, name)) for name in filters]
+        return {name: _subscription(name, row) for name, row in rows if row is not None}
 
     def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
         """Up to `limit` (client id, epoch, expiry interval) of sessions that are not closed, behind `after`."""

@@ -196,6 +196,18 @@ async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
     assert bench.commits[0].filter_offsets is None
 
 
+async def test_single_subscriptions_can_be_asked_for(bench: Bench):
+    wishes = [Subscription(name, 1, False, False, 0, 3, 0, 0) for name in (b"a/+", b"b", b"c")]
+    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", wishes))
+    for _ in range(2):
+        state = await bench.engine.session(b"c")
+        assert state is not None
+        expected = {each.topic_filter: each for each in state.subscriptions if each.topic_filter != b"c"}
+        assert await bench.engine.subscriptions(b"c", [b"a/+", b"b", b"x", b"b"]) == expected
+        assert await bench.engine.subscriptions(b"other", [b"a/+"]) == {}
+        await bench.reopen()
+
+
 async def test_retained_values(bench: Bench):
     async def retained(topic_filter: bytes, after: bytes | None = None, limit: int = 10) -> list[tuple[bytes, bytes]]:
         found = await bench.engine.retained(topic_filter, after, limit)
