@@ -182,6 +182,7 @@ class Connection(Outlet):
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.connecting: bool = False  # CONNECT came and is being served
+        self.releasing: set[int] = set()  # QoS 2 packet ids whose release is on its way to disk
         self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
         self.unanswered: int = 0  # bytes read while the socket took no answers
@@ -348,10 +349,13 @@ class Connection(Outlet):
 
     def _release(self, session: Session, packet_ids: list[int]) -> None:
         """PUBREL: the packet ids are free again once the log says so (at once in a transient session)."""
-        known = [packet_id for packet_id in packet_ids if packet_id in session.inbound]
+        known: list[int] = []
         for packet_id in packet_ids:
             if packet_id not in session.inbound:
                 self.send(pubcomp(self.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            elif packet_id not in self.releasing:  # else the client repeats itself: one PUBCOMP answers both
+                self.releasing.add(packet_id)
+                known.append(packet_id)
         if not known:
             return
         if session.durable:
@@ -362,6 +366,7 @@ class Connection(Outlet):
 
     def finish_inbound(self, session: Session, packet_id: int) -> None:
         """The exchange is over on both sides (MQTT-4.3.3-11)."""
+        self.releasing.discard(packet_id)
         if session.inbound.pop(packet_id, RESTORED) != RESTORED:
             self.decoder.acknowledged(1)
         self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))

@@ -176,6 +176,7 @@ class Session:
         self.on_room = on_room  # the pump may go on
         self.closed: bool = False
         self.subscriptions: dict[bytes, Subscription] = {}
+        self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
         self.inbound: dict[int, int] = {}  # QoS 2 packet ids received and not released
         self.inflight: dict[int, Inflight] = {}
         self.in_window: int = 0  # entries of `inflight` that count against the window

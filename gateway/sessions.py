@@ -308,7 +308,7 @@ class Sessions:
             return
         reasons: list[ReasonCode] = []
         granted: list[StoredSubscription] = []
-        names = set(session.subscriptions)
+        names = session.subscribing.union(session.subscriptions)
         for request in packet.requests:
             reason = self._grant(session, names, request.topic_filter, request.qos)
             reasons.append(reason)
@@ -332,6 +332,8 @@ class Sessions:
             connection.send(reply)
             self._want_retained(session, granted, fresh)
             return
+
+        session.subscribing.update([stored.topic_filter for stored in granted])
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
@@ -373,6 +375,7 @@ class Sessions:
                 stored = known.get(request.topic_filter)
                 # None: unsubscribed again meanwhile.
                 fresh.append(stored is not None and self._attach(session, stored))
+                session.subscribing.discard(request.topic_filter)
             connection.send(reply)
             self._want_retained(session, granted, fresh)
             live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]

@@ -50,6 +50,17 @@ async def test_what_is_too_large_for_the_client_is_left_out(node: Node, expiry: 
     assert node.counters.dropped_oversized == 3
 
 
+async def test_subscriptions_are_counted_before_they_are_on_disk(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_subscriptions=10)
+    for expiry in (0, 100):
+        client = await RawClient.connect(node.ports.mqtt, b"c", 5, expiry=expiry)
+        client.send(*[wire.subscribe(5, 1 + number, (b"t/%d" % (number % 12), 1)) for number in range(14)])
+        replies = [await client.expect(SUBACK) for _ in range(14)]  # a refusal does not wait for the disk
+        reasons = {reply.packet_id: reply.body[-1] for reply in replies}
+        assert [reasons[1 + number] for number in range(14)] == [1] * 10 + [0x97] * 2 + [1] * 2
+        await client.drop()
+
+
 async def test_a_message_in_flight_that_became_too_large_is_left_out(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     await client.subscribe((b"t", 1))

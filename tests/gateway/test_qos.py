@@ -149,3 +149,21 @@ async def test_order_holds_per_topic_for_a_mix_of_subscribers(ports: Ports) -> N
     for client, topic_filter in subscribers:
         wanted = [b"%d" % i for i in range(1, 301) if topic_filter[-1:] in b"+#" or b"ab"[i % 2] == topic_filter[-1]]
         assert [message.payload for message in await client.take(len(wanted))] == wanted
+
+
+async def test_a_repeated_pubrel_does_not_release_the_next_message_with_its_packet_id(node: Node) -> None:
+    """MQTT-4.3.3-11: the record of the repetition would come between PUBLISH and its commit."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    client.send(wire.publish(5, b"t", b"1", 2, packet_id=7))
+    await client.expect(PUBREC)
+    session, connection = node._sessions.held[b"c"]
+    connection.receive(ack(PUBREL, 7))
+    await asyncio.sleep(0)  # its record is on its way, a second one would go with the next flush
+    connection.receive(ack(PUBREL, 7))
+    while session.inbound:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    connection.receive(wire.publish(5, b"t", b"2", 2, packet_id=7))
+    await client.expect(PUBCOMP)
+    await client.expect(PUBREC)
+    assert list(session.inbound) == [7]
+    await client.drop()
