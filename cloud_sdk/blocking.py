@@ -45,9 +45,18 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
+        self.run(_end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """End what still runs on the loop, gRPC's own tasks among it: asyncio complains of those that a loop leaves."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Client:

@@ -165,6 +165,9 @@ class Batch:
         """Where to read on."""
         return self.offset + self.count
 
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
     def messages(self) -> Iterator[Message]:
         for index, start in enumerate(record.split(self.frames)):
             yield Message(self.frames, start, self.partition, self.offset + index)

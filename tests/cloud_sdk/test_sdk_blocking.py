@@ -1,6 +1,7 @@
 """The blocking client: the same calls, from threads and from forked processes."""
 
 import asyncio
+import gc
 import sys
 import threading
 
@@ -111,3 +112,14 @@ async def test_a_client_that_was_used_before_a_fork_says_so(endpoint: str, monke
             assert client.parents() == []
 
     await asyncio.to_thread(use)
+
+
+async def test_closing_leaves_no_task_behind(endpoint: str, caplog) -> None:
+    def work() -> None:
+        for _ in range(20):
+            with Client(endpoint) as client:
+                client.send("home/1", b"x")
+        gc.collect()
+
+    await asyncio.to_thread(work)
+    assert "Task was destroyed" not in caplog.text

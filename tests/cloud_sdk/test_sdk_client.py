@@ -95,7 +95,7 @@ async def test_pull_waits_for_a_message(client: Client) -> None:
     for pull in waiting:
         pull.cancel()
     batch = await client.pull("home", 0, (await client.partitions("home"))[0].end, wait_seconds=0.01)
-    assert (len(batch), list(batch.messages())) == (0, [])
+    assert (len(batch), list(batch)) == (0, [])
 
 
 async def test_pull_is_bounded(client: Client) -> None:
