@@ -246,7 +246,7 @@ class Log:
                     writer.sync()
             except RecordInvalid as error:
                 flushed.error = error
-            except (OSError, StoreError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001  a thread that died would leave its appends without an answer
                 failure = flushed.error = error
             if units:
                 self._loop.call_soon_threadsafe(self._on_flushed, flushed)

@@ -74,6 +74,21 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_and_nothing_retried(
     await engine.close()
 
 
+async def test_whatever_fails_in_the_flush_thread_is_answered(tmp_path: Path):
+    class Exhausted(Disk):
+        __slots__ = ()
+
+        def write_durable(self, fd: int, data: bytes, offset: int) -> None:
+            if b"too much" in data:
+                raise MemoryError
+            super().write_durable(fd, data, offset)
+
+    engine = await Engine.open(tmp_path, SMALL, Exhausted())
+    assert isinstance((await append(engine, b"too much")).error, StoreFailed)
+    assert isinstance((await append(engine, b"after")).error, StoreFailed)
+    await engine.close()
+
+
 async def test_a_failed_flush_under_the_interval_policy_stops_the_log(tmp_path: Path):
     disk = FailingDisk()
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 16, policy="interval", interval_ms=1), disk)
