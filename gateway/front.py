@@ -13,6 +13,7 @@ from typing import cast
 from gateway.config import MqttConfig
 from gateway.connection import Backlog, Connection
 from gateway.counters import Counters
+from gateway.descriptors import room_for_connections
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reasons import ReasonCode
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections the kernel may hold for us
 _MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
+_TELL_AGAIN = 60.0  # seconds between log lines about refused connections
 _STALLED = 0.5  # seconds that a timer comes late when the node, not the client, was away
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
@@ -40,6 +42,8 @@ class MqttFront:
         self._flusher = Flusher(self._loop)
         self._backlog = Backlog(store, _MAX_BACKLOG)
         self._server: asyncio.Server | None = None
+        self._limit = min(config.max_connections, room_for_connections())
+        self._refusal_told = -_TELL_AGAIN  # monotonic seconds
         self.connections: set[Connection] = set()
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
 
@@ -58,7 +62,8 @@ class MqttFront:
 
     def accept(self, transport: Transport) -> Connection | None:
         """A new network connection; None (and closed) when the node holds as many as it may."""
-        if len(self.connections) >= self._config.max_connections:
+        if len(self.connections) >= self._limit:
+            self._tell_refusal()
             self._counters.connections_refused += 1
             transport.abort()
             return None
@@ -79,6 +84,16 @@ class MqttFront:
         self._counters.connections_opened += 1
         self._connect_in(connection, config.connect_timeout)
         return connection
+
+    def _tell_refusal(self) -> None:
+        now = monotonic()
+        if now - self._refusal_told < _TELL_AGAIN:
+            return
+        self._refusal_told = now
+        if self._limit < self._config.max_connections:
+            log.warning("refusing connections: open files of the process allow %d (see LimitNOFILE)", self._limit)
+        else:
+            log.warning("refusing connections: mqtt.max_connections is %d", self._limit)
 
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""

@@ -1,0 +1,50 @@
+"""Connections never take the descriptors that the store needs."""
+
+import asyncio
+import resource
+
+import pytest
+
+from gateway import descriptors, front
+from tests.gateway.raw import RawClient
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "room"),
+    [
+        (1024, 1024, 256),
+        (1024, 20_000, 20_000 - 768),
+        (100, 100, 25),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1 << 30),
+    ],
+)
+def test_the_room_is_what_the_store_leaves(monkeypatch, soft: int, hard: int, room: int) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    assert descriptors.room_for_connections() == room
+    assert limits[-1] == (hard, hard)
+
+
+def test_a_limit_that_cannot_be_raised_stays(monkeypatch) -> None:
+    def refuse(_kind: int, _limits: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(descriptors.resource, "setrlimit", refuse)
+    assert descriptors.room_for_connections() == 256
+
+
+async def test_connections_beyond_the_room_are_refused_and_that_is_said(monkeypatch, make_node, caplog) -> None:
+    monkeypatch.setattr(front, "room_for_connections", lambda: 1)
+    node = await make_node()
+    first = await RawClient.connect(node.ports.mqtt, b"1")
+    for _ in range(3):
+        refused = await RawClient.open(node.ports.mqtt)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await refused.packet()
+    assert node.counters.connections_refused == 3
+    assert [r.message for r in caplog.records if "refusing" in r.message] == [
+        "refusing connections: open files of the process allow 1 (see LimitNOFILE)"
+    ]
+    await first.quiet()
