@@ -12,7 +12,10 @@ from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.rpc import RpcLimits
+from gateway.rpc.groups import Groups
+from gateway.rpc.wakeups import Wakeups
 from store.errors import StoreBusy
+from tests.gateway.rpc.conftest import MemoryStore, Until
 
 
 class Member:
@@ -303,3 +306,23 @@ async def test_wrong_requests_are_named(port: int, request_: pb.ReceiveRequest) 
             await SluiceStub(channel).Receive(request_)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details()
+
+
+async def test_a_message_wakes_one_of_many_waiting_members(store: MemoryStore, until: Until):
+    group = await Groups(store, Wakeups(store), RpcLimits()).get(b"g", b"home", True)
+    members = [asyncio.create_task(group.receive(1, 1000, 60, 60)) for _ in range(40)]
+    await until(lambda: store.fetches == 40 * store.partitions)
+    before = store.fetches
+    store.append([record.frame(1, 0, 0, b"home/t", b"", b"", b"x")], lambda _: None)
+    await asyncio.wait(members, return_when=asyncio.FIRST_COMPLETED)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert sum(member.done() for member in members) == 1
+    assert store.fetches - before <= 2 * store.partitions
+    left = [member for member in members if not member.done()]
+    for _ in range(2):
+        left.pop(0).cancel()  # the first in the line gives up
+    for number in range(len(left)):
+        store.append([record.frame(1, 0, 0, b"home/%d" % number, b"", b"", b"x")], lambda _: None)
+    assert [sum(run.count for run in taken.runs) for taken in await asyncio.gather(*left)] == [1] * len(left)
+    group.stop()
