@@ -1,0 +1,132 @@
+"""Recording how far durable sessions have come: acknowledged offsets, packet ids, and all of it at the end.
+
+Acknowledgements are gathered and recorded a few times a second. What a packet to the client rests on (the packet id
+of a QoS 2 message, a PUBREC that came) is recorded at once, and the packet follows its commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import time
+from typing import Final
+
+from gateway.mqtt.encode import pubrel
+from gateway.mqtt.reasons import ReasonCode
+from gateway.session import COMPLETED, SENT, Session
+from store import control
+from store.api import Appended, Store
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
+
+
+class Progress:
+    """Writes the progress of a node's durable sessions to the log."""
+
+    def __init__(self, store: Store, on_failed: Callable[[Session, StoreError], None]) -> None:
+        self._store = store
+        self._on_failed = on_failed  # a record was not taken: the session cannot go on
+        self._loop = asyncio.get_running_loop()
+        self._changed: dict[Session, None] = {}  # held sessions only
+        self._timer: asyncio.TimerHandle | None = None
+
+    def forget(self, session: Session) -> None:
+        """The session is closed: `last_records` says the rest."""
+        self._changed.pop(session, None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def note(self, session: Session, urgent: bool) -> None:
+        """Something of the session has to be recorded; `urgent`: a packet to the client waits for it."""
+        self._changed[session] = None
+        if urgent:
+            self._loop.call_soon(self._write)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(PROGRESS_SECONDS, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._write()
+
+    def _write(self) -> None:
+        changed = self._changed
+        self._changed = {}
+        for session in changed:
+            if not session.closed:
+                self._record(session)
+
+    def _record(self, session: Session) -> None:
+        """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
+        session.changed = False
+        session.urgent = False
+        frames: list[bytes] = []
+        moved: dict[bytes, int] = {}
+        for subscription in session.subscriptions.values():
+            cursor = subscription.cursor
+            if cursor is not None and cursor.floor != cursor.committed:
+                moved[subscription.topic_filter] = cursor.floor
+                cursor.committed = cursor.floor
+        if moved:
+            frames.append(control.cursors_committed(session.client_id, moved))
+        staged, received, completed = session.staged, session.received, session.free_completed()
+        session.staged, session.received = [], []
+        sent: list[tuple[int, bytes, int]] = []
+        for waiting in staged:
+            entry = waiting.entry
+            if entry is not None and entry.qos == 2:
+                sent.append((waiting.packet_id, entry.topic_filter, entry.offset))
+                session.note_recorded(entry)
+        if sent or received or completed:
+            frames.append(
+                control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
+            )
+
+        if not frames and not staged:
+            return
+
+        def done(appended: Appended) -> None:
+            session.staging -= len(staged)
+            if session.closed:
+                return
+            if appended.error is not None:
+                log.error("recording the progress of %r failed: %s", session.client_id, appended.error)
+                self._on_failed(session, appended.error)
+                return
+            for waiting in staged:
+                session.outlet.send(waiting.data)
+            for packet_id in received:
+                session.outlet.send(pubrel(session.outlet.version, packet_id, ReasonCode.SUCCESS))
+            if session.lagging:
+                session.on_room(session)
+
+        self._store.append(frames, done)
+
+
+def last_records(session: Session) -> list[bytes]:
+    """What the log must know when a connection ends: every open exchange, then exact cursors.
+
+    Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
+    offset is `next`. The exchanges come first: a torn write may lose the cursors, never the messages.
+    """
+    sent: list[tuple[int, bytes, int]] = []
+    completed: list[int] = []
+    for packet_id, entry in session.inflight.items():
+        if entry.phase == COMPLETED:
+            if entry.cursor is None or entry.offset < max(entry.cursor.next, entry.cursor.floor):
+                completed.append(packet_id)
+        elif entry.phase == SENT:
+            sent.append((packet_id, entry.topic_filter, entry.offset))
+    frames: list[bytes] = []
+    if sent or session.received:
+        frames.append(control.outbound_changed(session.client_id, sent=sent, received=session.received))
+    cursors = {s.topic_filter: s.cursor.next for s in session.subscriptions.values() if s.cursor is not None}
+    if cursors:
+        frames.append(control.cursors_committed(session.client_id, cursors))
+    if completed:
+        frames.append(control.outbound_changed(session.client_id, completed=completed))
+    frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
+    return frames
