@@ -203,10 +203,11 @@ class Pump:
     # --- retained messages
 
     async def _retained(self, session: Session) -> None:
-        request = session.retained[0]
+        request = next(iter(session.retained.values()))
         subscription = request.subscription
-        page = await self._store.retained(subscription.topic_filter, request.after, _RETAINED_PAGE)
-        if session.closed or not session.retained or session.retained[0] is not request:
+        topic_filter = subscription.topic_filter
+        page = await self._store.retained(topic_filter, request.after, _RETAINED_PAGE)
+        if session.closed or session.retained.get(topic_filter) is not request:
             return
         now_ms = int(time() * 1000)
         identifiers = (subscription.identifier,) if subscription.identifier else ()
@@ -221,7 +222,7 @@ class Pump:
                 session.send(message, qos, True, False, identifiers, None, now_ms)
             request.after = value.topic
         if len(page) < _RETAINED_PAGE:
-            session.retained.popleft()
+            del session.retained[topic_filter]
 
 
 def _owner(route: Route, message: Message) -> Cursor | None:

@@ -14,7 +14,7 @@ from notify import TopicEvents
 
 _MAX_PLANS: Final = 65_536
 _MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
-_NO_OFFSETS: Final[tuple[tuple[bytes, int], ...]] = ()
+_NO_OFFSETS: Final[dict[bytes, int]] = {}
 
 
 class _Plan:
@@ -59,7 +59,7 @@ class Router:
             if not routes:
                 continue
             message = Message(data, starts[i])
-            offsets = _NO_OFFSETS if filter_offsets is None else filter_offsets[i]
+            offsets = dict(filter_offsets[i]) if filter_offsets is not None and filter_offsets[i] else _NO_OFFSETS
             topic_offset = topic_offsets[i]
             for route in routes:
                 route.session.offer(route, message, topic_offset, offsets, now_ms)

@@ -185,7 +185,7 @@ class Session:
         self.pumping: bool = False
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
         self.urgent: bool = False  # …and a packet to the client waits for that record
-        self.retained: deque[RetainedRequest] = deque()  # bounded by the number of subscriptions
+        self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
         self.staged: list[Staged] = []
         self.staging: int = 0  # of them and those whose record is under way
@@ -203,15 +203,11 @@ class Session:
 
     def want_retained(self, subscription: Subscription) -> None:
         """Queue the retained values of a subscription; asking again begins anew."""
-        for request in self.retained:
-            if request.subscription.topic_filter == subscription.topic_filter:
-                request.subscription = subscription
-                request.after = None
-                return
-        self.retained.append(RetainedRequest(subscription))
+        self.retained[subscription.topic_filter] = RetainedRequest(subscription)
 
     def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
         self._routes.clear()
+        self.retained.pop(topic_filter, None)
         return self.subscriptions.pop(topic_filter, None)
 
     def route(self, topic: bytes) -> Route | None:
@@ -242,7 +238,7 @@ class Session:
         route: Route,
         message: Message,
         topic_offset: int,
-        filter_offsets: tuple[tuple[bytes, int], ...],
+        filter_offsets: dict[bytes, int],
         now_ms: int,
     ) -> None:
         """A message that was just committed. Sends it if this session is at the end and has room."""
@@ -269,18 +265,14 @@ class Session:
         route: Route,
         message: Message,
         topic_offset: int,
-        filter_offsets: tuple[tuple[bytes, int], ...],
+        filter_offsets: dict[bytes, int],
         now_ms: int,
     ) -> None:
         owner = route.cursors[0]
         for cursor in route.cursors:
             offset = topic_offset
             if cursor.queue[0] == 0x66:  # b"f", a filter queue
-                offset = -1
-                for topic_filter, filter_offset in filter_offsets:
-                    if topic_filter == cursor.topic_filter:
-                        offset = filter_offset
-                        break
+                offset = filter_offsets.get(cursor.topic_filter, -1)
                 if offset < 0:
                     continue  # the filter queue is younger than this message
             if offset >= cursor.end:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from gateway.node import Ports
+from gateway.node import Node, Ports
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, SUBACK, RawClient, ack
+from tests.gateway.raw import PUBACK, SUBACK, UNSUBACK, RawClient, ack
 
 RETAIN_AS_PUBLISHED, NO_LOCAL = 0x08, 0x04
 
@@ -123,3 +123,31 @@ async def test_wildcards_leave_dollar_topics_out(ports: Ports) -> None:
     await client.quiet()
     await client.subscribe((b"$own/#", 1))
     assert [m.topic for m in await client.take(1)] == [b"$own/a"]
+
+
+async def test_after_unsubscribe_no_retained_message_follows(node: Node) -> None:
+    """MQTT-3.10.4-2."""
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    for number in range(3):
+        await publisher.publish(b"r/%d" % number, b"x", retain=True)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=1)
+    await client.subscribe((b"r/#", 1))
+    first = await client.message()
+    client.send(wire.unsubscribe(5, 2, b"r/#"))
+    await client.expect(UNSUBACK)
+    client.send(ack(PUBACK, first.packet_id))
+    await client.subscribe((b"r/2", 1))
+    assert (await client.message()).topic == b"r/2"
+
+
+async def test_a_renewed_subscription_gets_all_retained_messages_again(node: Node) -> None:
+    """MQTT-3.8.4-3, in the middle of the first round."""
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    for number in range(3):
+        await publisher.publish(b"r/%d" % number, b"x", retain=True)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=1)
+    await client.subscribe((b"r/#", 1))
+    first = await client.message()
+    await client.subscribe((b"r/#", 1))
+    client.send(ack(PUBACK, first.packet_id))
+    assert [message.topic for message in await client.take(3)] == [b"r/0", b"r/1", b"r/2"]
