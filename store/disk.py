@@ -82,7 +82,7 @@ class Disk:
             os.fsync(fd)
         except OSError as error:
             unfinished.unlink()
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise OSError(error.errno, error.strerror, str(path)) from None
         finally:
             os.close(fd)
         unfinished.rename(path)
