@@ -105,8 +105,8 @@ class Database:
         self._db.flush()
 
     def size(self) -> int:
-        """Bytes of its files."""
-        return sum(path.stat().st_size for path in self._path.glob("*.sst"))
+        """Bytes of its files. Asked of RocksDB: a file that one lists may be compacted away before one looks at it."""
+        return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def close(self) -> None:
         """Flush and release. What cannot be flushed now is folded again at the next start."""
