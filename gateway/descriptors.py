@@ -7,7 +7,8 @@ client could not go on writing, so connections are refused while the store still
 import resource
 from typing import Final
 
-_RESERVED: Final = 768  # RocksDB's tables (512), segments kept open (64), listeners, gRPC, HTTP, and some to spare
+# RocksDB's tables (512), segments kept open (64), HTTP (64), WebSockets to be (128), gRPC, and some to spare.
+_RESERVED: Final = 1024
 _UNLIMITED: Final = 1 << 30
 
 

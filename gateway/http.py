@@ -1,6 +1,8 @@
 """The HTTP front: `/health` and `/metrics`."""
 
+import asyncio
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -8,7 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.counters import Counters
+from gateway.listen import bound_port, listen
 from store.api import Store
+
+_MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 
 
 class HttpFront:
@@ -19,6 +24,7 @@ class HttpFront:
         self._registry = CollectorRegistry()
         self._registry.register(_NodeCollector(store, counters, connections))
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the port. Raises OSError."""
@@ -27,11 +33,16 @@ class HttpFront:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound: int = self._runner.addresses[0][1]
-        return bound
+        self._listener = await listen(self._runner, host, port, self._has_room)
+        return bound_port(self._listener)
+
+    def _has_room(self) -> bool:
+        server = self._runner.server if self._runner is not None else None
+        return server is not None and len(server.connections) < _MAX_CONNECTIONS
 
     async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

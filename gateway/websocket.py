@@ -8,9 +8,11 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from gateway.connection import Connection
 from gateway.front import MqttFront
+from gateway.listen import bound_port, listen
 
 log = logging.getLogger(__name__)
 
+_MAX_WAITING: Final = 128  # connections that have not become WebSockets
 _QUEUE_HIGH: Final = 256 * 1024  # bytes waiting before the client counts as congested
 _QUEUE_LOW: Final = 64 * 1024
 
@@ -22,6 +24,8 @@ class WebSocketFront:
         self._front = front
         self._max_message = max_packet_size + 64 * 1024
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._serving = 0  # connections that the MQTT front counts
 
     async def start(self, host: str, port: int) -> int:
         """Listen on `/mqtt` and `/`. Returns the port. Raises OSError."""
@@ -30,12 +34,16 @@ class WebSocketFront:
         app.router.add_get("/", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        bound: int = self._runner.addresses[0][1]
-        return bound
+        self._listener = await listen(self._runner, host, port, self._has_room)
+        return bound_port(self._listener)
+
+    def _has_room(self) -> bool:
+        server = self._runner.server if self._runner is not None else None
+        return server is not None and len(server.connections) - self._serving < _MAX_WAITING
 
     async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -58,6 +66,7 @@ class WebSocketFront:
             return socket
         transport.connection = connection
         writer = asyncio.create_task(transport.write_out())
+        self._serving += 1
         try:
             async for message in socket:
                 await transport.readable.wait()
@@ -67,6 +76,7 @@ class WebSocketFront:
                     break
                 connection.receive(message.data)
         finally:
+            self._serving -= 1
             self._front.gone(connection)
             transport.close()
             await writer

@@ -9,6 +9,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.service import Service
 from store.api import Store
 
+_HANDSHAKE_MS: Final = 10_000  # who connects and says nothing holds a descriptor no longer
 _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
 
 
@@ -31,6 +32,7 @@ class RpcServer:
                 ("grpc.so_reuseport", 0),  # a second node on the same port must fail, not share it
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ),
         )
         self._service = Service(self._store, self._limits)

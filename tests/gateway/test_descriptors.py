@@ -13,7 +13,7 @@ from tests.gateway.raw import RawClient
     ("soft", "hard", "room"),
     [
         (1024, 1024, 256),
-        (1024, 20_000, 20_000 - 768),
+        (1024, 20_000, 20_000 - 1024),
         (100, 100, 25),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1 << 30),
     ],
@@ -48,3 +48,36 @@ async def test_connections_beyond_the_room_are_refused_and_that_is_said(monkeypa
         "refusing connections: open files of the process allow 1 (see LimitNOFILE)"
     ]
     await first.quiet()
+
+
+@pytest.mark.parametrize("front", ["http", "ws"])
+async def test_connections_that_say_nothing_are_bounded(make_node, front: str) -> None:
+    node = await make_node()
+    port = getattr(node.ports, front)
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(150)]
+    closed = 0
+    for reader, _ in opened:
+        try:
+            async with asyncio.timeout(0.01):
+                closed += await reader.read(1) == b""
+        except TimeoutError:
+            pass
+        except ConnectionError:
+            closed += 1
+    assert closed == 150 - (64 if front == "http" else 128)
+    for _, writer in opened:
+        writer.close()
+    async with asyncio.timeout(10):
+        while not await answers(port):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def answers(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: node\r\n\r\n")
+        return (await reader.read(8)).startswith(b"HTTP/1.1")
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()

@@ -1,0 +1,30 @@
+"""Listening for HTTP with a bound on the connections that are held: aiohttp itself takes what comes."""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+
+async def listen(runner: web.AppRunner, host: str, port: int, has_room: Callable[[], bool]) -> asyncio.Server:
+    """Serve `runner`, which is set up, on host:port; without room a connection is closed. Raises OSError."""
+    accept = runner.server
+    assert accept is not None
+
+    def protocol() -> asyncio.BaseProtocol:
+        return accept() if has_room() else _Refused()
+
+    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=128)
+
+
+def bound_port(server: asyncio.Server) -> int:
+    """The port that it listens on."""
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+class _Refused(asyncio.Protocol):
+    """A connection for which there is no room."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.abort()  # type: ignore[attr-defined]  # uvloop's is no subclass of asyncio.Transport
