@@ -20,7 +20,7 @@ class StoreConfig:
     interval_ms: int = 50
     batch_bytes: int = 1 << 20  # of one flush; a larger single append goes alone
     spacing_ms: float = 3.0  # between flushes of many small appends
-    max_pending_bytes: int = 64 << 20  # accepted and not committed
+    max_pending_bytes: int = 64 << 20  # accepted and not committed; the last eighth is for control records
     tail_cache_bytes: int = 64 << 20
     checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from record.layout import MAX_FRAME
+from record.layout import MAX_FRAME, Kind
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
+_KIND: Final = 11  # where a frame has its kind
+_MESSAGE: Final = bytes([Kind.MESSAGE])
 
 
 class Unit:
@@ -128,9 +130,13 @@ class Log:
         await self._loop.run_in_executor(None, self._flusher.join)
 
     def _refusal(self, frames: list[bytes], size: int) -> StoreError | None:
-        if self.pending_bytes + size > self._config.max_pending_bytes:
-            if size > self._config.max_pending_bytes:
-                return RecordTooLarge(f"{size} bytes in one append, the limit is {self._config.max_pending_bytes}")
+        limit = self._config.max_pending_bytes
+        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE:
+            # Control records, such as a session's last ones, find room where messages are told to wait.
+            limit -= limit // 8
+        if self.pending_bytes + size > limit:
+            if size > limit:
+                return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
             return StoreBusy(f"{self.pending_bytes} bytes wait to be committed")
         if size > self._limit and max(map(len, frames)) > self._limit:
             return RecordTooLarge(f"a record is larger than {self._limit} bytes")

@@ -9,6 +9,7 @@ import pytest
 
 import record
 from record.layout import Kind
+from store import control
 from store.api import Appended, Commit, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.disk import Disk
@@ -144,6 +145,17 @@ async def test_limits_are_answers(tmp_path: Path):
     assert engine.stats().pending_bytes == 0
     await engine.close()
     assert isinstance((await append(engine, message(b"t"))).error, StoreClosed)
+
+
+async def test_control_records_find_room_where_messages_are_told_to_wait(tmp_path: Path):
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=4096, max_pending_bytes=10_000))
+    answers: list[Appended] = []
+    for _ in range(5):
+        engine.append([message(b"t", bytes(2000))], answers.append)
+    closed = await append(engine, control.session_closed(b"c", 1, 60, 1))
+    assert closed.error is None
+    assert [type(answer.error) for answer in answers] == [type(None)] * 4 + [StoreBusy]
+    await engine.close()
 
 
 async def test_what_is_no_frame_fails_alone(tmp_path: Path):
