@@ -33,6 +33,13 @@ class Disk:
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
+    def make_folder(self, folder: Path) -> None:
+        """Make the folder if need be, with those above it, durably: what is in it lives no longer than its name."""
+        if not folder.is_dir():
+            self.make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+        self.sync_folder(folder.parent)
+
     def sync_folder(self, folder: Path) -> None:
         """Make names that were created, renamed or removed in `folder` durable."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

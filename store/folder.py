@@ -35,7 +35,8 @@ class Folder:
 
     def __init__(self, path: Path, disk: Disk) -> None:
         """Make the folder if need be and lock it. Raises `StoreError` when another process has it."""
-        path.mkdir(parents=True, exist_ok=True)
+        if not (path / _META).exists():
+            disk.make_folder(path)
         self.path = path
         self._disk = disk
         self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

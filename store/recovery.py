@@ -46,15 +46,25 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
     begin = segments.bases[0]
     first = max(segments.base_of(checked), begin)
     first = min(first, segments.bases[-1])
-    end, store_time = first, 0
-    for batch in sound_batches(segments, first):
-        end = batch.position + len(batch.data)
-        store_time = batch.store_time
+    last = _last_batch(segments, first)
+    while last is None and first > begin:  # the views saw records in this segment that never reached the disk
+        first -= segments.size
+        last = _last_batch(segments, first)
+    end = begin if last is None else last.position + len(last.data)
+    store_time = 0 if last is None else last.store_time
     _refuse_damage(segments, end)
     if end < durable:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
-    _sync_last(segments, max(end - 1, begin))
+    if last is not None:
+        _settle(segments, last)
     return Recovered(begin, end, store_time, _clear(segments, end))
+
+
+def _last_batch(segments: Segments, position: int) -> Batch | None:
+    last = None
+    for last in sound_batches(segments, position):  # noqa: B007  all are read, the last is kept
+        pass
+    return last
 
 
 def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
@@ -137,11 +147,21 @@ def _frames_behind(segments: Segments, fd: int, base: int, offset: int) -> Itera
         offset += _CHUNK
 
 
-def _sync_last(segments: Segments, position: int) -> None:
-    """Sync the segment of the last byte. A process that was killed may have left it in the page cache only; from
-    here on everything before the end is taken to be on disk. Segments before it were synced when they were left."""
-    fd = segments.open(segments.base_of(position))
+def _settle(segments: Segments, batch: Batch) -> None:
+    """Write what the last batch does not prove durable again, and sync it: from here on everything before the end
+    is taken to be on disk. A process that was killed may have left it in the page cache only, and after a failed
+    sync the kernel calls such pages clean, so a sync alone would not write them. Segments before the last frame's
+    were synced when they were left."""
+    last = record.split(batch.data)[-1]
+    base = segments.base_of(batch.position + last)
+    begin = max(record.durable_of(batch.data, last), base)
+    fd = segments.open(base)
     try:
+        end = batch.position + len(batch.data)
+        while begin < end:
+            data = segments.disk.read(fd, min(_CHUNK, end - begin), begin - base)
+            segments.disk.write(fd, data, begin - base)
+            begin += len(data)
         segments.disk.sync(fd)
     finally:
         os.close(fd)

@@ -43,10 +43,11 @@ class Segments:
     def load(self) -> None:
         """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log, `StoreError` for
         another file under a segment's suffix."""
-        self.folder.mkdir(exist_ok=True)
+        paths = list(self.folder.glob("*.log"))
+        if not paths:
+            self.disk.make_folder(self.folder)
         for unfinished in self.folder.glob("*.new"):
             unfinished.unlink()
-        paths = list(self.folder.glob("*.log"))
         for path in paths:
             if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):
                 raise StoreError(f"{path} is not a segment of the log: move it away")
@@ -56,6 +57,7 @@ class Segments:
                 raise LogCorrupt(segment_name(base), base, "not a segment of this log (name or size)")
             if base != self.bases[0] + number * self.size:
                 raise LogCorrupt(segment_name(base), base, "the segment before it is missing")
+        self.disk.sync_folder(self.folder)  # a process that was killed behind the rename has not
 
     def base_of(self, position: int) -> int:
         return position - position % self.size

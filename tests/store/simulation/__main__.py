@@ -1,0 +1,52 @@
+"""Many histories: `python -m tests.store.simulation --seeds 10000 --first 1`. Exit code 1 on a violation."""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.store.simulation.simulator import Violation, simulate
+
+
+def run_seed(seed: int) -> tuple[int, dict[str, int], str]:
+    """(seed, counts, what was violated or nothing)."""
+    fast = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=fast if fast.is_dir() else None))
+    try:
+        return seed, simulate(seed, folder), ""
+    except Violation:
+        return seed, {}, traceback.format_exc()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories (default: 200)")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first (default: 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    counts: Counter[str] = Counter()
+    violations: list[int] = []
+    started = time.monotonic()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for seed, happened, violation in pool.map(run_seed, seeds, chunksize=4):
+            counts.update(happened)
+            if violation:
+                violations.append(seed)
+                print(violation, file=sys.stderr, flush=True)
+    happened = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"{len(seeds)} seeds in {time.monotonic() - started:.1f} s: {happened}")
+    print(f"{len(violations)} violations", *(f"make simulate SEEDS=1 FIRST={seed}" for seed in violations), sep="\n  ")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
