@@ -12,13 +12,15 @@ STAMP := $(VENV)/.installed
 LOADER := benchmarks/load/mqttload
 PURE := build/pure
 DATA ?= data
+SEEDS ?= 200
+FIRST ?= 1
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
 HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure lint format bench proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate lint format bench proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +61,9 @@ test-pure: $(STAMP) .mosquitto ## run the quick tests on a copy without compiled
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
 		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
 	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
+	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 	@$(BIN)/ruff check .
