@@ -16,7 +16,6 @@ from store.tail import TailCache
 
 _GAP: Final = 4096  # bytes between two wanted records that are read along rather than skipped
 _SPAN: Final = 1 << 20  # bytes read at once for several records
-_PADDING: Final = bytes(HEADER_SIZE)
 
 
 class Reader:
@@ -59,18 +58,17 @@ class Reader:
         room = min(end, base + self._segments.size) - position
         size = min(max(max_bytes, HEADER_SIZE), room)
         data = await self._read(position, size)
-        if len(data) < HEADER_SIZE or data[:HEADER_SIZE] == _PADDING:
-            return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
         length = int.from_bytes(data[4:8], "little")
-        if size < length <= min(room, MAX_FRAME):
+        if len(data) >= HEADER_SIZE and size < length <= min(room, MAX_FRAME):
             data = await self._read(position, length)
         valid = record.verify(data, position)[1]
         if valid == 0:
-            raise self._corrupt(position)
+            return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
         return _chunk(position, data[:valid])
 
     async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
-        """The segment ends at `position`, if the next one agrees."""
+        """The segment ends at `position`, if the next one agrees. Zeros follow there, or, when the sync that cleared a
+        torn tail failed, what is left of that: no record either."""
         if base >= end:
             raise self._corrupt(position)
         found = await self.chunk(base, end, max_bytes)

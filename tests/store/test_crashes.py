@@ -1,11 +1,15 @@
 """What the simulator found, each as the shortest history that shows it."""
 
+import asyncio
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import record
+from store.api import Appended
+from store.config import StoreConfig
+from store.engine import Engine
 from store.errors import LogCorrupt
 from store.recovery import recover
 from store.segments import Segments
@@ -121,3 +125,23 @@ def test_a_record_that_proves_the_damage_is_still_found_then(tmp_path: Path):
     log.disk.flip(log.path / "00000000000000004096.log", 60, 3)
     with pytest.raises(LogCorrupt):
         log.open(checked=third.position)
+
+
+async def test_what_a_failed_clearing_left_in_a_segments_end_is_no_damage(tmp_path: Path):
+    """Seed 2424: torn bytes came back behind a segment's last record; the next segment proves that none is there."""
+    config = StoreConfig(segment_size=SIZE, tail_cache_bytes=0)
+    engine = await Engine.open(tmp_path, config)
+    loop = asyncio.get_running_loop()
+    for size in (3000, 2000, 10):
+        answer: asyncio.Future[Appended] = loop.create_future()
+        engine.append([record.frame(1, 0, 0, b"t", b"", b"", bytes(size))], answer.set_result)
+        assert (await answer).error is None
+    end = (await engine.read(0, 1)).next_position
+    with (tmp_path / "log" / "00000000000000000000.log").open("r+b") as file:
+        file.seek(end + 8)
+        file.write(b"torn")
+    assert (await engine.read(end, 1)).position == SIZE
+    await engine.close()
+    engine = await Engine.open(tmp_path, config)
+    assert (await engine.read(end, 1)).position == SIZE
+    await engine.close()
