@@ -49,6 +49,7 @@ class LogCorrupt(StoreError):
     """Damage before the log's tail. Nothing is skipped: the message names segment and position."""
 
     def __init__(self, segment: str, position: int, what: str) -> None:
-        super().__init__(f"{what} in segment {segment} at position {position}")
+        super().__init__(f"{what} in segment {segment} at position {position}: see `sluice log verify`")
+        self.what = what
         self.segment = segment
         self.position = position

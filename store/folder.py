@@ -58,7 +58,7 @@ class Folder:
         """Count this opening, durably. The folder's own values win over those of `config`."""
         path = self.path / _META
         if path.exists():
-            known = _read(path)
+            known = read_meta(self.path)
             meta = Meta(FORMAT, known.epoch + 1, known.partitions, known.segment_size, known.generation_segments)
         elif self.log.exists() and any(self.log.glob("*.log")):
             raise StoreError(f"{path} is missing but there is a log: restore it from a backup")
@@ -81,8 +81,10 @@ class Folder:
         self._disk.sync_folder(self.path)
 
 
-def _read(path: Path) -> Meta:
-    """The meta file. Raises `StoreError` when it is of another version (which may have other fields) or damaged."""
+def read_meta(folder: Path) -> Meta:
+    """What the meta file says. Raises `StoreError` when it is of another version (which may have other fields) or
+    damaged."""
+    path = folder / _META
     try:
         known = orjson.loads(path.read_bytes())
         if known["format"] != FORMAT:

@@ -57,7 +57,7 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
     if last is not None:
         _settle(segments, last)
-    return Recovered(begin, end, store_time, _clear(segments, end))
+    return Recovered(begin, end, store_time, clear(segments, end))
 
 
 def _last_batch(segments: Segments, position: int) -> Batch | None:
@@ -114,22 +114,27 @@ def _continues(segments: Segments, base: int, end: int) -> bool:
 
 def _refuse_damage(segments: Segments, end: int) -> None:
     """Raise `LogCorrupt` if a sound frame behind `end` proves that what is at `end` was durable once."""
-    base = segments.base_of(end)
-    offset = end - base
+    for _, durable in frames_behind(segments, end):
+        if durable > end:
+            raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
+
+
+def frames_behind(segments: Segments, position: int) -> Iterator[tuple[int, int]]:
+    """(position, durable position) of all sound frames at or behind `position`, wherever they begin."""
+    base = segments.base_of(position)
+    offset = position - base
     while segments.has(base):
         fd = segments.open(base)
         try:
-            for found in _frames_behind(segments, fd, base, offset):
-                if found > end:
-                    raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
+            yield from _frames_from(segments, fd, base, offset)
         finally:
             os.close(fd)
         base += segments.size
         offset = 0
 
 
-def _frames_behind(segments: Segments, fd: int, base: int, offset: int) -> Iterator[int]:
-    """Durable positions of all sound frames at or behind `offset`, wherever they begin."""
+def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterator[tuple[int, int]]:
+    """The same in one segment, from byte `offset` of it on."""
     overlap = HEADER_SIZE
     while offset < segments.size:
         data = segments.disk.read(fd, min(_CHUNK + overlap, segments.size - offset), offset)
@@ -142,7 +147,7 @@ def _frames_behind(segments: Segments, fd: int, base: int, offset: int) -> Itera
                 if HEADER_SIZE <= length <= segments.size - start:
                     frame = segments.disk.read(fd, length, start)
                     if record.verify(frame, base + start)[1] == length:
-                        yield record.durable_of(frame, 0)
+                        yield base + start, record.durable_of(frame, 0)
             at = data.find(_MARK, at + 1)
         offset += _CHUNK
 
@@ -167,8 +172,8 @@ def _settle(segments: Segments, batch: Batch) -> None:
         os.close(fd)
 
 
-def _clear(segments: Segments, end: int) -> int:
-    """Write zeros over whatever is behind `end`, durably. Returns how many bytes it was."""
+def clear(segments: Segments, end: int, dry: bool = False) -> int:
+    """Write zeros over whatever is behind `end`, durably; `dry` only counts. Returns how many bytes it was."""
     cleared = 0
     base = segments.base_of(end)
     offset = end - base
@@ -179,10 +184,11 @@ def _clear(segments: Segments, end: int) -> int:
                 data = segments.disk.read(fd, min(_CHUNK, segments.size - offset), offset)
                 dirty = len(data.rstrip(b"\0"))
                 if dirty:
-                    segments.disk.write(fd, bytes(dirty), offset)
+                    if not dry:
+                        segments.disk.write(fd, bytes(dirty), offset)
                     cleared += dirty
                 offset += len(data)
-            if cleared:
+            if cleared and not dry:
                 segments.disk.sync(fd)
         finally:
             os.close(fd)

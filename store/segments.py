@@ -41,13 +41,18 @@ class Segments:
         self._lock = threading.Lock()  # of `bases` and `_preparing`: the flush thread takes segments
 
     def load(self) -> None:
-        """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log, `StoreError` for
-        another file under a segment's suffix."""
-        paths = list(self.folder.glob("*.log"))
-        if not paths:
+        """Make the folder ready to be written to, and find the segments (see there)."""
+        if not any(self.folder.glob("*.log")):
             self.disk.make_folder(self.folder)
         for unfinished in self.folder.glob("*.new"):
             unfinished.unlink()
+        self.find()
+        self.disk.sync_folder(self.folder)  # a process that was killed behind a segment's rename has not
+
+    def find(self) -> None:
+        """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log, `StoreError` for
+        another file under a segment's suffix."""
+        paths = list(self.folder.glob("*.log"))
         for path in paths:
             if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):
                 raise StoreError(f"{path} is not a segment of the log: move it away")
@@ -57,7 +62,6 @@ class Segments:
                 raise LogCorrupt(segment_name(base), base, "not a segment of this log (name or size)")
             if base != self.bases[0] + number * self.size:
                 raise LogCorrupt(segment_name(base), base, "the segment before it is missing")
-        self.disk.sync_folder(self.folder)  # a process that was killed behind the rename has not
 
     def base_of(self, position: int) -> int:
         return position - position % self.size

@@ -1,0 +1,195 @@
+"""`sluice log verify|dump|repair`: look at a data folder's log, and mend it."""
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+
+DAMAGED: Final = 1
+SHOWN: Final = 60  # bytes of a payload on a line for people
+
+
+def add(subparsers: Subparsers) -> None:
+    example = "sluice log verify --data-dir /var/lib/sluice"
+    parser = declare(subparsers, "log", "verify, dump or repair the log of a data folder", example, run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    verify = declare(actions, "verify", "read the whole log and tell where it is damaged", example, run)
+    example = "sluice log dump --data-dir /var/lib/sluice --topic 'home/#' --kind message --json"
+    dump = declare(actions, "dump", "print records of the log, a line each", example, run)
+    example = "sluice log repair --data-dir /var/lib/sluice --yes"
+    repair = declare(actions, "repair", "cut the log at its first damage, keeping a copy", example, run)
+    for action, work in ((verify, run_verify), (dump, run_dump), (repair, run_repair)):
+        action.set_defaults(action=work)
+        action.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="default: data")
+    for action in (verify, dump):
+        action.add_argument("--json", action="store_true", help="print JSON: verify an object, dump a line a record")
+    dump.add_argument("--from", type=position, default=0, dest="begin", metavar="POSITION", help="first position")
+    dump.add_argument("--to", type=position, dest="end", metavar="POSITION", help="the position to stop before")
+    dump.add_argument("--topic", metavar="FILTER", help="messages whose topic matches, wildcards allowed")
+    dump.add_argument("--kind", metavar="KIND", help="records of this kind: message, subscribed, …")
+    dump.add_argument("--limit", type=positive, metavar="N", help="stop after so many records")
+    repair.add_argument("--yes", action="store_true", help="do it: what is behind the damage leaves the log")
+
+
+def run(arguments: Arguments) -> int:
+    """Run the action, its errors told in a line."""
+    from store.errors import StoreError  # noqa: PLC0415
+
+    try:
+        return int(arguments.action(arguments))
+    except BrokenPipeError:  # the whole command's matter
+        raise
+    except (StoreError, OSError, ValueError) as error:
+        print(f"sluice log: {error}", file=sys.stderr)
+        return 1
+
+
+def position(text: str) -> int:
+    """A position of the log."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is no position")
+    return number
+
+
+def run_verify(arguments: Arguments) -> int:
+    from store.audit import audit  # noqa: PLC0415
+
+    found = audit(arguments.data_dir)
+    if arguments.json:
+        from dataclasses import asdict  # noqa: PLC0415
+
+        print(json.dumps(asdict(found) | {"records": found.records}))
+    else:
+        for segment in found.segments:
+            print(f"{segment.name}  {segment.records} records, up to {segment.end}")
+        torn = f", {found.torn} bytes of a torn tail behind it" if found.torn else ""
+        print(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
+        for damage in found.damage:
+            print(f"DAMAGED: {_told_damage(damage)}")
+    return DAMAGED if found.damage else 0
+
+
+def run_repair(arguments: Arguments) -> int:
+    from store.audit import audit, repair  # noqa: PLC0415
+    from store.disk import Disk  # noqa: PLC0415
+
+    path = arguments.data_dir
+    if not arguments.yes:
+        found = audit(path)
+        for damage in found.damage:
+            print(f"DAMAGED: {_told_damage(damage)}")
+        if found.damage:
+            where = found.damage[0].position
+            print(f"would cut the log at {where} (of {found.end}); say --yes to do it", file=sys.stderr)
+        else:
+            print("all records are whole; --yes also compares the end with what the views know", file=sys.stderr)
+        return DAMAGED if found.damage else 0
+    cut, aside = repair(path, Disk())
+    if cut is None:
+        print("nothing to repair")
+        return 0
+    print(f"was damaged: {_told_damage(cut)}")
+    print(f"cut at {cut.position}; what was there is in {aside}; the next start folds the views anew")
+    return 0
+
+
+def run_dump(arguments: Arguments) -> int:
+    from record.layout import Kind  # noqa: PLC0415
+
+    if arguments.kind is not None and arguments.kind.upper() not in Kind.__members__:
+        known = ", ".join(kind.name.lower() for kind in Kind)
+        print(f"sluice log dump: {arguments.kind} is no kind of record; there are {known}", file=sys.stderr)
+        return 2
+    for number, (line, is_damage) in enumerate(_lines(arguments), 1):
+        if is_damage:
+            print(f"sluice log dump: {line}", file=sys.stderr)
+            return DAMAGED
+        print(line)
+        if number == arguments.limit:
+            break
+    return 0
+
+
+def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
+    """(line, whether it tells of damage) for what `arguments` wants of the log."""
+    import record  # noqa: PLC0415
+    from store.audit import Damage, open_segments, pieces  # noqa: PLC0415
+
+    segments, _ = open_segments(arguments.data_dir)
+    if not segments.bases:
+        return
+    # A segment begins with a record, wherever the range begins.
+    start = max(segments.base_of(arguments.begin), segments.bases[0])
+    for piece in pieces(segments, start):
+        if isinstance(piece, Damage):
+            if piece.resumes is not None and piece.resumes <= arguments.begin:
+                continue
+            yield _told_damage(piece), True
+            return
+        for at in record.split(piece.data):
+            where = piece.position + at
+            if arguments.end is not None and where >= arguments.end:
+                return
+            if where >= arguments.begin and _is_wanted(arguments, piece.data, at):
+                row = describe(piece.data, at)
+                yield json.dumps(row) if arguments.json else _human(row), False
+
+
+def _is_wanted(arguments: Arguments, data: bytes, at: int) -> bool:
+    import record  # noqa: PLC0415
+    from matcher.names import matches  # noqa: PLC0415
+    from record.layout import Kind  # noqa: PLC0415
+
+    kind, _, _, topic, _, _, _ = record.decode(data, at)
+    if arguments.kind is not None and Kind[arguments.kind.upper()] != kind:
+        return False
+    return arguments.topic is None or (kind == Kind.MESSAGE and matches(arguments.topic.encode(), topic))
+
+
+def describe(data: bytes, at: int) -> dict[str, Any]:
+    """The record at `at` as JSON fields; bytes that are no UTF-8 are base64 under a name that says so."""
+    import record  # noqa: PLC0415
+    from record.layout import FLAG_QOS, FLAG_RETAIN, Kind  # noqa: PLC0415
+
+    kind, flags, packet_id, topic, publisher, properties, payload = record.decode(data, at)
+    row: dict[str, Any] = {
+        "position": record.position_of(data, at),
+        "length": record.length_of(data, at),
+        "time_ms": record.store_time_of(data, at),
+        "epoch": int.from_bytes(data[at + 12 : at + 16], "little"),
+        "kind": Kind(kind).name.lower(),
+    }
+    if kind != Kind.MESSAGE:
+        return row | {"subject": topic.decode(), "fields": json.loads(payload)}
+    row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
+    row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}
+    if properties:
+        row["properties_base64"] = base64.b64encode(properties).decode()
+    try:
+        row["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        row["payload_base64"] = base64.b64encode(payload).decode()
+    return row
+
+
+def _human(row: dict[str, Any]) -> str:
+    time = datetime.fromtimestamp(row["time_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    start = f"{row['position']:>12} {time.removesuffix('+00:00')}Z {row['kind']}"
+    if "subject" in row:
+        return f"{start} {row['subject']} {json.dumps(row['fields'])}"
+    retain = " retain" if row["retain"] else ""
+    payload = str(row["payload"] if "payload" in row else row["payload_base64"])
+    shown = payload if len(payload) <= SHOWN else f"{payload[:SHOWN]}… ({len(payload)})"
+    return f"{start} {row['topic']} qos {row['qos']}{retain} from {row['publisher'] or '-'}: {shown!r}"
+
+
+def _told_damage(damage: Any) -> str:
+    resumes = "nothing sound behind it" if damage.resumes is None else f"the next sound record is at {damage.resumes}"
+    return f"{damage.what} in segment {damage.segment} at position {damage.position}; {resumes}"

@@ -1,0 +1,186 @@
+"""Looks at a log that no node may have open: where it ends, and every place where it is damaged. Changes nothing.
+
+Opening a log checks the part that its views do not have yet and stops at the first damage; this reads all of it
+and goes on behind. `repair` cuts it at the first damage.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import record
+from store.disk import Disk
+from store.errors import LogCorrupt, StoreError
+from store.folder import Folder, read_meta
+from store.recovery import clear, frames_behind, sound_batches
+from store.segments import Segments, segment_name
+from store.views.database import Database
+from store.writer import Batch
+
+ASIDE: Final = "damaged"
+
+
+@dataclass(slots=True, frozen=True)
+class Damage:
+    """Bytes from `position` on that are no sound record, though they were durable once."""
+
+    segment: str
+    position: int
+    what: str
+    resumes: int | None  # position of the next sound record; None: there is none
+
+
+@dataclass(slots=True)
+class SegmentAudit:
+    """A segment: its records and the position behind the last of them."""
+
+    name: str
+    base: int
+    end: int
+    records: int = 0
+
+
+@dataclass(slots=True)
+class Audit:
+    """What a whole log is like."""
+
+    begin: int
+    end: int  # behind the last sound record
+    torn: int = 0  # bytes behind it that the next opening clears: a batch that was never acknowledged
+    segments: list[SegmentAudit] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+
+def open_segments(path: Path) -> tuple[Segments, Damage | None]:
+    """The segments of the data folder up to the first that is missing or no segment, and that as damage.
+
+    Raises `StoreError` when there is no data folder at `path`.
+    """
+    if not (path / "store.json").exists():
+        raise StoreError(f"there is no data folder at {path}")
+    segments = Segments(path / "log", read_meta(path).segment_size, Disk())
+    try:
+        segments.find()
+    except LogCorrupt as error:
+        segments.bases = [base for base in segments.bases if base < error.position]
+        return segments, Damage(error.segment, error.position, error.what, None)
+    return segments, None
+
+
+def audit(path: Path) -> Audit:
+    """Read the whole log of the data folder. A node may have it open: then the end is where it was just now."""
+    segments, missing = open_segments(path)
+    begin = segments.bases[0] if segments.bases else 0
+    found = Audit(begin, begin)
+    by_base = {base: SegmentAudit(segment_name(base), base, base) for base in segments.bases}
+    found.segments = list(by_base.values())
+    for piece in pieces(segments, begin):
+        if isinstance(piece, Damage):
+            found.damage.append(piece)
+            continue
+        found.end = piece.position + len(piece.data)
+        segment = by_base[segments.base_of(piece.position)]
+        segment.records += len(record.split(piece.data))
+        segment.end = found.end
+    if missing is not None:
+        found.damage.append(missing)
+    elif not found.damage and segments.bases:
+        found.torn = clear(segments, found.end, dry=True)
+    return found
+
+
+def pieces(segments: Segments, position: int) -> Iterator[Batch | Damage]:
+    """The log from a record's `position` on: batches, and what lies damaged between them."""
+    end = position
+    while segments.has(segments.base_of(position)):
+        for batch in sound_batches(segments, position):
+            end = batch.position + len(batch.data)
+            yield batch
+        resumes: int | None = None
+        for at, durable in frames_behind(segments, end):
+            resumes = at if resumes is None else resumes
+            if durable > end:
+                break
+        else:
+            return  # nothing proves that anything was durable here: the end, and perhaps a torn tail
+        assert resumes is not None
+        position = resumes
+        what = "zeros where a record was" if _is_zero(segments, end) else "damaged record"
+        yield Damage(segment_name(segments.base_of(end)), end, what, position)
+        end = position
+
+
+def lost_end(path: Path, end: int) -> Damage | None:
+    """Whether the views know of durable records behind the log's `end`. Needs the folder's lock."""
+    if not (path / "views" / "CURRENT").exists():
+        return None
+    database = Database(path / "views", 0)
+    try:
+        durable = database.checkpoint().durable
+    finally:
+        database.close()
+    if durable <= end:
+        return None
+    size = read_meta(path).segment_size
+    return Damage(segment_name(end - end % size), end, f"records up to {durable} are lost: the log ends", None)
+
+
+def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
+    """Cut the log at its first damage, after copying what that changes aside. The views go, to be folded anew.
+
+    Returns the damage and the folder of the copies; (None, None) when there is none. Raises `StoreError` while a
+    node has the folder. After a crash in here, do it again: the copies are made, and durable, before any change.
+    """
+    found = audit(path)  # before the lock, which would make a folder of any path
+    folder = Folder(path, disk)
+    try:
+        found = audit(path)
+        lost = lost_end(path, found.end) if not found.damage else None
+        damage = found.damage[0] if found.damage else lost
+        if damage is None:
+            return None, None
+        segments, _ = open_segments(path)
+        base = segments.base_of(damage.position)
+        touched = sorted(file for file in folder.log.glob("*.log") if int(file.stem) >= base)
+        aside = _copy_aside(path, touched, damage.position, disk)
+        shutil.rmtree(folder.views, ignore_errors=True)
+        for file in reversed(touched):
+            if int(file.stem) > base or not segments.has(base):
+                file.unlink()
+        disk.sync_folder(folder.log)
+        segments, _ = open_segments(path)
+        clear(segments, damage.position)
+        return damage, aside
+    finally:
+        folder.close()
+
+
+def _copy_aside(path: Path, files: list[Path], position: int, disk: Disk) -> Path:
+    aside = path / f"{ASIDE}-{position}"
+    while aside.exists():  # an earlier repair at the same place
+        aside = aside.with_name(aside.name + "+")
+    disk.make_folder(aside)
+    for file in files:
+        shutil.copyfile(file, aside / file.name)
+        fd = os.open(aside / file.name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            disk.sync(fd)
+        finally:
+            os.close(fd)
+    disk.sync_folder(aside)
+    return aside
+
+
+def _is_zero(segments: Segments, position: int) -> bool:
+    fd = segments.open(segments.base_of(position))
+    try:
+        return not any(segments.disk.read(fd, 48, position % segments.size))
+    finally:
+        os.close(fd)

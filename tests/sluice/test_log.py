@@ -1,0 +1,142 @@
+"""`sluice log`: what it says of a whole log and of a damaged one, and what repair leaves."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import record
+from sluice.cli import main
+from store.config import StoreConfig
+from store.disk import Disk
+from store.engine import Engine
+from store.errors import LogCorrupt
+from store.folder import Folder
+
+VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    shutil.copytree(VECTOR, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def damage(data: Path, position: int) -> None:
+    with (data / "log" / f"{position // 4096 * 4096:020d}.log").open("r+b") as file:
+        file.seek(position % 4096)
+        file.write(b"!!")
+
+
+def test_verify_counts_a_whole_log(data: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["log", "verify", "--data-dir", str(data)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "23 records, valid end" in last
+    assert main(["log", "verify", "--data-dir", str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["records"] == sum(segment["records"] for segment in found["segments"]) == 23
+    assert found["damage"] == []
+
+
+def test_dump_by_range_topic_and_kind(data: Path, capsys: pytest.CaptureFixture[str]):
+    def dump(*flags: str) -> list[dict[str, object]]:
+        assert main(["log", "dump", "--data-dir", str(data), "--json", *flags]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    rows = dump()
+    assert len(rows) == 23
+    assert rows[0]["kind"] == "session_opened"
+    assert rows[0]["fields"] == [1, 3600, True]
+    assert rows[2]["payload"] == "21.5"
+    assert rows[2]["retain"] is True
+    assert rows[-1]["payload_base64"] == "//4="
+    begin, end = rows[5]["position"], rows[15]["position"]
+    assert dump("--from", str(begin), "--to", str(end)) == rows[5:15]
+    assert dump("--from", str(int(str(begin)) - 1), "--limit", "2") == rows[5:7]
+    assert [row["topic"] for row in dump("--topic", "home/bath/#")] == ["home/bath/temp", "home/bath"]
+    assert [row["subject"] for row in dump("--kind", "session_ended")] == ["old"]
+    assert main(["log", "dump", "--data-dir", str(data), "--topic", "home/bath"]) == 0
+    assert "message home/bath qos 2 from device: ''" in capsys.readouterr().out
+    assert main(["log", "dump", "--data-dir", str(data), "--kind", "letter"]) == 2
+
+
+def test_damage_is_named_and_dump_stops_there(data: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["log", "dump", "--data-dir", str(data), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    damage(data, rows[6]["position"] + 60)
+    damage(data, rows[9]["position"] + 60)
+    assert main(["log", "verify", "--data-dir", str(data), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(hit["position"], hit["resumes"]) for hit in found["damage"]] == [
+        (rows[6]["position"], rows[7]["position"]),
+        (rows[9]["position"], rows[10]["position"]),
+    ]
+    assert found["records"] == 21
+    assert main(["log", "dump", "--data-dir", str(data)]) == 1
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 6
+    assert f"position {rows[6]['position']}" in told.err
+    begin = str(rows[10]["position"])
+    assert main(["log", "dump", "--data-dir", str(data), "--json", "--from", begin]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows[10:]
+
+
+async def test_repair_cuts_at_the_damage_and_keeps_a_copy(data: Path, capsys: pytest.CaptureFixture[str]):
+    engine = await Engine.open(data, StoreConfig())
+    positions = record.split((await engine.read(0, 4000)).data)
+    await engine.close()
+    damage(data, positions[3] + 50)
+    before = {path.name: path.read_bytes() for path in (data / "log").glob("*.log")}
+    shutil.rmtree(data / "views")
+    with pytest.raises(LogCorrupt, match="sluice log verify"):
+        await Engine.open(data, StoreConfig())
+    assert main(["log", "repair", "--data-dir", str(data)]) == 1
+    assert {path.name: path.read_bytes() for path in (data / "log").glob("*.log")} == before
+    assert main(["log", "repair", "--data-dir", str(data), "--yes"]) == 0
+    assert f"cut at {positions[3]}" in capsys.readouterr().out
+    aside = data / f"damaged-{positions[3]}"
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+    assert main(["log", "verify", "--data-dir", str(data)]) == 0
+    engine = await Engine.open(data, StoreConfig())
+    assert engine.stats().log_end == positions[3]
+    await engine.close()
+    assert main(["log", "repair", "--data-dir", str(data), "--yes"]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+async def test_an_end_that_the_views_miss_is_repaired_too(data: Path, capsys: pytest.CaptureFixture[str]):
+    await (await Engine.open(data, StoreConfig())).close()
+    last = max((data / "log").glob("*.log"))
+    for path in (data / "log").glob("*.log"):
+        if path != last and int(path.stem) >= 4096:
+            path.write_bytes(bytes(4096))
+    last.write_bytes(bytes(4096))
+    with pytest.raises(LogCorrupt, match="are lost"):
+        await Engine.open(data, StoreConfig())
+    assert main(["log", "repair", "--data-dir", str(data), "--yes"]) == 0
+    assert "are lost" in capsys.readouterr().out
+    await (await Engine.open(data, StoreConfig())).close()
+
+
+def test_a_missing_segment_is_damage(data: Path, capsys: pytest.CaptureFixture[str]):
+    (data / "log" / "00000000000000004096.log").unlink()
+    assert main(["log", "verify", "--data-dir", str(data)]) == 1
+    assert "missing" in capsys.readouterr().out
+    assert main(["log", "repair", "--data-dir", str(data), "--yes"]) == 0
+    assert main(["log", "verify", "--data-dir", str(data)]) == 0
+
+
+def test_repair_refuses_while_a_node_has_the_folder(data: Path, capsys: pytest.CaptureFixture[str]):
+    damage(data, 60)
+    held = Folder(data, Disk())
+    assert main(["log", "repair", "--data-dir", str(data), "--yes"]) == 1
+    assert "in use by another process" in capsys.readouterr().err
+    held.close()
+
+
+def test_no_folder_is_said_and_none_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for action in (["verify"], ["dump"], ["repair", "--yes"]):
+        assert main(["log", *action, "--data-dir", str(tmp_path / "none")]) == 1
+        assert "no data folder" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
