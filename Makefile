@@ -14,11 +14,11 @@ PURE := build/pure
 DATA ?= data
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
-HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
+HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure lint format bench proto clean
+.PHONY: help install demo serve test test-quick test-pure lint format bench bench-store proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile

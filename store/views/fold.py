@@ -14,6 +14,7 @@ from store.config import StoreConfig
 from store.errors import StoreError
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
+from store.views.ends import Ends
 from store.views.groups import Groups
 from store.views.index import REFERENCE, Index, index_key
 from store.views.names import Names
@@ -43,7 +44,12 @@ class Views:
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self.names = Names(self._state, config.partitions)
         self._dispatcher = Dispatcher(
-            config.max_queue_tails, self._cold_end, self.names.partition_of, self._fold_special, self._fold_control
+            config.max_queue_tails,
+            Ends(config.max_queue_ends),
+            self._cold_end,
+            self.names.partition_of,
+            self._fold_special,
+            self._fold_control,
         )
         self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
@@ -100,7 +106,7 @@ class Views:
         tail = self._dispatcher.tail(queue)
         if tail is None:
             digest = queue_digest(queue)
-            return self._index.first(digest, self._cold_end(queue))
+            return self._index.first(digest, self._dispatcher.end(queue))
         return self._index.first(tail.digest, tail.end - len(tail.refs))
 
     @property
