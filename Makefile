@@ -72,6 +72,9 @@ format: $(STAMP) ## let ruff format and fix what it can
 bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
+	@$(BIN)/python -m benchmarks.store $(ARGS)
+
 $(LOADER): benchmarks/load/mqttload.c
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
 
