@@ -61,19 +61,20 @@ class Engine:
         self._tail = TailCache(config.tail_cache_bytes)
         self._reader = Reader(self._segments, self._tail)
         self._writer = opened.writer
-        self._log = Log(opened.writer, opened.config, loop, self._on_batch)
+        self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self._retention = Retention(
             opened.config,
             self._segments,
             self._reader,
             self._database,
             self._views,
-            self._writer,
             self._log,
+            self._checkpoint,
             opened.clock,
         )
         self._retention.start()
         self._listeners: list[CommitListener] = []
+        self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
         self._view_flushed = self._views.position  # log position of the last view flush
@@ -99,7 +100,7 @@ class Engine:
             self._checkpoint_timer.cancel()
         if self._view_flush is not None:
             await asyncio.wait([self._view_flush])
-        if not self._log.failed:
+        if not self._log.failed and self._writer.durable >= self._views.position:
             self._views.checkpoint(self._writer.durable)
         await self._loop.run_in_executor(None, self._close_files)
 
@@ -250,7 +251,32 @@ class Engine:
         except Exception as error:  # noqa: BLE001  views that cannot be written must not be built upon
             self._log.fail(error)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> "asyncio.Future[None]":
+        """Checkpoint the views; done at once, unless the log has to be synced before: RocksDB may put a checkpoint on
+        disk at any time, and what it speaks of has to be there already."""
+        awaited = self._checkpoint_awaited
+        if awaited is None:
+            awaited = self._loop.create_future()
+            if self._config.policy == "fsync":
+                self._checkpoint_now()
+                awaited.set_result(None)
+            else:
+                self._checkpoint_awaited = awaited
+                self._log.sync()
+        return awaited
+
+    def _on_sync(self) -> None:
+        awaited, self._checkpoint_awaited = self._checkpoint_awaited, None
+        if awaited is None:
+            return
+        try:
+            if not self._log.failed:
+                self._checkpoint_now()
+        except Exception as error:  # noqa: BLE001  as above
+            self._log.fail(error)
+        awaited.set_result(None)
+
+    def _checkpoint_now(self) -> None:
         self._views.checkpoint(self._writer.durable)
         if self._views.position - self._view_flushed >= self._config.view_flush_bytes and self._view_flush is None:
             self._view_flushed = self._views.position

@@ -9,6 +9,7 @@ when the views on disk have it folded, and the segment that is written to never 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import record
@@ -20,7 +21,7 @@ from store.segments import Segments
 from store.views.database import Database
 from store.views.fold import Views
 from store.views.retained import is_reference
-from store.writer import Clock, Writer
+from store.writer import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ class Retention:
         reader: Reader,
         database: Database,
         views: Views,
-        writer: Writer,
         log: Log,
+        checkpoint: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._config = config
@@ -50,8 +51,8 @@ class Retention:
         self._reader = reader
         self._database = database
         self._views = views
-        self._writer = writer
         self._log = log
+        self._checkpoint = checkpoint
         self._clock = clock
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
@@ -128,7 +129,7 @@ class Retention:
                     retained.keep(topic, row, await self._reader.records(positions, lengths))
                     copied += lengths[0]
                     if copied >= _KEPT_BYTES or self._views.is_full():
-                        self._views.checkpoint(self._writer.durable)
+                        await self._checkpoint()
                         copied = 0
             after = page[-1][0]
             await asyncio.sleep(0)
@@ -136,8 +137,8 @@ class Retention:
 
     async def _take(self, cut: int) -> None:
         loop = asyncio.get_running_loop()
-        self._views.checkpoint(self._writer.durable)
-        folded = min(self._views.checkpointed, self._writer.durable)
+        await self._checkpoint()
+        folded = self._views.checkpointed
         await loop.run_in_executor(None, self._database.flush)
         cut = min(cut, self._segments.base_of(folded))
         if cut <= self._views.begin or self._log.failed:

@@ -52,7 +52,7 @@ def log_only(folder: Path, scale: float) -> Figures:
             segments.take(number * CONFIG.segment_size)
         writer = Writer(segments, 0, 0, 1, "fsync")
         writer.open()
-        log = Log(writer, CONFIG, asyncio.get_running_loop(), lambda _: None)
+        log = Log(writer, CONFIG, asyncio.get_running_loop(), lambda _: None, lambda: None)
         figures = await Load(log.append, uniform(10_000), count).run()
         await log.close()
         segments.close()

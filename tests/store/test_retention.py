@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Appended, Commit, Subscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
@@ -272,4 +273,58 @@ async def test_a_read_that_loses_its_segment_on_the_way(tmp_path: Path, monkeypa
         assert caught.value.begin == (1 if way == "queue" else engine.stats().log_begin)
     assert not late
     assert engine.stats().log_begin > 0
+    await engine.close()
+
+
+async def test_views_never_run_ahead_of_a_log_that_is_synced_later(tmp_path: Path):
+    """Under the interval policy: views ahead of the log cannot be folded anew once retention has taken something."""
+    config = replace(CONFIG, policy="interval", interval_ms=60_000, checkpoint_age_s=3600)
+    engine = await Engine.open(tmp_path, config)
+    seen: set[int] = set()
+
+    def look(_: Commit) -> None:
+        durable = engine._writer.durable
+        saved = engine._database.checkpoint().position
+        assert saved <= durable
+        seen.add(saved)
+
+    engine.on_commit(look)
+    for i in range(300):
+        await append(engine, [frame(b"t/%d" % (i % 40), 300)])
+    assert len(seen) > 5
+    await engine.enforce_retention()
+    begin = engine.stats().log_begin
+    assert 0 < begin <= engine._database.checkpoint().position <= engine._writer.durable
+    assert (await engine.bounds(topic_queue(b"t/3"))).end == 8
+    await engine.close()
+    engine = await Engine.open(tmp_path, config)
+    assert engine.stats().log_begin == begin
+    await engine.close()
+
+
+class UnsyncedDisk(Disk):
+    """Cannot be synced once told so."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def sync(self, fd: int) -> None:
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        super().sync(fd)
+
+
+async def test_nothing_goes_when_the_log_cannot_be_synced(tmp_path: Path):
+    disk = UnsyncedDisk()
+    config = replace(CONFIG, policy="interval", interval_ms=60_000, checkpoint_age_s=3600, checkpoint_keys=10_000)
+    engine = await Engine.open(tmp_path, config, disk=disk)
+    for _ in range(30):
+        await append(engine, [frame(b"t", 1000)])
+    disk.broken = True
+    await engine.enforce_retention()
+    assert engine.stats().failed
+    assert engine.stats().log_begin == 0
+    assert engine._database.checkpoint().position <= engine._writer.durable < engine.stats().log_end
     await engine.close()
