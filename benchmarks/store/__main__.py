@@ -1,6 +1,7 @@
 """`python -m benchmarks.store`, which `make bench-store` calls."""
 
 import argparse
+import gc
 import json
 import os
 import shutil
@@ -53,6 +54,8 @@ WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
 def main() -> int:
     arguments = parse()
     if arguments.run:  # in the process of one measurement
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)  # as a node has it
         work = WORKS[arguments.run][0]
         print(json.dumps(work(arguments.folder, arguments.scale)))
         return 0
