@@ -75,7 +75,10 @@ def main() -> int:
             "scale": arguments.scale,
         }
         for name in chosen:
-            results[name] = measure(name, base, arguments.scale, results)
+            try:
+                results[name] = measure(name, base, arguments.scale, results)
+            except subprocess.CalledProcessError as error:
+                print(f"{name} failed with status {error.returncode}", file=sys.stderr)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     print(table(results))
@@ -84,7 +87,7 @@ def main() -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"facts": facts, "figures": results}, indent=1) + "\n", encoding="utf-8")
     print(f"JSON: {path}")
-    return 0
+    return 0 if len(results) == len(chosen) else 1
 
 
 def parse() -> argparse.Namespace:
