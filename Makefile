@@ -16,11 +16,11 @@ SEEDS ?= 200
 FIRST ?= 1
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
-HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd $(shell sed '/^\#/d' compiled.txt))
+HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate lint format bench proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate lint format bench bench-store proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ format: $(STAMP) ## let ruff format and fix what it can
 
 bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
+	@$(BIN)/python -m benchmarks.store $(ARGS)
 
 $(LOADER): benchmarks/load/mqttload.c
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<

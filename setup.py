@@ -1,4 +1,4 @@
-"""Builds the compiled kernel: `record._frames` with Cython, the hot modules of `compiled.txt` with mypyc.
+"""Builds the compiled kernel: `CYTHON` with Cython, the hot modules of `compiled.txt` with mypyc.
 
 Both halves are optional. Where there is no working C compiler, or `SLUICE_PURE=1` is set, the same
 sources are installed and run as plain Python. A mypyc *type* error is a bug and does fail the build.
@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
-FRAMES = "record/_frames.pyx"
+CYTHON = ("record/_frames.pyx", "store/views/_ends.pyx")
 
 
 def main() -> None:
@@ -48,13 +48,15 @@ def compiler_works() -> bool:
 
 
 def cython_extensions() -> list[Extension]:
-    if not Path(FRAMES).exists():
-        return []
     from Cython.Build import cythonize  # noqa: PLC0415  only where something is compiled
 
     flags = ["-O3", "-g0", "-fno-strict-aliasing"]
-    frames = Extension("record._frames", [FRAMES], extra_compile_args=flags)
-    return list(cythonize([frames], language_level=3, build_dir="build/cython", quiet=True))
+    modules = [
+        Extension(path.removesuffix(".pyx").replace("/", "."), [path], extra_compile_args=flags)
+        for path in CYTHON
+        if Path(path).exists()
+    ]
+    return list(cythonize(modules, language_level=3, build_dir="build/cython", quiet=True))
 
 
 def hot_modules() -> list[str]:

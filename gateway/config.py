@@ -64,6 +64,8 @@ class StoreSettings:
     interval_ms: int = 100
     segment_size: int = 256 * 1024 * 1024  # bytes
     partitions: int = 4  # per parent topic; fixed when the data folder is made
+    retention_age_s: int = 0  # whole segments whose newest message is older are removed; 0: never
+    retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
 
 
 @dataclass(slots=True)
@@ -189,6 +191,8 @@ def _check(config: Config) -> None:
     between("store.segment_size", config.store.segment_size, 4096, 1 << 30)
     if config.store.segment_size % 4096:
         raise ConfigError(f"store.segment_size must be a multiple of 4096, not {config.store.segment_size}")
+    between("store.retention_age_s", config.store.retention_age_s, 0, 1 << 40)
+    between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')

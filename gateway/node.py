@@ -56,6 +56,8 @@ class Node:
             interval_ms=config.store.interval_ms,
             segment_size=config.store.segment_size,
             partitions=config.store.partitions,
+            retention_age_s=config.store.retention_age_s,
+            retention_bytes=config.store.retention_bytes,
         )
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._router = Router(engine.stats().log_end)

@@ -171,7 +171,15 @@ class Pump:
 
     async def _read_log(self, session: Session) -> None:
         behind = session.behind
-        chunk = await self._store.read(behind, _BATCH_BYTES)
+        try:
+            chunk = await self._store.read(behind, _BATCH_BYTES)
+        except OffsetOutOfRange as error:
+            if behind >= error.begin:
+                raise
+            # Reclaimed while the session was behind. How many of its messages that were, nobody can tell now.
+            session.counters.dropped_reclaimed += 1
+            session.behind = error.begin
+            return
         if session.closed or session.behind != behind:
             return
         now_ms = int(time() * 1000)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-# The packages that hold hot modules: those of `compiled.txt`, and `record` with its Cython extension.
+# The packages that hold hot modules: those of `compiled.txt`, and of the Cython extensions.
 PACKAGES: Final = ("gateway", "matcher", "notify", "record", "store")
 
 

@@ -25,9 +25,13 @@ class StoreConfig:
     checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may
     checkpoint_age_s: float = 1.0
-    max_queue_tails: int = 200_000  # queues whose end is kept in memory
+    max_queue_tails: int = 50_000  # queues whose tail is kept in memory: about 1 KB each
+    max_queue_ends: int = 8 << 20  # other queues whose end is: 24 bytes each; any more cost a seek when next used
     view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
     view_cache_bytes: int = 64 << 20  # RocksDB's block cache
+    retention_age_s: float = 0  # segments go whose newest record is older; 0: never
+    retention_bytes: int = 0  # the oldest segments go while the log behind them is at least this long; 0: never
+    retention_check_s: float = 10.0  # between two looks at what may go
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -41,8 +45,11 @@ class StoreConfig:
         for name in ("generation_segments", "interval_ms", "checkpoint_keys", "checkpoint_references"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("spacing_ms", "tail_cache_bytes", "checkpoint_age_s", "view_flush_bytes", "view_cache_bytes"):
+        for name in (
+            *("spacing_ms", "tail_cache_bytes", "checkpoint_age_s", "view_flush_bytes", "view_cache_bytes"),
+            *("retention_age_s", "retention_bytes", "retention_check_s"),
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        if self.max_queue_tails < 1:
-            raise ValueError("max_queue_tails must be at least 1")
+        if self.max_queue_tails < 1 or self.max_queue_ends < 1:
+            raise ValueError("max_queue_tails and max_queue_ends must be at least 1")

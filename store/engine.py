@@ -28,15 +28,17 @@ from store.api import (
 )
 from store.config import StoreConfig
 from store.disk import Disk
-from store.errors import OffsetOutOfRange
+from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
 from store.folder import Folder
 from store.log import Log
 from store.reader import Reader
 from store.recovery import Recovered, recover, sound_batches
+from store.retention import Retention
 from store.segments import Segments
 from store.tail import TailCache
 from store.views.database import Database
 from store.views.fold import Views
+from store.views.retained import is_reference
 from store.writer import Batch, Clock, Writer, clock_ms
 
 logger = logging.getLogger(__name__)
@@ -56,12 +58,23 @@ class Engine:
         self._segments = opened.segments
         self._database = opened.database
         self._views = opened.views
-        self._begin = opened.recovered.begin
         self._tail = TailCache(config.tail_cache_bytes)
         self._reader = Reader(self._segments, self._tail)
         self._writer = opened.writer
-        self._log = Log(opened.writer, opened.config, loop, self._on_batch)
+        self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
+        self._retention = Retention(
+            opened.config,
+            self._segments,
+            self._reader,
+            self._database,
+            self._views,
+            self._log,
+            self._checkpoint,
+            opened.clock,
+        )
+        self._retention.start()
         self._listeners: list[CommitListener] = []
+        self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
         self._view_flushed = self._views.position  # log position of the last view flush
@@ -81,14 +94,19 @@ class Engine:
 
     async def close(self) -> None:
         """Commit what was accepted, checkpoint the views, release the folder."""
+        await self._retention.stop()
         await self._log.close()
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
         if self._view_flush is not None:
             await asyncio.wait([self._view_flush])
-        if not self._log.failed:
+        if not self._log.failed and self._writer.durable >= self._views.position:
             self._views.checkpoint(self._writer.durable)
         await self._loop.run_in_executor(None, self._close_files)
+
+    async def enforce_retention(self) -> None:
+        """Take away now what retention lets go, instead of at its next look. Raises `StoreError` and OSError."""
+        await self._retention.enforce()
 
     def append(self, frames: list[bytes], done: Done) -> None:
         self._log.append(frames, done)
@@ -97,10 +115,10 @@ class Engine:
         self._listeners.append(listener)
 
     async def bounds(self, queue: bytes) -> Bounds:
-        return Bounds(0, self._views.end(queue))
+        return self._bounds(queue)
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
-        bounds = Bounds(0, self._views.end(queue))
+        bounds = self._bounds(queue)
         if not bounds.begin <= offset <= bounds.end:
             raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
         wanted = min(max_records, bounds.end - offset, _MAX_RECORDS)
@@ -113,20 +131,32 @@ class Engine:
             if size > max_bytes and count:
                 break
             count += 1
-        data = await self._reader.records(positions[:count], lengths[:count])
+        try:
+            data = await self._reader.records(positions[:count], lengths[:count])
+        except (LogCorrupt, FileNotFoundError):
+            if positions[0] >= self._views.begin:
+                raise
+            bounds = self._bounds(queue)  # retention took the segment while it was being read
+            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end) from None
         return Fetched(offset, count, data, bounds)
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         end = self._log.end
         if position == end:
             return Chunk(position, position, b"")
-        if not self._begin <= position < end:
-            raise OffsetOutOfRange(b"log", position, self._begin, end)
-        return await self._reader.chunk(position, end, max_bytes)
+        if not self._views.begin <= position < end:
+            raise OffsetOutOfRange(b"log", position, self._views.begin, end)
+        try:
+            return await self._reader.chunk(position, end, max_bytes)
+        except (LogCorrupt, FileNotFoundError):
+            if position >= self._views.begin:
+                raise
+            raise OffsetOutOfRange(b"log", position, self._views.begin, end) from None
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         # Store times never run backwards along a queue.
-        low, high = 0, self._views.end(queue)
+        bounds = self._bounds(queue)
+        low, high = bounds.begin, bounds.end
         while low < high:
             middle = (low + high) // 2
             times = record.unpack_refs(self._views.references(queue, middle, 1))[2]
@@ -149,19 +179,20 @@ class Engine:
         return self._views.sessions.expired(now_ms, limit)
 
     async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-        references: list[tuple[bytes, bytes]] = []
-        while True:
-            room = limit - len(references)
-            rows, after = self._views.retained.matching(topic_filter, after, room, _RETAINED_LOOKS)
-            references += rows
-            if after is None or len(references) >= limit:
-                break
-            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
         found: list[Retained] = []
-        for topic, reference in references:
-            positions, lengths, _, _ = record.unpack_refs(reference)
-            found.append(Retained(topic, await self._reader.records(positions, lengths)))
-        return found
+        while True:
+            begin, behind = self._views.begin, after
+            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _RETAINED_LOOKS)
+            try:
+                found += [Retained(topic, await self._retained_frame(row)) for topic, row in rows]
+            except (LogCorrupt, FileNotFoundError):
+                if begin == self._views.begin:
+                    raise
+                after = behind  # retention took a segment meanwhile: the rows now have what was in it
+                continue
+            if after is None or len(found) >= limit:
+                return found
+            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
@@ -174,7 +205,7 @@ class Engine:
 
     def stats(self) -> StoreStats:
         return StoreStats(
-            log_begin=self._begin,
+            log_begin=self._views.begin,
             log_end=self._log.end,
             records=self._views.records - self._replayed[0],
             messages=self._views.messages - self._replayed[1],
@@ -186,6 +217,15 @@ class Engine:
             pending_bytes=self._log.pending_bytes,
             failed=self._log.failed,
         )
+
+    def _bounds(self, queue: bytes) -> Bounds:
+        return Bounds(self._views.first(queue), self._views.end(queue))
+
+    async def _retained_frame(self, row: bytes) -> bytes:
+        if not is_reference(row):
+            return row
+        positions, lengths, _, _ = record.unpack_refs(row)
+        return await self._reader.records(positions, lengths)
 
     def _on_batch(self, batch: Batch) -> None:
         """Fold a committed batch and tell of it. What this raises stops the log."""
@@ -211,7 +251,32 @@ class Engine:
         except Exception as error:  # noqa: BLE001  views that cannot be written must not be built upon
             self._log.fail(error)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> "asyncio.Future[None]":
+        """Checkpoint the views; done at once, unless the log has to be synced before: RocksDB may put a checkpoint on
+        disk at any time, and what it speaks of has to be there already."""
+        awaited = self._checkpoint_awaited
+        if awaited is None:
+            awaited = self._loop.create_future()
+            if self._config.policy == "fsync":
+                self._checkpoint_now()
+                awaited.set_result(None)
+            else:
+                self._checkpoint_awaited = awaited
+                self._log.sync()
+        return awaited
+
+    def _on_sync(self) -> None:
+        awaited, self._checkpoint_awaited = self._checkpoint_awaited, None
+        if awaited is None:
+            return
+        try:
+            if not self._log.failed:
+                self._checkpoint_now()
+        except Exception as error:  # noqa: BLE001  as above
+            self._log.fail(error)
+        awaited.set_result(None)
+
+    def _checkpoint_now(self) -> None:
         self._views.checkpoint(self._writer.durable)
         if self._views.position - self._view_flushed >= self._config.view_flush_bytes and self._view_flush is None:
             self._view_flushed = self._views.position
@@ -233,7 +298,7 @@ class Engine:
 class _Opened:
     """What opening a folder produced; crosses from its thread to the loop whole."""
 
-    __slots__ = ("config", "database", "folder", "recovered", "segments", "views", "writer")
+    __slots__ = ("clock", "config", "database", "folder", "recovered", "segments", "views", "writer")
 
     def __init__(
         self,
@@ -244,6 +309,7 @@ class _Opened:
         views: Views,
         recovered: Recovered,
         writer: Writer,
+        clock: Clock,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -252,6 +318,7 @@ class _Opened:
         self.views = views
         self.recovered = recovered
         self.writer = writer
+        self.clock = clock
 
 
 def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
@@ -280,7 +347,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    return _Opened(folder, config, segments, database, views, recovered, writer)
+    return _Opened(folder, config, segments, database, views, recovered, writer, clock)
 
 
 def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
@@ -289,6 +356,9 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
     try:
         saved = database.checkpoint()
         recovered = recover(segments, saved.position, saved.durable)
+        if recovered.begin and not recovered.begin <= saved.position <= recovered.end:
+            text = f"the views end at {saved.position} and the log has [{recovered.begin}, {recovered.end})"
+            raise StoreError(f"{text}, retention took the rest: restore the views from a backup")
     except BaseException:
         database.close()
         raise

@@ -54,19 +54,26 @@ class Flushed:
 
 
 class Log:
-    """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s."""
+    """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s; `on_sync`
+    when a sync has ended: every batch that `on_batch` was called with is on disk, or the log has failed."""
 
     def __init__(
-        self, writer: Writer, config: StoreConfig, loop: asyncio.AbstractEventLoop, on_batch: Callable[[Batch], None]
+        self,
+        writer: Writer,
+        config: StoreConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_batch: Callable[[Batch], None],
+        on_sync: Callable[[], None],
     ) -> None:
         self._writer = writer
         self._config = config
         self._loop = loop
         self._on_batch = on_batch
+        self._on_sync = on_sync
         self._limit = min(config.segment_size, MAX_FRAME)
         self._units: deque[Unit] = deque()
         self._waiting_bytes = 0  # in `_units`
-        self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and one sync are in it
+        self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and two syncs are in it
         self._in_flight = False
         self._scheduled = False  # a `_tick` is on its way
         self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
@@ -229,6 +236,10 @@ class Log:
         self._tick()
         self._check_idle()
 
+    def sync(self) -> None:
+        """Sync behind the flush that is under way, and call `on_sync`. For who does not do so again before."""
+        self._jobs.put([])
+
     def _sync(self) -> None:
         self._sync_timer = None
         self._jobs.put([])
@@ -256,8 +267,10 @@ class Log:
                 failure = flushed.error = error
             if units:
                 self._loop.call_soon_threadsafe(self._on_flushed, flushed)
-            elif flushed.error is not None:
-                self._loop.call_soon_threadsafe(self.fail, flushed.error)
+            else:
+                if flushed.error is not None:
+                    self._loop.call_soon_threadsafe(self.fail, flushed.error)
+                self._loop.call_soon_threadsafe(self._on_sync)
         try:
             if failure is None:
                 writer.sync()

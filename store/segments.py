@@ -7,7 +7,7 @@ which file and which byte of it.
 import logging
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Final
 
@@ -108,6 +108,23 @@ class Segments:
         if not self.has(base):
             self._make(base)
         return self.open(base)
+
+    def forget(self, begin: int) -> list[int]:
+        """The log begins at the segment `begin` from here on. Returns the bases before it, which are to be removed."""
+        with self._lock:
+            count = bisect_left(self.bases, begin)
+            gone, self.bases[:count] = self.bases[:count], []
+        for base in gone:
+            fd = self._descriptors.pop(base, None)
+            if fd is not None:
+                os.close(fd)
+        return gone
+
+    def remove(self, bases: list[int]) -> None:
+        """Remove the files of forgotten segments, the oldest first: a crash leaves no hole. From any thread."""
+        for base in bases:
+            (self.folder / segment_name(base)).unlink()
+        self.disk.sync_folder(self.folder)
 
     def close(self) -> None:
         self._stopped.set()

@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 class Database:
-    """Rows by key. Written by `write` alone, which puts the checkpoint into the same batch.
+    """Rows by key. What is folded is written by `write`, which puts the checkpoint into the same batch.
 
     Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
     """
@@ -95,10 +95,21 @@ class Database:
         for key in deletes:
             batch.delete(key)
         batch.put(_CHECKPOINT_KEY, _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time))
-        try:
-            self._db.write(batch, self._no_wal)
-        except Exception as error:
-            raise ViewsDamaged(self._path, error) from error
+        self._write(batch)
+
+    def put_all(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Write rows that say the same as others that are there, in other words: the checkpoint stays as it is."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in rows:
+            batch.put(key, value)
+        self._write(batch)
+
+    def delete_range(self, begin: bytes, end: bytes, key: bytes, value: bytes) -> None:
+        """Delete all rows in [begin, end), however many, and put one row, at once."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(begin, end)
+        batch.put(key, value)
+        self._write(batch)
 
     def flush(self) -> None:
         """Put on disk what was written, so that a restart replays less. Slow; from any thread."""
@@ -114,6 +125,12 @@ class Database:
             self._db.close()
         except Exception as error:  # noqa: BLE001  see the class
             logger.error("closing the views in %s failed; a restart replays more: %s", self._path, error)
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch, self._no_wal)
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
 
     @staticmethod
     def destroy(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from matcher.trie import Trie
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Commit, filter_queue, partition_queue, topic_queue
+from store.views.ends import Ends
 from store.views.queues import QueueTail, TopicTail, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -24,17 +25,20 @@ OnControl = Callable[[int, bytes, int], None]
 
 class Dispatcher:
     """Queue ends and the wanted filter queues. `cold_end` finds the end of a queue that has no tail;
-    `partition_of` gives a new topic's (parent, partition) and enters the names into their views."""
+    `partition_of` gives a topic's (parent, partition), and enters the names into their views unless they are known
+    to be there."""
 
     def __init__(
         self,
         limit: int,
+        ends: Ends,
         cold_end: Callable[[bytes], int],
-        partition_of: Callable[[bytes], tuple[bytes, int]],
+        partition_of: Callable[[bytes, bool], tuple[bytes, int]],
         on_special: OnSpecial,
         on_control: OnControl,
     ) -> None:
         self._limit = limit
+        self._ends = ends  # of queues whose tail was forgotten
         self._cold_end = cold_end
         self._partition_of = partition_of
         self._on_special = on_special
@@ -163,7 +167,10 @@ class Dispatcher:
     def end(self, queue: bytes) -> int:
         """The offset that the next message of the queue gets."""
         tail = self.tail(queue)
-        return self._cold_end(queue) if tail is None else tail.end
+        if tail is not None:
+            return tail.end
+        known = self._ends.get(queue_digest(queue))
+        return known if known >= 0 else self._cold_end(queue)
 
     def drain(self) -> list[tuple[bytes, int, bytes]]:
         """(digest, first offset, references) of every queue with references, which are expected to be in RocksDB
@@ -179,16 +186,27 @@ class Dispatcher:
         self._dirty = []
         self._dirty_topics = []
         self.references = 0
-        for topic in _oldest(self._topics, len(self._topics) - self._limit):
-            self._topics.pop(topic).queue.end = -1
-        for name in _oldest(self._queues, len(self._queues) - self._limit):
-            self._queues.pop(name).end = -1
+        self._forget()
         return rows
+
+    def _forget(self) -> None:
+        """Keep no more than the end of the tails that were not used for longest, beyond the limit."""
+        for topic in _oldest(self._topics, len(self._topics) - self._limit):
+            tail = self._topics.pop(topic).queue
+            self._ends.put(tail.digest, tail.end)
+            tail.end = -1
+        for name in _oldest(self._queues, len(self._queues) - self._limit):
+            tail = self._queues.pop(name)
+            self._ends.put(tail.digest, tail.end)
+            tail.end = -1
 
     def _topic_tail(self, topic: bytes) -> TopicTail:
         name = topic_queue(topic)
-        queue = QueueTail(name, queue_digest(name), self._cold_end(name))  # before the topic is known: 0 at once
-        parent, partition = self._partition_of(topic)
+        digest = queue_digest(name)
+        end = self._ends.get(digest)
+        is_known = end >= 0
+        queue = QueueTail(name, digest, end if is_known else self._cold_end(name))  # a topic without a name: 0 at once
+        parent, partition = self._partition_of(topic, is_known)
         entry = TopicTail(topic, queue, self._queue_tail(partition_queue(parent, partition)))
         self._topics[topic] = entry
         return entry
@@ -196,7 +214,9 @@ class Dispatcher:
     def _queue_tail(self, name: bytes) -> QueueTail:
         tail = self._queues.get(name)
         if tail is None:
-            tail = self._queues[name] = QueueTail(name, queue_digest(name), self._cold_end(name))
+            digest = queue_digest(name)
+            end = self._ends.get(digest)
+            tail = self._queues[name] = QueueTail(name, digest, end if end >= 0 else self._cold_end(name))
         return tail
 
 

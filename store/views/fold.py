@@ -14,6 +14,7 @@ from store.config import StoreConfig
 from store.errors import StoreError
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
+from store.views.ends import Ends
 from store.views.groups import Groups
 from store.views.index import REFERENCE, Index, index_key
 from store.views.names import Names
@@ -40,10 +41,15 @@ class Views:
         self.records = 0  # folded
         self.messages = 0
         self._state = State(database)
-        self._index = Index(database, begin // self._generation_bytes, self.position // self._generation_bytes)
+        self._index = Index(database, begin, self.position, self._generation_bytes)
         self.names = Names(self._state, config.partitions)
         self._dispatcher = Dispatcher(
-            config.max_queue_tails, self._cold_end, self.names.partition_of, self._fold_special, self._fold_control
+            config.max_queue_tails,
+            Ends(config.max_queue_ends),
+            self._cold_end,
+            self.names.partition_of,
+            self._fold_special,
+            self._fold_control,
         )
         self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
@@ -79,7 +85,7 @@ class Views:
 
     def checkpoint(self, durable: int) -> None:
         """Write what changed; `durable` of the log is known to be on disk."""
-        if not self.is_dirty:
+        if not self.is_dirty and not self._state.count:
             return
         puts, deletes = self._state.drain()
         generation = self._index.newest
@@ -92,6 +98,39 @@ class Views:
     def end(self, queue: bytes) -> int:
         """The offset that the next message of the queue gets."""
         return self._dispatcher.end(queue)
+
+    def first(self, queue: bytes) -> int:
+        """The first offset whose record is in the log; the queue's end if there is none."""
+        if self._index.begin == 0:
+            return 0
+        tail = self._dispatcher.tail(queue)
+        if tail is None:
+            digest = queue_digest(queue)
+            return self._index.first(digest, self._dispatcher.end(queue))
+        return self._index.first(tail.digest, tail.end - len(tail.refs))
+
+    @property
+    def begin(self) -> int:
+        """Where the log begins: nothing before it is answered."""
+        return self._index.begin
+
+    def reclaim(self, begin: int) -> None:
+        """The log begins at `begin` from here on; nothing that is not in RocksDB may lie before it."""
+        assert begin <= self.checkpointed
+        self._index.reclaim(begin)
+
+    def oldest_generation(self) -> int | None:
+        """The generation whose index entries are all of reclaimed records and can be dropped, if there is one."""
+        oldest = self._index.oldest
+        return oldest if (oldest + 1) * self._generation_bytes <= self._index.begin else None
+
+    def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
+        """A slice of what comes before `drop_generation`; see `Index.fold_ends`."""
+        return self._index.fold_ends(generation, digest, limit)
+
+    def drop_generation(self, generation: int) -> None:
+        """Delete the index entries of a generation whose ends are folded."""
+        self._index.drop(generation)
 
     def references(self, queue: bytes, offset: int, limit: int) -> bytes:
         """Up to `limit` packed references of the queue's entries from `offset` on."""

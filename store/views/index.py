@@ -4,17 +4,27 @@ Key: `q`, generation (u32), digest of the queue's name (16 bytes), first offset 
 references of consecutive offsets. A generation is a range of the log, so the entries of a queue lie in order
 within one, and the generations in order of offsets: the entry that holds an offset is the one before it in the
 newest generation that has one.
+
+When segments go, the entries that point into them stay until their whole generation is below the log's begin, and
+are not answered meanwhile. Then the ends of the generation's queues are written down (`e`, digest: end), in slices,
+and one range delete takes the entries.
 """
 
+from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
+from record import unpack_refs
 from store.views.database import Database
 
 REFERENCE: Final = 24  # bytes
 _KEY: Final = Struct(">cI16sQ")
 _PREFIX: Final = 21
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
+_END: Final = b"e"
+_OLDEST_KEY: Final = b"moldest"
+_NEAR: Final = 8  # entries of one queue that are stepped over before its last one is sought
+_MAX_BEGINS: Final = 1 << 16  # queues whose begin is remembered
 
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
@@ -25,18 +35,23 @@ def index_key(generation: int, digest: bytes, first: int) -> bytes:
 class Index:
     """The index as of the last checkpoint. `oldest` and `newest` bound the generations that can have entries."""
 
-    __slots__ = ("_database", "newest", "oldest")
+    __slots__ = ("_begins", "_database", "_generation_bytes", "begin", "newest", "oldest")
 
-    def __init__(self, database: Database, oldest: int, newest: int) -> None:
+    def __init__(self, database: Database, begin: int, position: int, generation_bytes: int) -> None:
         self._database = database
-        self.oldest = oldest
-        self.newest = newest
+        self._generation_bytes = generation_bytes
+        self._begins: dict[bytes, int] = {}  # by digest, true for `begin`
+        self.begin = begin  # of the log
+        self.newest = position // generation_bytes
+        oldest = database.get(_OLDEST_KEY)
+        self.oldest = 0 if oldest is None else int.from_bytes(oldest, "big")
 
     def end(self, digest: bytes) -> int:
-        """The offset behind the queue's last reference; 0 when it has none."""
+        """The offset behind the queue's last reference; 0 when it never had one."""
         found = self._entry(digest, _LAST)
         if found is None:
-            return 0
+            row = self._database.get(_END + digest) if self.oldest else None
+            return 0 if row is None else int.from_bytes(row, "big")
         _, first, refs = found
         return first + len(refs) // REFERENCE
 
@@ -64,6 +79,84 @@ class Index:
                 rows.next()
             generation += 1
         return b"".join(pieces)
+
+    def reclaim(self, begin: int) -> None:
+        """The log begins at `begin` from here on."""
+        self.begin = begin
+        self._begins.clear()
+
+    def first(self, digest: bytes, end: int) -> int:
+        """The first offset whose record is in the log; `end`, which is behind all entries, if there is none."""
+        if self.begin == 0:
+            return 0
+        found = self._begins.get(digest)
+        if found is None:
+            found = self._first(digest, end)
+            if found == end:
+                return end  # not to be remembered: the next message may be at it
+            if len(self._begins) >= _MAX_BEGINS:
+                self._begins.clear()
+            self._begins[digest] = found
+        return found
+
+    def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
+        """Write down the ends of up to `limit` queues of a generation, from `digest` on. Returns the digest to go on
+        from, None when all are done. Changes nothing that can be read."""
+        prefix = index_key(generation, b"", 0)[:5]
+        rows = self._database.cursor()
+        rows.seek(prefix + digest)
+        key: bytes
+        ends: list[tuple[bytes, bytes]] = []
+        own, end, steps = b"", 0, 0
+        while self._database.is_at_row(rows):
+            key = rows.key()
+            if not key.startswith(prefix):
+                break
+            if key[5:_PREFIX] != own:
+                if own:
+                    ends.append((_END + own, end.to_bytes(8, "big")))
+                if len(ends) == limit:
+                    self._database.put_all(ends)
+                    return key[5:_PREFIX]
+                own, steps = key[5:_PREFIX], 0
+            elif steps == _NEAR:
+                rows.seek_for_prev(index_key(generation, own, _LAST))
+                key = rows.key()
+            steps += 1
+            end = int.from_bytes(key[_PREFIX:], "big") + len(rows.value()) // REFERENCE
+            rows.next()
+        if own:
+            ends.append((_END + own, end.to_bytes(8, "big")))
+            self._database.put_all(ends)
+        return None
+
+    def drop(self, generation: int) -> None:
+        """Delete the entries of the oldest generation, whose ends are written down, in one range."""
+        self.oldest = generation + 1
+        low, high = (index_key(number, b"", 0)[:5] for number in (generation, generation + 1))
+        self._database.delete_range(low, high, _OLDEST_KEY, self.oldest.to_bytes(4, "big"))
+
+    def _first(self, digest: bytes, end: int) -> int:
+        rows = self._database.cursor()
+        for generation in range(max(self.oldest, self.begin // self._generation_bytes), self.newest + 1):
+            rows.seek(index_key(generation, digest, 0))
+            if not self._database.is_at_row(rows):
+                break
+            key = rows.key()
+            if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
+                continue
+            low = int.from_bytes(key[_PREFIX:], "big")
+            if generation * self._generation_bytes >= self.begin:
+                return low
+            rows.seek_for_prev(index_key(generation, digest, _LAST))
+            high = int.from_bytes(rows.key()[_PREFIX:], "big") + len(rows.value()) // REFERENCE
+            low += bisect_left(range(low, high), self.begin, key=lambda offset: self._position(digest, offset))
+            if low < high:
+                return low
+        return end
+
+    def _position(self, digest: bytes, offset: int) -> int:
+        return unpack_refs(self.references(digest, offset, 1))[0][0]
 
     def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""

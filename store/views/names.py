@@ -21,10 +21,10 @@ class Names:
         self._state = state
         self._partitions = partitions
 
-    def partition_of(self, topic: bytes) -> tuple[bytes, int]:
+    def partition_of(self, topic: bytes, is_known: bool) -> tuple[bytes, int]:
         """(parent, partition) of a topic, which is entered if it is new. Stable: by the topic's CRC-32C."""
         parent = parent_of(topic)
-        if self._state.get(_TOPICS, topic) is None:
+        if not is_known and self._state.get(_TOPICS, topic) is None:
             self._state.put(_TOPICS, topic, b"")
             if self._state.get(_PARENTS, parent) is None:
                 self._state.put(_PARENTS, parent, b"")

@@ -1,0 +1,246 @@
+"""The measurements. Each takes an empty folder and a scale, and returns its figures; units are in their names."""
+
+import asyncio
+import gc
+import random
+import resource
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+import record
+from benchmarks.store.load import PARENTS, Load, each_once, message, topic, uniform
+from store import control
+from store.api import Appended, Subscription, partition_queue, topic_queue
+from store.config import StoreConfig
+from store.disk import Disk
+from store.engine import Engine
+from store.log import Log
+from store.recovery import sound_batches
+from store.segments import Segments
+from store.views.database import Checkpoint, Database
+from store.views.fold import Views
+from store.views.queues import queue_digest
+from store.writer import Writer
+
+Figures = dict[str, float]
+CONFIG = StoreConfig()
+GIB = 1 << 30
+
+
+def run(body: Coroutine[Any, Any, Figures]) -> Figures:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(body)
+
+
+def rss_mb() -> float:
+    """Resident memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def log_only(folder: Path, scale: float) -> Figures:
+    async def body() -> Figures:
+        segments = Segments(folder, CONFIG.segment_size, Disk())
+        segments.load()
+        count = int(3_000_000 * scale)
+        for number in range(count * 400 // CONFIG.segment_size + 2):  # as they are found when the log keeps pace
+            segments.take(number * CONFIG.segment_size)
+        writer = Writer(segments, 0, 0, 1, "fsync")
+        writer.open()
+        log = Log(writer, CONFIG, asyncio.get_running_loop(), lambda _: None, lambda: None)
+        figures = await Load(log.append, uniform(10_000), count).run()
+        await log.close()
+        segments.close()
+        return figures
+
+    return run(body())
+
+
+def dispatch(topics: int, filters: int, count: int) -> Callable[[Path, float], Figures]:
+    """Everything: append, commit, fold into partition, topic queue and filter queues. All topics exist before."""
+
+    def work(folder: Path, scale: float) -> Figures:
+        return run(_dispatch(folder, int(topics * min(1.0, scale)), filters, int(count * scale)))
+
+    return work
+
+
+async def _dispatch(folder: Path, topics: int, filters: int, count: int) -> Figures:
+    engine = await Engine.open(folder, CONFIG)
+    if filters:
+        wishes = [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]
+        frames = [control.session_opened(b"reader", 1, 0xFFFFFFFF, True), control.subscribed(b"reader", wishes)]
+        await append(engine, frames)
+    filled = await Load(engine.append, each_once(topics), topics).run()
+    figures = await Load(engine.append, uniform(topics), count).run()
+    gc.collect()
+    figures |= {"fill_cpu_us": filled["cpu_us"], "rss_mb": rss_mb()}
+    began = time.perf_counter()
+    await engine.close()
+    figures["close_s"] = time.perf_counter() - began
+    return figures
+
+
+async def append(engine: Engine, frames: list[bytes]) -> Appended:
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append(frames, answer.set_result)
+    return await answer
+
+
+def restart(folder: Path, _scale: float) -> Figures:
+    """Opens what another work left: a clean checkpoint."""
+
+    async def body() -> Figures:
+        began = time.perf_counter()
+        engine = await Engine.open(folder, CONFIG)
+        took = time.perf_counter() - began
+        memory = rss_mb()
+        began = time.perf_counter()
+        await append(engine, [message(0)])
+        first = time.perf_counter() - began
+        await engine.close()
+        return {"open_s": took, "first_append_s": first, "rss_mb": memory}
+
+    return run(body())
+
+
+def fetch(folder: Path, scale: float) -> Figures:
+    """Random topic queues of many that hold one message each, and 256 more in the thousand that are read."""
+
+    async def body() -> Figures:
+        topics, warm = int(1_000_000 * scale), 1000
+        engine = await Engine.open(folder, CONFIG)
+        await Load(engine.append, each_once(topics), topics).run()
+        chosen = random.Random(3).sample(range(topics), warm)
+        for number in range(256):
+            rows = chosen if number % 2 else chosen[::-1]
+            for start in range(0, warm, 500):
+                await append(engine, [message(i) for i in rows[start : start + 500]])
+        await engine.close()
+        engine = await Engine.open(folder, CONFIG)
+        figures: Figures = {}
+        queues = [topic_queue(topic(number)) for number in chosen]
+        for again in range(2):
+            for count in (1, 32, 256):
+                began = time.perf_counter()
+                for queue in queues:
+                    assert len(engine._views.references(queue, 0, count)) == 24 * count
+                figures[f"references_{count}_us"] = (time.perf_counter() - began) / warm * 1e6
+                if again:
+                    began = time.perf_counter()
+                    for queue in queues:
+                        assert (await engine.fetch(queue, 0, count, 1 << 20)).count == count
+                    figures[f"records_{count}_us"] = (time.perf_counter() - began) / warm * 1e6
+        await engine.close()
+        return figures
+
+    return run(body())
+
+
+def recovery(folder: Path, _scale: float) -> Figures:
+    """Seconds per GiB of log, of what another work left."""
+    segments = Segments(folder / "log", CONFIG.segment_size, Disk())
+    segments.load()
+    for _ in sound_batches(segments, 0):
+        pass  # into the page cache
+    began = time.perf_counter()
+    size = sum(len(batch.data) for batch in sound_batches(segments, 0))
+    figures = {"gib": size / GIB, "scan_s_per_gib": (time.perf_counter() - began) / size * GIB}
+    took = 0.0
+    for batch in sound_batches(segments, 0):
+        began = time.perf_counter()
+        for start in record.split(batch.data):
+            record.decode(batch.data, start)
+        took += time.perf_counter() - began
+    figures["decode_s_per_gib"] = took / size * GIB
+    database = Database(folder / "again", CONFIG.view_cache_bytes)
+    views = Views(database, CONFIG, 0)
+    began = time.perf_counter()
+    for batch in sound_batches(segments, 0):
+        views.fold(batch)
+        if views.is_full():
+            views.checkpoint(batch.position)
+    views.checkpoint(views.position)
+    figures["dispatch_s_per_gib"] = (time.perf_counter() - began) / size * GIB
+    database.close()
+    segments.close()
+    return figures
+
+
+def index_size(folder: Path, _scale: float) -> Figures:
+    """Bytes on disk a reference, of what another work left: its entries in two databases of their own."""
+    names = [partition_queue(b"site%d" % parent, i) for parent in range(PARENTS) for i in range(CONFIG.partitions)]
+    partitions = {queue_digest(name) for name in names}
+    source = Database(folder / "views", 1 << 20)
+    figures: Figures = {}
+    for kind in ("partition", "topic"):
+        copy = Database(folder / kind, 1 << 20)
+        references, rows = 0, []
+        for key, value in source.scan(b"q", b"q"):
+            if (key[5:21] in partitions) == (kind == "partition"):
+                references += len(value) // 24
+                rows.append((key, value))
+                if len(rows) == 4096:
+                    copy.write(rows, [], Checkpoint(0, 0, 0))
+                    rows = []
+        copy.write(rows, [], Checkpoint(0, 0, 0))
+        copy.flush()
+        figures[f"{kind}_bytes_per_reference"] = copy.size() / references
+        copy.close()
+    source.close()
+    return figures
+
+
+def retention(folder: Path, _scale: float) -> Figures:
+    """What another work left, with its first segments taken: folding the ends of a generation, and its deletion."""
+    database = Database(folder / "views", CONFIG.view_cache_bytes)
+    position = database.checkpoint().position
+    views = Views(database, CONFIG, 0)
+    generation = CONFIG.segment_size * CONFIG.generation_segments
+    views._index.newest = position // generation
+    slices, queues = [], 0
+    following: bytes | None = b""
+    while following is not None:
+        began = time.perf_counter()
+        following = views.fold_ends(0, following, 64)
+        slices.append(time.perf_counter() - began)
+        queues += 64
+    began = time.perf_counter()
+    views.drop_generation(0)
+    figures = {
+        "delete_range_ms": (time.perf_counter() - began) * 1e3,
+        "fold_us_per_queue": sum(slices) / queues * 1e6,
+        "fold_slice_p99_ms": sorted(slices)[len(slices) * 99 // 100] * 1e3,
+        "queues": queues,
+    }
+    database.close()
+    return figures
+
+
+def rocksdb(batch: int) -> Callable[[Path, float], Figures]:
+    """The same messages as plain puts with WAL and sync, `batch` at a time; no indexes, no second write."""
+
+    def work(folder: Path, scale: float) -> Figures:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        database = Rdict(str(folder), options)
+        durable = WriteOptions()
+        durable.sync = True
+        numbers = uniform(10_000)
+        count = int((10_000 if batch == 1 else 1_000_000) * scale)
+        began, used = time.perf_counter(), time.process_time()
+        for start in range(0, count, batch):
+            rows = WriteBatch(raw_mode=True)
+            for position in range(start, start + batch):
+                rows.put(position.to_bytes(8, "big"), message(numbers()))
+            database.write(rows, durable)
+        took, used = time.perf_counter() - began, time.process_time() - used
+        database.close()
+        return {"records_per_second": count / took, "cpu_us": used / count * 1e6}
+
+    return work

@@ -1,0 +1,167 @@
+"""What takes the log's beginning away: whole segments, by age and by size, in the background.
+
+In this order, so that a crash between any two steps loses nothing: retained values that lie in what will go are
+copied into their view; the views are put on disk; the segments go; and when a whole generation of the index points
+into nothing, the ends of its queues are written down and its entries go with one range delete. A record goes only
+when the views on disk have it folded, and the segment that is written to never goes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import record
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.log import Log
+from store.reader import Reader
+from store.segments import Segments
+from store.views.database import Database
+from store.views.fold import Views
+from store.views.retained import is_reference
+from store.writer import Clock
+
+logger = logging.getLogger(__name__)
+
+_PAGE: Final = 256  # retained values looked at in one turn of the loop
+_KEPT_BYTES: Final = 4 << 20  # of retained values copied, after which they are checkpointed
+_SLICE: Final = 64  # queues whose ends are folded in one turn of the loop
+_REST: Final = 4  # times as long as a turn took, until the next
+
+
+class Retention:
+    """Looks every `retention_check_s` for segments that may go. Everything happens on the loop, in short turns, but
+    flushes and removals, which a thread does."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        segments: Segments,
+        reader: Reader,
+        database: Database,
+        views: Views,
+        log: Log,
+        checkpoint: Callable[[], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._segments = segments
+        self._reader = reader
+        self._database = database
+        self._views = views
+        self._log = log
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._kept_below = 0  # no retained value refers to a record before this position
+        self._one = asyncio.Lock()  # of `enforce`
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin looking, if anything is configured to go."""
+        if self._config.retention_age_s or self._config.retention_bytes:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End when the turn that is under way has ended."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def enforce(self) -> None:
+        """Take away what may go now. Raises `StoreError` and OSError, after which the next look goes on."""
+        async with self._one:
+            cut = await self._cut()
+            if cut > self._views.begin:
+                await self._keep_retained(cut)
+                await self._take(cut)
+            while not self._stopping.is_set():
+                generation = self._views.oldest_generation()
+                if generation is None or not await self._fold_ends(generation):
+                    break
+                self._views.drop_generation(generation)
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set() and not self._log.failed:
+            try:
+                await self.enforce()
+            except (StoreError, OSError):
+                logger.exception("retention could not take segments away, and tries again")
+            await self._rest(self._config.retention_check_s)
+
+    async def _cut(self) -> int:
+        """The position up to which the log may go."""
+        end = self._log.end
+        active = self._segments.base_of(max(end - 1, 0))
+        cut = self._views.begin
+        while cut + self._segments.size <= active and await self._may_go(cut + self._segments.size, end):
+            cut += self._segments.size
+        return cut
+
+    async def _may_go(self, following: int, end: int) -> bool:
+        """Whether the segment before `following` may go, when all before it have gone."""
+        config = self._config
+        if config.retention_bytes and end - following >= config.retention_bytes:
+            return True
+        if not config.retention_age_s:
+            return False
+        chunk = await self._reader.chunk(following, end, 1)  # nothing before its first record is newer than that
+        return record.store_time_of(chunk.data, 0) < self._clock() - config.retention_age_s * 1000
+
+    async def _keep_retained(self, cut: int) -> None:
+        """Copy the retained values before `cut` into their view: all that the index generation of `cut` refers to,
+        so that one pass over the retained values serves all segments of a generation."""
+        if cut <= self._kept_below:
+            return
+        size = self._config.segment_size * self._config.generation_segments
+        below = min(-(-cut // size) * size, self._segments.base_of(self._log.end))
+        retained = self._views.retained
+        after: bytes | None = None
+        copied = 0
+        while page := retained.page(after, _PAGE):
+            for topic, row in page:
+                if not is_reference(row):
+                    continue
+                positions, lengths, _, _ = record.unpack_refs(row)
+                if positions[0] < below:
+                    retained.keep(topic, row, await self._reader.records(positions, lengths))
+                    copied += lengths[0]
+                    if copied >= _KEPT_BYTES or self._views.is_full():
+                        await self._checkpoint()
+                        copied = 0
+            after = page[-1][0]
+            await asyncio.sleep(0)
+        self._kept_below = below
+
+    async def _take(self, cut: int) -> None:
+        loop = asyncio.get_running_loop()
+        await self._checkpoint()
+        folded = self._views.checkpointed
+        await loop.run_in_executor(None, self._database.flush)
+        cut = min(cut, self._segments.base_of(folded))
+        if cut <= self._views.begin or self._log.failed:
+            return
+        self._views.reclaim(cut)
+        gone = self._segments.forget(cut)
+        await loop.run_in_executor(None, self._segments.remove, gone)
+        logger.info("retention took %d segments: the log begins at %d", len(gone), cut)
+
+    async def _fold_ends(self, generation: int) -> bool:
+        """Write down the ends of a generation's queues. False when stopped on the way: then it is begun again."""
+        digest: bytes | None = b""
+        while digest is not None:
+            began = time.monotonic()
+            digest = self._views.fold_ends(generation, digest, _SLICE)
+            await self._rest(_REST * (time.monotonic() - began))
+            if self._stopping.is_set():
+                return False
+        return True
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, unless it is time to stop."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
