@@ -1,7 +1,6 @@
 """The engine through the face that fronts use: append, commit, fetch, read, and what is there after reopening."""
 
 import asyncio
-import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from store.disk import Disk
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError
 from store.views.database import Database
+from tests.store.images import copy_image
 
 SMALL = StoreConfig(segment_size=1 << 16, generation_segments=2, checkpoint_keys=50)
 
@@ -242,7 +242,7 @@ async def test_flushed_views_bound_the_replay(tmp_path: Path):
         await append(engine, message(b"t"), message(b"t"))
         while engine.stats().checkpoint != engine.stats().log_end or engine._view_flush is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("LOCK"))
+    copy_image(tmp_path / "data", tmp_path / "killed")
     end = engine.stats().log_end
     await engine.close()
     database = Database(tmp_path / "killed" / "views", 1 << 20)

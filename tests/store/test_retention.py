@@ -21,6 +21,7 @@ from store.engine import Engine
 from store.errors import OffsetOutOfRange, StoreError
 from store.reader import Reader
 from store.views.database import Database
+from tests.store.images import copy_image
 
 SEGMENT = 4096
 AGE_MS, BYTES = 60_000, 6 * SEGMENT
@@ -152,26 +153,12 @@ async def run(path: Path, history: list[object]) -> None:
     await engine.close()
 
 
-async def image(folder: Path, copy: Path) -> None:
-    """Copy the folder of an open store as a kill would leave it: until RocksDB moved no file meanwhile."""
-    while True:
-        names = sorted((folder / "views").iterdir())
-        try:
-            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("LOCK", "*.new"))
-            if sorted((folder / "views").iterdir()) == names:
-                return
-        except shutil.Error:
-            pass
-        shutil.rmtree(copy)
-        await asyncio.sleep(0)
-
-
 async def again(engine: Engine, path: Path, number: int, crash: bool, clock: Callable[[], int]) -> Engine:
     """The store opened again, after a clean close or on what a kill leaves."""
     await engine.enforce_retention()  # so that nothing is removed while the image is made
     folder = path / str(number + 1)
     if crash:
-        await image(engine._folder.path, folder)
+        copy_image(engine._folder.path, folder)
     await engine.close()
     if not crash:
         engine._folder.path.rename(folder)
@@ -226,7 +213,7 @@ async def test_nothing_goes_that_the_views_on_disk_do_not_have(tmp_path: Path):
     await engine.enforce_retention()
     begin = engine.stats().log_begin
     assert begin > 0
-    await image(tmp_path / "data", tmp_path / "killed")
+    copy_image(tmp_path / "data", tmp_path / "killed")
     await engine.close()
     killed = await Engine.open(tmp_path / "killed", CONFIG)
     assert (await killed.bounds(topic_queue(b"other"))).end == 20

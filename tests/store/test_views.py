@@ -1,6 +1,5 @@
 """The views are a pure fold: whatever happened before, replay leads to the state of a run without a crash."""
 
-import shutil
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +17,7 @@ from store.segments import Segments
 from store.views.database import Database
 from store.views.fold import Views
 from store.writer import Writer
+from tests.store.images import copy_image
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
 
@@ -97,7 +97,7 @@ class Store:
     def crash(self) -> "Store":
         """What a kill leaves: the files as they are, of which RocksDB's newest rows are not part."""
         image = self.path.with_name(self.path.name + "x")
-        shutil.copytree(self.path, image, ignore=shutil.ignore_patterns("LOCK", "*.new"))
+        copy_image(self.path, image)
         self.close()
         return Store(image)
 

@@ -117,8 +117,8 @@ def check_replay(engine: Engine, folder: Path) -> None:
     engine._views.checkpoint(engine._writer.durable)
     fresh = Database(folder, 0)
     try:
-        views = Views(fresh, engine._log._config, engine._begin)
-        for batch in sound_batches(engine._segments, engine._begin):
+        views = Views(fresh, engine._log._config, engine._views.begin)
+        for batch in sound_batches(engine._segments, engine._views.begin):
             views.fold(batch)
         views.checkpoint(views.position)
         assert views.position == engine._views.position

@@ -27,6 +27,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
 from store.segments import segment_name
+from tests.store.images import copy_image
 from tests.store.simulation import checks
 from tests.store.simulation.disk import FAULTS, Fault, SimulatedDisk
 from tests.store.simulation.records import Records
@@ -303,13 +304,9 @@ class History:
 
     def _copy_closed_views(self) -> Path:
         """RocksDB may still be removing files that it does not need when it was closed."""
-        while True:
-            path = self._fresh_folder()
-            try:
-                shutil.copytree(self.path / "views", path)
-            except (shutil.Error, FileNotFoundError):
-                continue
-            return path
+        path = self._fresh_folder()
+        copy_image(self.path / "views", path)
+        return path
 
     def _fresh_folder(self) -> Path:
         self._copied += 1
