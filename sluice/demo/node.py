@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sluice.demo.ports import lasting_ports
 from sluice.demo.process import Child, DemoError
 
 _READY_SECONDS: Final = 30
@@ -14,20 +15,20 @@ _FRONTS: Final = ("mqtt", "ws", "grpc", "http")
 
 @dataclass(slots=True, frozen=True)
 class Ports:
-    """Where the node listens on loopback; 0 lets it choose."""
+    """Where the node listens on loopback."""
 
-    mqtt: int = 0
-    ws: int = 0
-    grpc: int = 0
-    http: int = 0
+    mqtt: int
+    ws: int
+    grpc: int
+    http: int
 
 
 class NodeProcess:
-    """`sluice serve` over one data folder. After the first start it keeps its ports."""
+    """`sluice serve` over one data folder and, however often it is started, on the same ports."""
 
     def __init__(self, data_dir: Path, log: Path) -> None:
         self.data_dir = data_dir
-        self.ports = Ports()
+        self.ports = Ports(*lasting_ports(len(_FRONTS)))
         self._child = Child("the node", log)
 
     async def start(self) -> float:

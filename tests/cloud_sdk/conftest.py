@@ -1,6 +1,5 @@
 """A node's gRPC front over the real engine, which a test can stop and start again on its port."""
 
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from cloud_sdk import Client
 from gateway.rpc import RpcLimits, RpcServer
+from sluice.demo.ports import lasting_ports
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -19,7 +19,7 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.port = 0
+        self.port = lasting_ports(1)[0]
         self.limits = RpcLimits()
         self._engine: Engine | None = None
         self._server: RpcServer | None = None
@@ -56,6 +56,4 @@ async def client(node: Node) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return lasting_ports(1)[0]

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.demo.ports import lasting_ports
+
 READY_SECONDS = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class NodeProcess:
@@ -28,7 +23,7 @@ class NodeProcess:
         self.data_dir = data_dir
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self.flags = flags
-        self.mqtt_port, self.ws_port, self.grpc_port, self.http_port = (free_port() for _ in range(4))
+        self.mqtt_port, self.ws_port, self.grpc_port, self.http_port = lasting_ports(4)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
