@@ -26,9 +26,6 @@ class Notifier:
             raise ValueError(f"node {node!r} is registered already")
         self._sinks[node] = sink
 
-    def unregister(self, node: str) -> None:
-        self._sinks.pop(node, None)
-
     def _on_commit(self, commit: Commit) -> None:
         if not commit.topics:
             return
