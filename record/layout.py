@@ -33,6 +33,9 @@ before `p - undurable` had reached the disk, so whatever is broken there was bro
 travels with an application message: payload format, message expiry, content type, response topic,
 correlation data, user properties. Control records carry JSON in the payload, and their subject (client
 id or group) in the topic field.
+
+With `FLAG_DELAYED` or `FLAG_REVIVED` the last 8 bytes of the frame are a number (u64) behind the payload, which is not
+part of it: when the message is due in ms, and which held message it stands in for.
 """
 
 from enum import IntEnum
@@ -45,6 +48,10 @@ HEADER_SIZE: Final = 48
 FLAG_QOS: Final = 0x0003  # the publisher's QoS, 0..2
 FLAG_RETAIN: Final = 0x0004  # RETAIN was set by the publisher: also the topic's retained value
 FLAG_TRACK_ID: Final = 0x0008  # QoS 2 from a durable session: the packet id is session state
+FLAG_DELAYED: Final = 0x0010  # held until its due time, which ends the frame
+FLAG_HALF: Final = 0x0020  # held until its transaction ends
+FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose own record is gone; its handle ends the frame
+FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
 
 MAX_TOPIC: Final = 0xFFFF
 MAX_FRAME: Final = 0x2000_0000  # 512 MiB: beyond it a length is damage, not a record
@@ -63,3 +70,12 @@ class Kind(IntEnum):
     INBOUND_RELEASED = 8
     OUTBOUND_CHANGED = 9
     GROUP_OFFSETS_COMMITTED = 10
+    TIMERS_FIRED = 11
+    TIMERS_RECALLED = 12
+    TRANSACTIONS_ENDED = 13
+    TRANSACTIONS_CHECKED = 14
+    POPPED = 15
+    SETTLED = 16
+    DEAD_LETTERED = 17
+    GROUP_RESET = 18
+    GROUP_REMOVED = 19

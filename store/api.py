@@ -29,14 +29,33 @@ def partition_queue(parent: bytes, partition: int) -> bytes:
     return b"p" + parent + b"\0" + partition.to_bytes(2, "big")
 
 
+def dead_letter_queue(group: bytes) -> bytes:
+    """Name of the queue of the messages that a group gave up on."""
+    return b"d" + group
+
+
+@dataclass(slots=True, frozen=True)
+class Moved:
+    """A message whose record is older than the commit that puts it into its queues: it was held, and is so no more."""
+
+    position: int  # of its record in the log
+    length: int  # of that
+    topic: bytes
+    flags: int
+    topic_offset: int
+    filter_offsets: tuple[tuple[bytes, int], ...]  # (filter, offset) of the filter queues it entered
+
+
 class Commit:
     """One committed batch as the fold left it. Columns run over its *message* records, in log order."""
 
     __slots__ = (
         "data",
+        "dead_letters",
         "end",
         "filter_offsets",
         "flags",
+        "moved",
         "position",
         "starts",
         "store_time",
@@ -56,6 +75,8 @@ class Commit:
         # Per message the (filter, offset) pairs of the filter queues it entered; None where no
         # filter queue exists at all, so that the common case costs nothing.
         self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
+        self.moved: list[Moved] = []  # in the order in which they entered their queues
+        self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
 
 
 @dataclass(slots=True)
@@ -81,7 +102,10 @@ class Bounds:
 
 @dataclass(slots=True)
 class Fetched:
-    """Consecutive records of a queue: `count` sealed frames back to back, the first at offset `offset`."""
+    """Consecutive records of a queue: `count` sealed frames back to back, the first at offset `offset`.
+
+    That may be behind the offset asked for: records in between are gone (reclaimed by retention, which takes a
+    message that was held before its neighbours, or damaged). Go on at `next_offset`, also when `count` is 0."""
 
     offset: int
     count: int
@@ -187,8 +211,8 @@ class Store(Protocol):
     async def bounds(self, queue: bytes) -> Bounds: ...
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
-        """Records from `offset` on, at least one where there is one. At the end: count 0.
-        Raises `OffsetOutOfRange` below begin or beyond end."""
+        """Records from the first that is there at or behind `offset`, at least one where there is one; none at the
+        end. Raises `OffsetOutOfRange` below begin or beyond end."""
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         """Committed log records from `position` on (must be a record's position or the log's end)."""

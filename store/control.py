@@ -90,6 +90,56 @@ def group_offsets_committed(group: bytes, parent: bytes, offsets: Mapping[int, i
     return _record(Kind.GROUP_OFFSETS_COMMITTED, group, [parent.decode(), list(offsets.items())])
 
 
+def timers_fired(handles: Sequence[int]) -> bytes:
+    """These delayed messages enter their queues, in this order. A handle that is not held any more does nothing."""
+    return _record(Kind.TIMERS_FIRED, b"", list(handles))
+
+
+def timers_recalled(handles: Sequence[int]) -> bytes:
+    """These delayed messages are never delivered."""
+    return _record(Kind.TIMERS_RECALLED, b"", list(handles))
+
+
+def transactions_ended(committed: Sequence[int], rolled_back: Sequence[int]) -> bytes:
+    """Half messages by handle: the first enter their queues, in this order (one that is delayed as well waits for its
+    time), the second are never delivered."""
+    return _record(Kind.TRANSACTIONS_ENDED, b"", [list(committed), list(rolled_back)])
+
+
+def transactions_checked(next_check_ms: int, handles: Sequence[int]) -> bytes:
+    """Whoever sent these half messages was asked what became of them; the next time to ask is `next_check_ms`."""
+    return _record(Kind.TRANSACTIONS_CHECKED, b"", [next_check_ms, list(handles)])
+
+
+def popped(group: bytes, queue: bytes, until_ms: int, runs: Sequence[tuple[int, int]]) -> bytes:
+    """Messages of a queue, as (first offset, count), are leased to a member of the group until then."""
+    return _record(Kind.POPPED, group, [_queue_text(queue), until_ms, [list(run) for run in runs]])
+
+
+def settled(
+    group: bytes, queue: bytes, done: Sequence[tuple[int, int]], again: Sequence[tuple[int, int, int]] = ()
+) -> bytes:
+    """Leased messages of a queue: those of `done`, (first offset, count), are finished; those of `again`, (first
+    offset, count, at ms), are leased out again from that time on, which gives back or extends a lease."""
+    rows = [[list(run) for run in done], [list(run) for run in again]]
+    return _record(Kind.SETTLED, group, [_queue_text(queue), *rows])
+
+
+def dead_lettered(group: bytes, queue: bytes, offsets: Sequence[int]) -> bytes:
+    """Leased messages of a queue are finished, and enter the group's dead-letter queue in this order."""
+    return _record(Kind.DEAD_LETTERED, group, [_queue_text(queue), list(offsets)])
+
+
+def group_reset(group: bytes, offsets: Mapping[bytes, int]) -> bytes:
+    """The group begins at these offsets of these queues; what it had of them is forgotten."""
+    return _record(Kind.GROUP_RESET, group, {_queue_text(queue): offset for queue, offset in offsets.items()})
+
+
+def group_removed(group: bytes) -> bytes:
+    """The group is forgotten with all it had; its dead-letter queue stays."""
+    return _record(Kind.GROUP_REMOVED, group, [])
+
+
 class Opened(NamedTuple):
     epoch: int
     expiry_interval: int  # seconds
@@ -120,6 +170,33 @@ class OutboundChange(NamedTuple):
 class GroupOffsets(NamedTuple):
     parent: bytes
     offsets: dict[int, int]
+
+
+class TransactionsEnded(NamedTuple):
+    committed: list[int]  # handles
+    rolled_back: list[int]
+
+
+class TransactionsChecked(NamedTuple):
+    next_check_ms: int
+    handles: list[int]
+
+
+class PoppedRuns(NamedTuple):
+    queue: bytes
+    until_ms: int
+    runs: list[tuple[int, int]]  # (first offset, count)
+
+
+class SettledRuns(NamedTuple):
+    queue: bytes
+    done: list[tuple[int, int]]  # (first offset, count)
+    again: list[tuple[int, int, int]]  # (first offset, count, at ms)
+
+
+class DeadLettered(NamedTuple):
+    queue: bytes
+    offsets: list[int]
 
 
 def parse_session_opened(payload: bytes) -> Opened:
@@ -161,6 +238,56 @@ def parse_outbound_changed(payload: bytes) -> OutboundChange:
 def parse_group_offsets_committed(payload: bytes) -> GroupOffsets:
     parent, rows = orjson.loads(payload)
     return GroupOffsets(parent.encode(), dict(rows))
+
+
+def parse_handles(payload: bytes) -> list[int]:
+    """Of `timers_fired` and `timers_recalled`."""
+    handles: list[int] = orjson.loads(payload)
+    return handles
+
+
+def parse_transactions_ended(payload: bytes) -> TransactionsEnded:
+    return TransactionsEnded(*orjson.loads(payload))
+
+
+def parse_transactions_checked(payload: bytes) -> TransactionsChecked:
+    return TransactionsChecked(*orjson.loads(payload))
+
+
+def parse_popped(payload: bytes) -> PoppedRuns:
+    queue, until_ms, runs = orjson.loads(payload)
+    return PoppedRuns(_queue_of(queue), until_ms, [(first, count) for first, count in runs])
+
+
+def parse_settled(payload: bytes) -> SettledRuns:
+    queue, done, again = orjson.loads(payload)
+    return SettledRuns(
+        _queue_of(queue), [(first, count) for first, count in done], [(first, count, at) for first, count, at in again]
+    )
+
+
+def parse_dead_lettered(payload: bytes) -> DeadLettered:
+    queue, offsets = orjson.loads(payload)
+    return DeadLettered(_queue_of(queue), offsets)
+
+
+def parse_group_reset(payload: bytes) -> dict[bytes, int]:
+    """Offset by queue."""
+    return {_queue_of(queue): offset for queue, offset in orjson.loads(payload).items()}
+
+
+def _queue_text(queue: bytes) -> str:
+    """A queue's name as UTF-8: that of a partition ends in its number, in digits."""
+    if queue[:1] == b"p":
+        return f"{queue[:-2].decode()}{int.from_bytes(queue[-2:], 'big')}"
+    return queue.decode()
+
+
+def _queue_of(text: str) -> bytes:
+    if text[:1] == "p":
+        parent, _, partition = text.rpartition("\0")
+        return b"%b\0%b" % (parent.encode(), int(partition).to_bytes(2, "big"))
+    return text.encode()
 
 
 def _record(kind: Kind, subject: bytes, fields: Any) -> bytes:
