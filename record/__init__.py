@@ -21,6 +21,7 @@ try:
         seal,
         split,
         store_time_of,
+        trailer_of,
         unpack_refs,
         verify,
     )
@@ -41,6 +42,7 @@ except ImportError:
         seal,
         split,
         store_time_of,
+        trailer_of,
         unpack_refs,
         verify,
     )
@@ -62,6 +64,7 @@ __all__ = [
     "seal",
     "split",
     "store_time_of",
+    "trailer_of",
     "unpack_refs",
     "verify",
 ]

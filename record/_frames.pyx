@@ -104,13 +104,22 @@ cdef enum:
     HEADER = 48
     MAX_FRAME = 0x20000000
     KIND_MESSAGE = 1
-    KIND_LAST = 10
+    KIND_LAST = 19
     REF = 24
+    TRAILER = 8  # bytes
+    FLAG_REVIVED = 0x40
+    HAS_TRAILER = 0x50  # delayed or revived
+    FLAG_HELD = 0x30  # delayed or half
     BIG = 16384  # bytes from which giving up the GIL pays
 
 
 cdef inline const uint8_t *_raw(bytes data) noexcept:
     return <const uint8_t *> PyBytes_AS_STRING(data)
+
+
+cdef inline uint32_t _trailer_size(const uint8_t *p) noexcept nogil:
+    """How much of the end of the frame at `p` is its trailer."""
+    return TRAILER if p[32] & HAS_TRAILER else 0
 
 
 cdef inline Py_ssize_t _length_at(const uint8_t *p, Py_ssize_t left) noexcept nogil:
@@ -124,7 +133,7 @@ cdef inline Py_ssize_t _length_at(const uint8_t *p, Py_ssize_t left) noexcept no
         return 0
     if get16(p + 8) != MAGIC or p[10] != VERSION:
         return 0
-    fields = <uint64_t> HEADER + get16(p + 34) + get16(p + 36) + get32(p + 40)
+    fields = <uint64_t> HEADER + get16(p + 34) + get16(p + 36) + get32(p + 40) + _trailer_size(p)
     if fields > length:
         return 0
     return length
@@ -159,15 +168,25 @@ def crc32c_table(bytes data not None) -> int:
 
 
 def frame(int64_t kind, int64_t flags, int64_t packet_id, bytes topic not None, bytes publisher not None,
-          bytes properties not None, bytes payload not None) -> bytes:
-    """One unsealed frame. ValueError when a field is larger than its place."""
+          bytes properties not None, bytes payload not None, object trailer=None) -> bytes:
+    """One unsealed frame. `trailer` is the number that the flags speak of: when it is due in ms (`FLAG_DELAYED`), or
+    the handle of the held message it stands in for (`FLAG_REVIVED`). ValueError when a field is larger than its place,
+    a trailer is missing or not spoken of, or a frame is to be revived and held at once."""
     cdef Py_ssize_t nt = PyBytes_GET_SIZE(topic), nc = PyBytes_GET_SIZE(publisher)
     cdef Py_ssize_t np = PyBytes_GET_SIZE(properties), nd = PyBytes_GET_SIZE(payload)
     cdef Py_ssize_t total = HEADER + nt + nc + np + nd
+    cdef uint64_t number = 0
     cdef bytes out
     cdef uint8_t *p
     if kind < 0 or kind > 0xFF or flags < 0 or flags > 0xFFFF or packet_id < 0 or packet_id > 0xFFFF:
         raise ValueError("kind, flags or packet id out of range")
+    if ((flags & HAS_TRAILER) != 0) != (trailer is not None) or (flags & FLAG_REVIVED and flags & FLAG_HELD):
+        raise ValueError("the flags and the trailer do not go together")
+    if trailer is not None:
+        if not 0 <= trailer <= 0xFFFFFFFFFFFFFFFF:
+            raise ValueError("trailer out of range")
+        number = trailer
+        total += TRAILER
     if nt > 0xFFFF or nc > 0xFFFF or total > MAX_FRAME:
         raise ValueError("topic, publisher or frame too large")
     out = PyBytes_FromStringAndSize(NULL, total)
@@ -187,6 +206,8 @@ def frame(int64_t kind, int64_t flags, int64_t packet_id, bytes topic not None, 
     memcpy(p + nt, _raw(publisher), nc)
     memcpy(p + nt + nc, _raw(properties), np)
     memcpy(p + nt + nc + np, _raw(payload), nd)
+    if trailer is not None:
+        put64(p + nt + nc + np + nd, number)
     return out
 
 
@@ -239,7 +260,8 @@ def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t sto
 
 
 def check_unsealed(bytes data not None, bint messages_only=True) -> list:
-    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up."""
+    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up, and, unless
+    told otherwise, for a control record and for a revived message, which only the store makes."""
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length
     cdef list out = []
@@ -247,8 +269,8 @@ def check_unsealed(bytes data not None, bint messages_only=True) -> list:
         length = _length_at(p + at, size - at)
         if length == 0:
             raise ValueError(f"no frame at {at}")
-        if messages_only and p[at + 11] != KIND_MESSAGE:
-            raise ValueError(f"the frame at {at} is not a message")
+        if messages_only and (p[at + 11] != KIND_MESSAGE or p[at + 32] & FLAG_REVIVED):
+            raise ValueError(f"the frame at {at} is not a message of a front")
         out.append(PyBytes_FromStringAndSize(<const char *> p + at, length))
         at += length
     return out
@@ -312,8 +334,17 @@ def decode(bytes data not None, Py_ssize_t start) -> tuple:
         PyBytes_FromStringAndSize(body, nt),
         PyBytes_FromStringAndSize(body + nt, nc),
         PyBytes_FromStringAndSize(body + nt + nc, np),
-        PyBytes_FromStringAndSize(body + nt + nc + np, length - HEADER - nt - nc - np),
+        PyBytes_FromStringAndSize(body + nt + nc + np, length - HEADER - nt - nc - np - _trailer_size(p)),
     )
+
+
+def trailer_of(bytes data not None, Py_ssize_t start) -> int:
+    """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
+    cdef const uint8_t *p = _raw(data)
+    cdef Py_ssize_t length = _require(p, PyBytes_GET_SIZE(data), start)
+    if not _trailer_size(p + start):
+        raise ValueError(f"no trailer in the frame at {start}")
+    return get64(p + start + length - TRAILER)
 
 
 def position_of(bytes data not None, Py_ssize_t start) -> int:
@@ -379,7 +410,7 @@ def columns(bytes data not None) -> tuple:
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, rows = 0, row = 0, k
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, rows = 0, row = 0, trailers = 0, k
     cdef Py_ssize_t sizes[4]
     cdef uint32_t widths[4]
     cdef uint8_t *outs[4]
@@ -403,7 +434,8 @@ def columns(bytes data not None) -> tuple:
         sizes[0] += get16(f + 34)
         sizes[1] += get16(f + 36)
         sizes[2] += get32(f + 40)
-    sizes[3] = size - rows * HEADER - sizes[0] - sizes[1] - sizes[2]
+        trailers += _trailer_size(f)
+    sizes[3] = size - rows * HEADER - sizes[0] - sizes[1] - sizes[2] - trailers
     b_positions = PyBytes_FromStringAndSize(NULL, rows * 8)
     b_times = PyBytes_FromStringAndSize(NULL, rows * 8)
     b_flags = PyBytes_FromStringAndSize(NULL, rows)
@@ -427,7 +459,7 @@ def columns(bytes data not None) -> tuple:
         widths[0] = get16(f + 34)
         widths[1] = get16(f + 36)
         widths[2] = get32(f + 40)
-        widths[3] = get32(f + 4) - HEADER - widths[0] - widths[1] - widths[2]
+        widths[3] = get32(f + 4) - HEADER - widths[0] - widths[1] - widths[2] - _trailer_size(f)
         body = f + HEADER
         row += 1
         for k in range(4):

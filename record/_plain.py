@@ -7,11 +7,13 @@ from typing import Final
 
 import google_crc32c
 
-from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION, Kind
+from record.layout import FLAG_DELAYED, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, MAGIC, MAX_FRAME, VERSION, Kind
 
 _HEADER: Final = Struct("<IIHBBIQQHHHHII")
 _REF: Final = Struct("<QIIQ")
 _LENGTH: Final = Struct("<I")
+_TRAILER: Final = Struct("<Q")
+_HAS_TRAILER: Final = FLAG_DELAYED | FLAG_REVIVED
 _LAST_KIND: Final = max(Kind)
 
 
@@ -26,18 +28,32 @@ def crc32c_table(data: bytes) -> int:
 
 
 def frame(
-    kind: int, flags: int, packet_id: int, topic: bytes, publisher: bytes, properties: bytes, payload: bytes
+    kind: int,
+    flags: int,
+    packet_id: int,
+    topic: bytes,
+    publisher: bytes,
+    properties: bytes,
+    payload: bytes,
+    trailer: int | None = None,
 ) -> bytes:
-    """One unsealed frame. ValueError when a field is larger than its place."""
+    """One unsealed frame. `trailer` is the number that the flags speak of: when it is due in ms (`FLAG_DELAYED`), or
+    the handle of the held message it stands in for (`FLAG_REVIVED`). ValueError when a field is larger than its place,
+    a trailer is missing or not spoken of, or a frame is to be revived and held at once."""
     if not (0 <= kind <= 0xFF and 0 <= flags <= 0xFFFF and 0 <= packet_id <= 0xFFFF):
         raise ValueError("kind, flags or packet id out of range")
-    total = HEADER_SIZE + len(topic) + len(publisher) + len(properties) + len(payload)
+    if bool(flags & _HAS_TRAILER) != (trailer is not None) or (flags & FLAG_REVIVED and flags & FLAG_HELD):
+        raise ValueError("the flags and the trailer do not go together")
+    if trailer is not None and not 0 <= trailer <= 0xFFFF_FFFF_FFFF_FFFF:
+        raise ValueError("trailer out of range")
+    behind = b"" if trailer is None else _TRAILER.pack(trailer)
+    total = HEADER_SIZE + len(topic) + len(publisher) + len(properties) + len(payload) + len(behind)
     if len(topic) > 0xFFFF or len(publisher) > 0xFFFF or total > MAX_FRAME:
         raise ValueError("topic, publisher or frame too large")
     header = _HEADER.pack(
         0, total, MAGIC, VERSION, kind, 0, 0, 0, flags, len(topic), len(publisher), packet_id, len(properties), 0
     )
-    return b"".join((header, topic, publisher, properties, payload))
+    return b"".join((header, topic, publisher, properties, payload, behind))
 
 
 def _length_at(data: bytes, start: int) -> int:
@@ -49,7 +65,12 @@ def _length_at(data: bytes, start: int) -> int:
     length: int = header[1]
     if not HEADER_SIZE <= length <= min(left, MAX_FRAME) or header[2] != MAGIC or header[3] != VERSION:
         return 0
-    return length if HEADER_SIZE + header[9] + header[10] + header[12] <= length else 0
+    fields = HEADER_SIZE + header[9] + header[10] + header[12] + _trailer_size(header[8])
+    return length if fields <= length else 0
+
+
+def _trailer_size(flags: int) -> int:
+    return _TRAILER.size if flags & _HAS_TRAILER else 0
 
 
 def length_of(data: bytes, start: int) -> int:
@@ -83,10 +104,13 @@ def seal(frames: Sequence[bytes], position: int, epoch: int, store_time: int, du
 
 
 def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
-    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up."""
+    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up, and, unless
+    told otherwise, for a control record and for a revived message, which only the store makes."""
     ends = [*split(data), len(data)]
-    if messages_only and any(data[start + 11] != Kind.MESSAGE for start in ends[:-1]):
-        raise ValueError("a frame is not a message")
+    if messages_only:
+        for start in ends[:-1]:
+            if data[start + 11] != Kind.MESSAGE or data[start + 32] & FLAG_REVIVED:
+                raise ValueError("a frame is not a message of a front")
     return [data[start:end] for start, end in pairwise(ends)]
 
 
@@ -120,6 +144,7 @@ def decode(data: bytes, start: int) -> tuple[int, int, int, bytes, bytes, bytes,
     """(kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
     end = start + length_of(data, start)
     header = _HEADER.unpack_from(data, start)
+    end -= _trailer_size(header[8])
     topic = start + HEADER_SIZE
     publisher = topic + header[9]
     properties = publisher + header[10]
@@ -133,6 +158,15 @@ def decode(data: bytes, start: int) -> tuple[int, int, int, bytes, bytes, bytes,
         data[properties:payload],
         data[payload:end],
     )
+
+
+def trailer_of(data: bytes, start: int) -> int:
+    """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
+    end = start + length_of(data, start)
+    if not _HEADER.unpack_from(data, start)[8] & _HAS_TRAILER:
+        raise ValueError(f"no trailer in the frame at {start}")
+    number: int = _TRAILER.unpack_from(data, end - _TRAILER.size)[0]
+    return number
 
 
 def position_of(data: bytes, start: int) -> int:

@@ -35,7 +35,8 @@ correlation data, user properties. Control records carry JSON in the payload, an
 id or group) in the topic field.
 
 With `FLAG_DELAYED` or `FLAG_REVIVED` the last 8 bytes of the frame are a number (u64) behind the payload, which is not
-part of it: when the message is due in ms, and which held message it stands in for.
+part of it: when the message is due in ms, and which held message it stands in for. No frame has `FLAG_REVIVED` and one
+of `FLAG_HELD`.
 """
 
 from enum import IntEnum

@@ -156,7 +156,7 @@ def _is_wanted(arguments: Arguments, data: bytes, at: int) -> bool:
 def describe(data: bytes, at: int) -> dict[str, Any]:
     """The record at `at` as JSON fields; bytes that are no UTF-8 are base64 under a name that says so."""
     import record  # noqa: PLC0415
-    from record.layout import FLAG_QOS, FLAG_RETAIN, Kind  # noqa: PLC0415
+    from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, FLAG_REVIVED, Kind  # noqa: PLC0415
 
     kind, flags, packet_id, topic, publisher, properties, payload = record.decode(data, at)
     row: dict[str, Any] = {
@@ -170,6 +170,10 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         return row | {"subject": topic.decode(), "fields": json.loads(payload)}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
     row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}
+    if flags & FLAG_HALF:
+        row["half"] = True
+    if flags & (FLAG_DELAYED | FLAG_REVIVED):
+        row["due_ms" if flags & FLAG_DELAYED else "revives"] = record.trailer_of(data, at)
     if properties:
         row["properties_base64"] = base64.b64encode(properties).decode()
     try:
@@ -185,9 +189,11 @@ def _human(row: dict[str, Any]) -> str:
     if "subject" in row:
         return f"{start} {row['subject']} {json.dumps(row['fields'])}"
     retain = " retain" if row["retain"] else ""
+    held = "".join(f" {name} {row[name]}" for name in ("due_ms", "revives") if name in row)
+    held += " half" if "half" in row else ""
     payload = str(row["payload"] if "payload" in row else row["payload_base64"])
     shown = payload if len(payload) <= SHOWN else f"{payload[:SHOWN]}… ({len(payload)})"
-    return f"{start} {row['topic']} qos {row['qos']}{retain} from {row['publisher'] or '-'}: {shown!r}"
+    return f"{start} {row['topic']} qos {row['qos']}{retain}{held} from {row['publisher'] or '-'}: {shown!r}"
 
 
 def _told_damage(damage: Any) -> str:

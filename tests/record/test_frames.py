@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import record
 from record import _plain as plain
 from record import layout
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_REVIVED
 
 frames = (
     pytest.importorskip("record._frames", reason="no compiled extension: the plain functions stand in")
@@ -20,13 +21,32 @@ BOTH = pytest.mark.parametrize("impl", [frames, plain], ids=["compiled", "plain"
 u16 = st.integers(0, 0xFFFF)
 u32 = st.integers(0, 0xFFFF_FFFF)
 u64 = st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
-fields = st.tuples(
-    st.integers(1, 10), u16, u16, st.binary(max_size=40), st.binary(max_size=20), st.binary(max_size=30), st.binary()
+
+TRAILED = FLAG_DELAYED | FLAG_REVIVED
+Row = tuple[int, int, int, bytes, bytes, bytes, bytes, int | None]
+
+
+def row(kind: int, flags: int, number: int, *others: object) -> Row:
+    if flags & FLAG_REVIVED:
+        flags &= ~FLAG_HELD
+    return kind, flags, *others, number if flags & TRAILED else None
+
+
+fields = st.builds(
+    row,
+    st.integers(1, max(layout.Kind)),
+    u16,
+    u64,
+    u16,
+    st.binary(max_size=40),
+    st.binary(max_size=20),
+    st.binary(max_size=30),
+    st.binary(),
 )
 batches = st.lists(fields, min_size=1, max_size=6)
 
 
-def sealed(rows: list[tuple[int, int, int, bytes, bytes, bytes, bytes]], position: int = 1000) -> bytes:
+def sealed(rows: list[Row], position: int = 1000) -> bytes:
     return plain.seal([plain.frame(*row) for row in rows], position, 7, 1_700_000_000_000, position - 10)
 
 
@@ -35,7 +55,10 @@ def test_sealed_frames_decode_to_what_went_in(rows, position, epoch, time):
     for impl in (frames, plain):
         data = impl.seal([impl.frame(*row) for row in rows], position, epoch, time, position - 10)
         starts = impl.split(data)
-        assert [impl.decode(data, start) for start in starts] == rows
+        assert [impl.decode(data, start) for start in starts] == [row[:-1] for row in rows]
+        assert [outcome(impl.trailer_of, data, start) for start in starts] == [
+            ValueError if row[-1] is None else row[-1] for row in rows
+        ]
         assert [impl.position_of(data, start) - start for start in starts] == [position] * len(rows)
         assert {impl.durable_of(data, start) for start in starts} == {position - 10}
         assert {impl.store_time_of(data, start) for start in starts} == {time}
@@ -51,6 +74,7 @@ def test_compiled_equals_plain(rows):
     assert frames.seal(unsealed, 1000, 7, 1_700_000_000_000, 990) == data
     assert frames.scan(data) == plain.scan(data)
     assert frames.columns(data) == plain.columns(data)
+    assert frames.columns(data)[-1] == b"".join(row[6] for row in rows)
     wire = b"".join(unsealed)
     assert frames.check_unsealed(wire, False) == plain.check_unsealed(wire, False) == unsealed
 
@@ -86,7 +110,7 @@ def test_hostile_bytes_are_errors_and_never_read_outside(data, start):
     for blob in (data, bytes(header) + data):
         for name in ("split", "check_unsealed", "scan", "columns"):
             assert outcome(getattr(frames, name), blob) == outcome(getattr(plain, name), blob)
-        for name in ("decode", "length_of", "position_of", "store_time_of", "durable_of", "verify"):
+        for name in ("decode", "length_of", "position_of", "store_time_of", "durable_of", "trailer_of", "verify"):
             assert outcome(getattr(frames, name), blob, max(start, 0)) == outcome(
                 getattr(plain, name), blob, max(start, 0)
             )
@@ -130,6 +154,46 @@ def test_seal_takes_whole_frames_only(impl):
 
 
 @BOTH
+def test_a_number_ends_the_frames_whose_flags_speak_of_one(impl):
+    def frame(flags: int, trailer: int | None) -> bytes:
+        return impl.frame(1, flags, 0, b"t", b"c", b"", b"xy", trailer)
+
+    for flags in (FLAG_DELAYED, FLAG_HELD, FLAG_REVIVED):
+        one = frame(flags, 2**64 - 2)
+        assert one[-10:] == b"xy\xfe" + b"\xff" * 7
+        assert impl.decode(one, 0)[6] == b"xy"
+        assert impl.trailer_of(one, 0) == 2**64 - 2
+        for cut in range(1, 11):  # of the payload and the trailer, so that it has no room
+            short = bytearray(one[:-cut])
+            short[4:8] = len(short).to_bytes(4, "little")
+            if cut <= 2:
+                assert impl.decode(bytes(short), 0)[6] == b"xy"[:-cut]
+            else:
+                with pytest.raises(ValueError, match="frame"):
+                    impl.seal([bytes(short)], 0, 1, 1, 0)
+                with pytest.raises(ValueError, match="frame"):
+                    impl.check_unsealed(bytes(short))
+    for flags, trailer in (
+        *((0, 1), (FLAG_HALF, 1), (FLAG_DELAYED, None), (FLAG_REVIVED, None)),
+        *((FLAG_REVIVED | FLAG_DELAYED, 1), (FLAG_REVIVED | FLAG_HALF, 1), (FLAG_DELAYED, -1), (FLAG_DELAYED, 2**64)),
+    ):
+        with pytest.raises(ValueError, match="trailer"):
+            frame(flags, trailer)
+    with pytest.raises(ValueError, match="trailer"):
+        impl.trailer_of(frame(FLAG_HALF, None), 0)
+
+
+@BOTH
+def test_a_front_may_hand_in_held_messages_and_no_revived_ones(impl):
+    held = [impl.frame(1, FLAG_HELD, 0, b"t", b"", b"", b"", 7), impl.frame(1, FLAG_HALF, 0, b"t", b"", b"", b"")]
+    assert impl.check_unsealed(b"".join(held)) == held
+    revived = impl.frame(1, FLAG_REVIVED, 0, b"t", b"", b"", b"", 7)
+    with pytest.raises(ValueError, match="front"):
+        impl.check_unsealed(revived)
+    assert impl.check_unsealed(revived, False) == [revived]
+
+
+@BOTH
 def test_only_messages_come_over_the_wire(impl):
     control = impl.frame(layout.Kind.SESSION_OPENED, 0, 0, b"c", b"", b"", b"{}")
     with pytest.raises(ValueError, match="message"):
@@ -151,12 +215,12 @@ def test_references_round_trip(rows):
 
 
 def test_columns_are_arrow_buffers():
-    data = sealed([(1, 1, 0, b"a/b", b"me", b"", b"hello"), (1, 2, 0, b"c", b"", b"pp", b"")])
+    data = sealed([(1, 1, 0, b"a/b", b"me", b"", b"hello", None), (1, 18, 0, b"c", b"", b"pp", b"", 5)])
     rows, positions, times, flags, *buffers = frames.columns(data)
     assert rows == 2
     assert struct.unpack("<2q", positions) == (1000, 1000 + record.length_of(data, 0))
     assert struct.unpack("<2q", times) == (1_700_000_000_000,) * 2
-    assert list(flags) == [1, 2]
+    assert list(flags) == [1, 18]
     assert buffers[1::2] == [b"a/bc", b"me", b"pp", b"hello"]
     assert [struct.unpack("<3i", b) for b in buffers[::2]] == [(0, 3, 4), (0, 2, 2), (0, 0, 2), (0, 5, 5)]
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 import record
+from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, Kind
 from sluice.cli import main
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
 from store.errors import LogCorrupt
 from store.folder import Folder
+from store.segments import Segments
+from store.writer import Writer
 
 VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
 
@@ -59,6 +62,30 @@ def test_dump_by_range_topic_and_kind(data: Path, capsys: pytest.CaptureFixture[
     assert main(["log", "dump", "--data-dir", str(data), "--topic", "home/bath"]) == 0
     assert "message home/bath qos 2 from device: ''" in capsys.readouterr().out
     assert main(["log", "dump", "--data-dir", str(data), "--kind", "letter"]) == 2
+
+
+def test_dump_tells_of_held_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    writer = Segments(tmp_path / "log", 4096, Disk())
+    folder = Folder(tmp_path, Disk())
+    folder.begin_epoch(StoreConfig(segment_size=4096))
+    folder.close()
+    writer.load()
+    log = Writer(writer, 0, 0, 1, "fsync", lambda: 1)
+    log.open()
+    flags = [(FLAG_HELD, 77), (FLAG_HALF, None), (FLAG_REVIVED, 123)]
+    log.write([record.frame(Kind.MESSAGE, flag, 0, b"t", b"", b"", b"x", number) for flag, number in flags])
+    log.close()
+    writer.close()
+    assert main(["log", "dump", "--data-dir", str(tmp_path), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row.get("due_ms"), row.get("half"), row.get("revives")) for row in rows] == [
+        (77, True, None),
+        (None, True, None),
+        (None, None, 123),
+    ]
+    assert {row["payload"] for row in rows} == {"x"}
+    assert main(["log", "dump", "--data-dir", str(tmp_path)]) == 0
+    assert "t qos 0 due_ms 77 half from -: 'x'" in capsys.readouterr().out
 
 
 def test_damage_is_named_and_dump_stops_there(data: Path, capsys: pytest.CaptureFixture[str]):
