@@ -1,36 +1,22 @@
 """The store in this process: `store.api.Store` over a data folder.
 
 The walk of a record: `append` → `log` (gathered, sealed and made durable in the flush thread) → `_on_batch` on
-the loop: into the tail cache, folded by `views`, told to the listeners, answered. Reads ask `views` for
-references and `reader` for bytes.
+the loop: into the tail cache, folded by `views`, told to the listeners, answered. Reads are `store.queries`.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-import record
-from store.api import (
-    Bounds,
-    Chunk,
-    CommitListener,
-    Done,
-    Fetched,
-    Retained,
-    SessionState,
-    StoreStats,
-    Subscription,
-    TopicPage,
-)
+from store.api import CommitListener, Done, StoreStats
 from store.config import StoreConfig
 from store.disk import Disk
-from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
+from store.errors import StoreError
 from store.folder import Folder
 from store.log import Log
+from store.queries import Queries
 from store.reader import Reader
 from store.recovery import Recovered, recover, sound_batches
 from store.retention import Retention
@@ -38,16 +24,12 @@ from store.segments import Segments
 from store.tail import TailCache
 from store.views.database import Database
 from store.views.fold import Views
-from store.views.retained import is_reference
 from store.writer import Batch, Clock, Writer, clock_ms
 
 logger = logging.getLogger(__name__)
 
-_MAX_RECORDS: Final = 1 << 16  # of one fetch
-_RETAINED_LOOKS: Final = 1000  # retained values looked at in one turn of the loop: a millisecond or so
 
-
-class Engine:
+class Engine(Queries):
     """A store in this process. Made by `open`; everything is called on the loop that opened it."""
 
     def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,95 +96,6 @@ class Engine:
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 
-    async def bounds(self, queue: bytes) -> Bounds:
-        return self._bounds(queue)
-
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
-        bounds = self._bounds(queue)
-        if not bounds.begin <= offset <= bounds.end:
-            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
-        wanted = min(max_records, bounds.end - offset, _MAX_RECORDS)
-        if wanted <= 0:
-            return Fetched(offset, 0, b"", bounds)
-        positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, offset, wanted))
-        count, size = 0, 0
-        for length in lengths:
-            size += length
-            if size > max_bytes and count:
-                break
-            count += 1
-        try:
-            data = await self._reader.records(positions[:count], lengths[:count])
-        except (LogCorrupt, FileNotFoundError):
-            if positions[0] >= self._views.begin:
-                raise
-            bounds = self._bounds(queue)  # retention took the segment while it was being read
-            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end) from None
-        return Fetched(offset, count, data, bounds)
-
-    async def read(self, position: int, max_bytes: int) -> Chunk:
-        end = self._log.end
-        if position == end:
-            return Chunk(position, position, b"")
-        if not self._views.begin <= position < end:
-            raise OffsetOutOfRange(b"log", position, self._views.begin, end)
-        try:
-            return await self._reader.chunk(position, end, max_bytes)
-        except (LogCorrupt, FileNotFoundError):
-            if position >= self._views.begin:
-                raise
-            raise OffsetOutOfRange(b"log", position, self._views.begin, end) from None
-
-    async def offset_at(self, queue: bytes, time_ms: int) -> int:
-        # Store times never run backwards along a queue.
-        bounds = self._bounds(queue)
-        low, high = bounds.begin, bounds.end
-        while low < high:
-            middle = (low + high) // 2
-            times = record.unpack_refs(self._views.references(queue, middle, 1))[2]
-            if times[0] < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    async def session(self, client_id: bytes) -> SessionState | None:
-        return self._views.sessions.session(client_id)
-
-    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
-        return self._views.sessions.subscriptions(client_id, filters)
-
-    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
-        return self._views.sessions.open(after, limit)
-
-    async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
-        return self._views.sessions.expired(now_ms, limit)
-
-    async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-        found: list[Retained] = []
-        while True:
-            begin, behind = self._views.begin, after
-            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _RETAINED_LOOKS)
-            try:
-                found += [Retained(topic, await self._retained_frame(row)) for topic, row in rows]
-            except (LogCorrupt, FileNotFoundError):
-                if begin == self._views.begin:
-                    raise
-                after = behind  # retention took a segment meanwhile: the rows now have what was in it
-                continue
-            if after is None or len(found) >= limit:
-                return found
-            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
-
-    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
-        return self._views.groups.offsets(group, parent)
-
-    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
-        return self._views.names.parents(after, limit)
-
-    async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        return self._views.names.topics(prefix, after, limit)
-
     def stats(self) -> StoreStats:
         return StoreStats(
             log_begin=self._views.begin,
@@ -217,15 +110,6 @@ class Engine:
             pending_bytes=self._log.pending_bytes,
             failed=self._log.failed,
         )
-
-    def _bounds(self, queue: bytes) -> Bounds:
-        return Bounds(self._views.first(queue), self._views.end(queue))
-
-    async def _retained_frame(self, row: bytes) -> bytes:
-        if not is_reference(row):
-            return row
-        positions, lengths, _, _ = record.unpack_refs(row)
-        return await self._reader.records(positions, lengths)
 
     def _on_batch(self, batch: Batch) -> None:
         """Fold a committed batch and tell of it. What this raises stops the log."""

@@ -230,7 +230,7 @@ async def test_retained_values(bench: Bench):
 
 
 async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench: Bench, monkeypatch):
-    monkeypatch.setattr("store.engine._RETAINED_LOOKS", 10)
+    monkeypatch.setattr("store.queries._RETAINED_LOOKS", 10)
     await bench.append(*[message(b"a/%03d" % i, b"x", FLAG_RETAIN) for i in range(100)])
     turns = 0
 

@@ -1,0 +1,124 @@
+"""What a store answers, from its views and its log: the questions of `store.api.Store`.
+
+`Engine` is this over a data folder that it writes. References come from the views, bytes from the reader.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import record
+from store.api import Bounds, Chunk, Fetched, Retained, SessionState, Subscription, TopicPage
+from store.errors import LogCorrupt, OffsetOutOfRange
+from store.reader import Reader
+from store.views.fold import Views
+from store.views.retained import is_reference
+
+_MAX_RECORDS: Final = 1 << 16  # of one fetch
+_RETAINED_LOOKS: Final = 1000  # retained values looked at in one turn of the loop: a millisecond or so
+
+
+class Queries:
+    """The questions, over views that are true up to the log's end as readers see it."""
+
+    partitions: int
+    _views: Views
+    _reader: Reader
+
+    async def bounds(self, queue: bytes) -> Bounds:
+        return self._bounds(queue)
+
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+        bounds = self._bounds(queue)
+        if not bounds.begin <= offset <= bounds.end:
+            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
+        wanted = min(max_records, bounds.end - offset, _MAX_RECORDS)
+        if wanted <= 0:
+            return Fetched(offset, 0, b"", bounds)
+        positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, offset, wanted))
+        count, size = 0, 0
+        for length in lengths:
+            size += length
+            if size > max_bytes and count:
+                break
+            count += 1
+        try:
+            data = await self._reader.records(positions[:count], lengths[:count])
+        except (LogCorrupt, FileNotFoundError):
+            if positions[0] >= self._views.begin:
+                raise
+            bounds = self._bounds(queue)  # retention took the segment while it was being read
+            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end) from None
+        return Fetched(offset, count, data, bounds)
+
+    async def read(self, position: int, max_bytes: int) -> Chunk:
+        end = self._views.position
+        if position == end:
+            return Chunk(position, position, b"")
+        if not self._views.begin <= position < end:
+            raise OffsetOutOfRange(b"log", position, self._views.begin, end)
+        try:
+            return await self._reader.chunk(position, end, max_bytes)
+        except (LogCorrupt, FileNotFoundError):
+            if position >= self._views.begin:
+                raise
+            raise OffsetOutOfRange(b"log", position, self._views.begin, end) from None
+
+    async def offset_at(self, queue: bytes, time_ms: int) -> int:
+        # Store times never run backwards along a queue.
+        bounds = self._bounds(queue)
+        low, high = bounds.begin, bounds.end
+        while low < high:
+            middle = (low + high) // 2
+            times = record.unpack_refs(self._views.references(queue, middle, 1))[2]
+            if times[0] < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def session(self, client_id: bytes) -> SessionState | None:
+        return self._views.sessions.session(client_id)
+
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+        return self._views.sessions.subscriptions(client_id, filters)
+
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+        return self._views.sessions.open(after, limit)
+
+    async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        return self._views.sessions.expired(now_ms, limit)
+
+    async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+        found: list[Retained] = []
+        while True:
+            begin, behind = self._views.begin, after
+            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _RETAINED_LOOKS)
+            try:
+                found += [Retained(topic, await self._retained_frame(row)) for topic, row in rows]
+            except (LogCorrupt, FileNotFoundError):
+                if begin == self._views.begin:
+                    raise
+                after = behind  # retention took a segment meanwhile: the rows now have what was in it
+                continue
+            if after is None or len(found) >= limit:
+                return found
+            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
+
+    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
+        return self._views.groups.offsets(group, parent)
+
+    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+        return self._views.names.parents(after, limit)
+
+    async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
+        return self._views.names.topics(prefix, after, limit)
+
+    def _bounds(self, queue: bytes) -> Bounds:
+        return Bounds(self._views.first(queue), self._views.end(queue))
+
+    async def _retained_frame(self, row: bytes) -> bytes:
+        if not is_reference(row):
+            return row
+        positions, lengths, _, _ = record.unpack_refs(row)
+        return await self._reader.records(positions, lengths)
