@@ -183,7 +183,7 @@ class Pump:
         if session.closed or session.behind != behind:
             return
         now_ms = int(time() * 1000)
-        starts, kinds, _flags, topics, _publishers = scan(chunk.data)
+        starts, kinds, _flags, topics, _refs, _keyed = scan(chunk.data)
         for i in range(len(starts)):
             if kinds[i] != Kind.MESSAGE:
                 continue

@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:
     """
@@ -109,6 +109,7 @@ cdef enum:
     TRAILER = 8  # bytes
     FLAG_REVIVED = 0x40
     HAS_TRAILER = 0x50  # delayed or revived
+    USER_PROPERTY = 0x26
     FLAG_HELD = 0x30  # delayed or half
     BIG = 16384  # bytes from which giving up the GIL pays
 
@@ -377,15 +378,73 @@ cdef inline void _pack_ref(uint8_t *out, uint64_t position, uint32_t length, uin
     put64(out + 16, time)
 
 
-def scan(bytes data not None) -> tuple:
-    """(starts, kinds, flags, topics, references) of trusted sealed frames, in one pass for the fold.
+cdef inline Py_ssize_t _text_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
+    """Where the text or binary data at `at` of a block of `size` bytes ends, -1 when it does not."""
+    if at < 0 or size - at < 2:
+        return -1
+    at += 2 + ((<Py_ssize_t> p[at] << 8) | p[at + 1])
+    return at if at <= size else -1
 
-    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C.
+
+cdef Py_ssize_t _property_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
+    """Where the property at `at` of a block of `size` bytes ends, -1 when it is none of a message or is cut short."""
+    cdef uint8_t identifier = p[at]
+    if identifier == USER_PROPERTY:
+        return _text_end(p, size, _text_end(p, size, at + 1))
+    if identifier == 0x03 or identifier == 0x08 or identifier == 0x09:
+        return _text_end(p, size, at + 1)
+    if identifier == 0x01:
+        at += 2
+    elif identifier == 0x02:
+        at += 5
+    else:
+        return -1
+    return at if at <= size else -1
+
+
+cdef inline bint _is_key(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Whether the whole property at `at` is a user property with the name `key`."""
+    return p[at] == USER_PROPERTY and end - at >= 8 and memcmp(p + at + 1, b"\0\3key", 5) == 0
+
+
+cdef Py_ssize_t _count_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """How many keys the property block has; 0 when it is malformed."""
+    cdef Py_ssize_t at = 0, end, count = 0
+    while at < size:
+        end = _property_end(p, size, at)
+        if end < 0:
+            return 0
+        count += _is_key(p, at, end)
+        at = end
+    return count
+
+
+def keys_of(bytes properties not None) -> list:
+    """Values of the user properties `key` of a message's property block, in order; none when it is malformed."""
+    cdef const uint8_t *p = _raw(properties)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(properties), at = 0, end
+    cdef list found = []
+    if _count_keys(p, size) == 0:
+        return found
+    while at < size:
+        end = _property_end(p, size, at)
+        if _is_key(p, at, end):
+            found.append(PyBytes_FromStringAndSize(<const char *> p + at + 8, end - at - 8))
+        at = end
+    return found
+
+
+def scan(bytes data not None) -> tuple:
+    """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
+
+    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
+    (index, properties) of the messages with a user property `key` (see `keys_of`).
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length, nt
-    cdef list starts = [], kinds = [], flags = [], topics = [], refs = []
+    cdef const uint8_t *block
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length, nt, np
+    cdef list starts = [], kinds = [], flags = [], topics = [], refs = [], keyed = []
     cdef uint8_t ref[REF]
     while at < size:
         length = _require(p, size, at)
@@ -397,8 +456,13 @@ def scan(bytes data not None) -> tuple:
         flags.append(get16(f + 32))
         topics.append(PyBytes_FromStringAndSize(<const char *> f + HEADER, nt))
         refs.append(PyBytes_FromStringAndSize(<const char *> ref, REF))
+        np = get32(f + 40)
+        if np and f[11] == KIND_MESSAGE:
+            block = f + HEADER + nt + get16(f + 36)
+            if _count_keys(block, np):
+                keyed.append((len(starts) - 1, PyBytes_FromStringAndSize(<const char *> block, np)))
         at += length
-    return starts, kinds, flags, topics, refs
+    return starts, kinds, flags, topics, refs, keyed
 
 
 def columns(bytes data not None) -> tuple:

@@ -15,6 +15,10 @@ _LENGTH: Final = Struct("<I")
 _TRAILER: Final = Struct("<Q")
 _HAS_TRAILER: Final = FLAG_DELAYED | FLAG_REVIVED
 _LAST_KIND: Final = max(Kind)
+# What travels with an application message (MQTT 5.0, 2.2.2.2).
+_FIXED: Final = {0x01: 1, 0x02: 4}  # bytes of payload format and message expiry
+_TEXTS: Final = (0x03, 0x08, 0x09)  # content type, response topic, correlation data
+_USER_PROPERTY: Final = 0x26
 
 
 def crc32c(data: bytes) -> int:
@@ -186,16 +190,49 @@ def durable_of(data: bytes, start: int) -> int:
     return position_of(data, start) - int.from_bytes(data[start + 44 : start + 48], "little")
 
 
-def scan(data: bytes) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes]]:
-    """(starts, kinds, flags, topics, references) of trusted sealed frames, in one pass for the fold.
+def keys_of(properties: bytes) -> list[bytes]:
+    """Values of the user properties `key` of a message's property block, in order; none when it is malformed."""
+    found: list[bytes] = []
+    at, size = 0, len(properties)
+    while at < size:
+        identifier = properties[at]
+        at += 1
+        if identifier in _FIXED:
+            end = at + _FIXED[identifier]
+        elif identifier in _TEXTS:
+            end = _text_end(properties, at)
+        elif identifier == _USER_PROPERTY:
+            value = _text_end(properties, at)
+            end = _text_end(properties, value)
+            if properties[at:value] == b"\0\3key":
+                found.append(properties[value + 2 : end])
+        else:
+            return []
+        if end > size:
+            return []
+        at = end
+    return found
 
-    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C.
+
+def _text_end(block: bytes, at: int) -> int:
+    """Where the text or binary data at `at` ends; beyond the block when it is cut short."""
+    return at + 2 + int.from_bytes(block[at : at + 2], "big")
+
+
+def scan(
+    data: bytes,
+) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes], list[tuple[int, bytes]]]:
+    """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
+
+    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
+    (index, properties) of the messages with a user property `key` (see `keys_of`).
     """
     starts = split(data)
     kinds: list[int] = []
     flags: list[int] = []
     topics: list[bytes] = []
     refs: list[bytes] = []
+    keyed: list[tuple[int, bytes]] = []
     for start in starts:
         header = _HEADER.unpack_from(data, start)
         topic = data[start + HEADER_SIZE : start + HEADER_SIZE + header[9]]
@@ -203,7 +240,12 @@ def scan(data: bytes) -> tuple[list[int], list[int], list[int], list[bytes], lis
         flags.append(header[8])
         topics.append(topic)
         refs.append(_REF.pack(header[6], header[1], crc32c(topic), header[7]))
-    return starts, kinds, flags, topics, refs
+        if header[4] == Kind.MESSAGE and header[12]:
+            block = start + HEADER_SIZE + header[9] + header[10]
+            properties = data[block : block + header[12]]
+            if keys_of(properties):
+                keyed.append((len(refs) - 1, properties))
+    return starts, kinds, flags, topics, refs, keyed
 
 
 def columns(

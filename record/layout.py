@@ -55,6 +55,8 @@ FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose own record is gon
 FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
 
 MAX_TOPIC: Final = 0xFFFF
+MAX_KEYS: Final = 16  # of one message (user properties `key`) by which it can be found
+MAX_KEY: Final = 255  # bytes; it cannot be found by a longer one
 MAX_FRAME: Final = 0x2000_0000  # 512 MiB: beyond it a length is damage, not a record
 
 

@@ -104,10 +104,11 @@ class Database:
             batch.put(key, value)
         self._write(batch)
 
-    def delete_range(self, begin: bytes, end: bytes, key: bytes, value: bytes) -> None:
-        """Delete all rows in [begin, end), however many, and put one row, at once."""
+    def delete_ranges(self, ranges: list[tuple[bytes, bytes]], key: bytes, value: bytes) -> None:
+        """Delete all rows in each [begin, end), however many, and put one row, at once."""
         batch = WriteBatch(raw_mode=True)
-        batch.delete_range(begin, end)
+        for begin, end in ranges:
+            batch.delete_range(begin, end)
         batch.put(key, value)
         self._write(batch)
 

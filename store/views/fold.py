@@ -7,7 +7,8 @@ the log entirely, so after a crash the replay from the checkpoint does exactly w
 from typing import Final
 
 import record
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from matcher.names import parent_of
+from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
 from store.api import Commit
 from store.config import StoreConfig
@@ -17,6 +18,7 @@ from store.views.dispatch import Dispatcher
 from store.views.ends import Ends
 from store.views.groups import Groups
 from store.views.index import REFERENCE, Index, index_key
+from store.views.keys import Keys, key_digests
 from store.views.names import Names
 from store.views.queues import queue_digest
 from store.views.retained import RetainedValues
@@ -25,6 +27,7 @@ from store.views.state import State
 from store.writer import Batch
 
 _PAYLOAD: Final = 6  # field of `record.decode`
+_ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
 
 
 class Views:
@@ -54,6 +57,7 @@ class Views:
         self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
+        self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.sessions.load()
 
     def fold(self, batch: Batch) -> Commit:
@@ -63,9 +67,13 @@ class Views:
             self.checkpoint(self.position)
             self._index.newest = generation
         commit = Commit(batch.data, batch.position, batch.store_time)
-        columns = record.scan(batch.data)
-        self._dispatcher.fold(commit, *columns)
-        self.records += len(columns[0])
+        starts, kinds, flags, topics, refs, keyed = record.scan(batch.data)
+        self._dispatcher.fold(commit, starts, kinds, flags, topics, refs)
+        for i, properties in keyed:
+            if not flags[i] & _ENTERS_LATER:
+                digests = key_digests(parent_of(topics[i]), properties)
+                self.keys.enter(digests, batch.position + starts[i], record.length_of(batch.data, starts[i]))
+        self.records += len(starts)
         self.messages += len(commit.starts)
         self.position = commit.end
         self.store_time = batch.store_time

@@ -7,7 +7,7 @@ newest generation that has one.
 
 When segments go, the entries that point into them stay until their whole generation is below the log's begin, and
 are not answered meanwhile. Then the ends of the generation's queues are written down (`e`, digest: end), in slices,
-and one range delete takes the entries.
+and one batch with a range delete takes the entries, and with another the generation's keys.
 """
 
 from bisect import bisect_left
@@ -18,6 +18,8 @@ from record import unpack_refs
 from store.views.database import Database
 
 REFERENCE: Final = 24  # bytes
+KEYS: Final = b"k"  # the key view (`store.views.keys`)
+_QUEUES: Final = b"q"
 _KEY: Final = Struct(">cI16sQ")
 _PREFIX: Final = 21
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -29,7 +31,12 @@ _MAX_BEGINS: Final = 1 << 16  # queues whose begin is remembered
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
     """Key of the index entry whose first reference is offset `first`."""
-    return _KEY.pack(b"q", generation, digest, first)
+    return _KEY.pack(_QUEUES, generation, digest, first)
+
+
+def by_generation(view: bytes, generation: int) -> bytes:
+    """What the keys of a generation's rows begin with, in one of the two views that go with the log's begin."""
+    return view + generation.to_bytes(4, "big")
 
 
 class Index:
@@ -102,7 +109,7 @@ class Index:
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
         """Write down the ends of up to `limit` queues of a generation, from `digest` on. Returns the digest to go on
         from, None when all are done. Changes nothing that can be read."""
-        prefix = index_key(generation, b"", 0)[:5]
+        prefix = by_generation(_QUEUES, generation)
         rows = self._database.cursor()
         rows.seek(prefix + digest)
         key: bytes
@@ -131,10 +138,10 @@ class Index:
         return None
 
     def drop(self, generation: int) -> None:
-        """Delete the entries of the oldest generation, whose ends are written down, in one range."""
+        """Delete the entries of the oldest generation, whose ends are written down, and its rows in the key view."""
         self.oldest = generation + 1
-        low, high = (index_key(number, b"", 0)[:5] for number in (generation, generation + 1))
-        self._database.delete_range(low, high, _OLDEST_KEY, self.oldest.to_bytes(4, "big"))
+        ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in (_QUEUES, KEYS)]
+        self._database.delete_ranges(ranges, _OLDEST_KEY, self.oldest.to_bytes(4, "big"))
 
     def _first(self, digest: bytes, end: int) -> int:
         rows = self._database.cursor()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record
+from cloud_sdk.properties import decode as decode_properties
 from record import _plain as plain
 from record import layout
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_REVIVED
@@ -32,6 +33,28 @@ def row(kind: int, flags: int, number: int, *others: object) -> Row:
     return kind, flags, *others, number if flags & TRAILED else None
 
 
+def text(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
+
+
+short = st.sampled_from([b"", b"key", b"ke", b"keys", b"Key", b"v", b"order-17", bytes(300)])
+message_properties = st.one_of(
+    st.sampled_from([b"\x01\x00", b"\x01\x01", b"\x02\x00\x00\x00\x3c"]),
+    st.builds(lambda which, data: which + text(data), st.sampled_from([b"\x03", b"\x08", b"\x09"]), short),
+    st.builds(lambda name, value: b"\x26" + text(name) + text(value), short, short),
+)
+blocks = st.lists(message_properties, max_size=5).map(b"".join)
+
+
+@st.composite
+def broken_blocks(draw: st.DrawFn) -> bytes:
+    """Nearly a block: cut, a byte changed, or something behind it that is no property."""
+    block = draw(blocks)
+    cut = draw(st.integers(0, len(block)))
+    return block[:cut] + draw(st.binary(max_size=3)) + block[cut + draw(st.integers(0, 2)) :]
+
+
+properties = st.one_of(st.binary(max_size=30), blocks, broken_blocks())
 fields = st.builds(
     row,
     st.integers(1, max(layout.Kind)),
@@ -40,7 +63,7 @@ fields = st.builds(
     u16,
     st.binary(max_size=40),
     st.binary(max_size=20),
-    st.binary(max_size=30),
+    properties,
     st.binary(),
 )
 batches = st.lists(fields, min_size=1, max_size=6)
@@ -77,6 +100,37 @@ def test_compiled_equals_plain(rows):
     assert frames.columns(data)[-1] == b"".join(row[6] for row in rows)
     wire = b"".join(unsealed)
     assert frames.check_unsealed(wire, False) == plain.check_unsealed(wire, False) == unsealed
+
+
+@given(properties)
+def test_keys_are_the_user_properties_key_of_a_whole_block(block):
+    found = plain.keys_of(block)
+    assert frames.keys_of(block) == found
+    try:
+        user = decode_properties(block).user
+    except UnicodeDecodeError:
+        return
+    except ValueError:
+        user = []
+    assert [key.decode() for key in found] == [value for name, value in user if name == "key"]
+
+
+@BOTH
+def test_keys_of_a_block(impl):
+    key = b"\x26\0\x03key\0\x05order"
+    assert impl.keys_of(b"") == []
+    assert impl.keys_of(key) == [b"order"]
+    assert impl.keys_of(b"\x01\x01" + key + b"\x26\0\x01a\0\x01b" + b"\x26\0\x03key\0\0") == [b"order", b""]
+    for broken in (key[:-1], key + b"\x26", key + b"\x26\0\x03key", key + b"\x02\0", key + b"\x0b\x01", key + b"\xff"):
+        assert impl.keys_of(broken) == []
+
+
+@BOTH
+def test_scan_tells_which_messages_have_keys(impl):
+    key = b"\x26\0\x03key\0\x01k"
+    blocks = [b"", key, b"\x01\x01", key[:-1], key + key]
+    rows = [row(1, 0, 0, 0, b"t", b"p", block, b"x") for block in blocks] + [row(2, 0, 0, 0, b"t", b"p", key, b"{}")]
+    assert impl.scan(sealed(rows))[5] == [(1, key), (4, key + key)]
 
 
 @given(batches, st.data())

@@ -21,20 +21,27 @@ from tests.store.images import copy_image
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
 
+
+def keyed(key: bytes) -> bytes:
+    """The user property by which a message is found."""
+    return b"\x26\0\3key\0%c" % len(key) + key
+
+
 clients = st.sampled_from([b"c1", b"c2", b"longer client"])
 filters = st.sampled_from([b"a/+", b"#", b"a/b", b"b/#", b"+"])
 topics = st.sampled_from([b"a/b", b"a/c", b"b", b"b/x/y", b"c", b"/"])
 epochs = st.integers(1, 3)
 numbers = st.integers(0, 5)
 messages = st.builds(
-    lambda topic, payload, flags, client, number: record.frame(
-        Kind.MESSAGE, flags, number, topic, client, b"", payload
+    lambda topic, payload, flags, client, number, properties: record.frame(
+        Kind.MESSAGE, flags, number, topic, client, properties, payload
     ),
     topics,
     st.sampled_from([b"", b"v", b"w" * 300]),
     st.sampled_from([0, 1, FLAG_RETAIN, FLAG_TRACK_ID | 2]),
     clients,
     numbers,
+    st.sampled_from([b"", b"\x01\x01", keyed(b"k"), keyed(b"other") + keyed(b"k")]),
 )
 controls = st.one_of(
     st.builds(control.session_opened, clients, epochs, st.sampled_from([0, 10, 0xFFFFFFFF]), st.booleans()),
