@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 import record
+from store.copying import Copier
 from store.disk import Disk
 from store.errors import LogCorrupt, StoreError
 from store.folder import Folder, read_meta
+from store.pinned import PinnedSegments
 from store.recovery import clear, frames_behind, sound_batches
 from store.segments import Segments, segment_name
-from store.views.database import Database
+from store.views.database import saved_checkpoint
 from store.writer import Batch
 
 ASIDE: Final = "damaged"
@@ -59,13 +61,13 @@ class Audit:
 
 
 def open_segments(path: Path) -> tuple[Segments, Damage | None]:
-    """The segments of the data folder up to the first that is missing or no segment, and that as damage.
+    """The segments of the data folder up to the first that is missing or no segment, and that as damage. To be closed.
 
     Raises `StoreError` when there is no data folder at `path`.
     """
     if not (path / "store.json").exists():
         raise StoreError(f"there is no data folder at {path}")
-    segments = Segments(path / "log", read_meta(path).segment_size, Disk())
+    segments = PinnedSegments(path / "log", read_meta(path).segment_size, Disk())
     try:
         segments.find()
     except LogCorrupt as error:
@@ -77,6 +79,13 @@ def open_segments(path: Path) -> tuple[Segments, Damage | None]:
 def audit(path: Path) -> Audit:
     """Read the whole log of the data folder. A node may have it open: then the end is where it was just now."""
     segments, missing = open_segments(path)
+    try:
+        return _audit(segments, missing)
+    finally:
+        segments.close()
+
+
+def _audit(segments: Segments, missing: Damage | None) -> Audit:
     begin = segments.bases[0] if segments.bases else 0
     found = Audit(begin, begin)
     by_base = {base: SegmentAudit(segment_name(base), base, base) for base in segments.bases}
@@ -112,6 +121,8 @@ def pieces(segments: Segments, position: int) -> Iterator[Batch | Damage]:
             return  # nothing proves that anything was durable here: the end, and perhaps a torn tail
         assert resumes is not None
         position = resumes
+        if position == end:
+            continue  # a node has the log open, and has come further meanwhile
         what = "zeros where a record was" if _is_zero(segments, end) else "damaged record"
         yield Damage(segment_name(segments.base_of(end)), end, what, position)
         end = position
@@ -119,17 +130,11 @@ def pieces(segments: Segments, position: int) -> Iterator[Batch | Damage]:
 
 def lost_end(path: Path, end: int) -> Damage | None:
     """Whether the views know of durable records behind the log's `end`. Needs the folder's lock."""
-    if not (path / "views" / "CURRENT").exists():
-        return None
-    database = Database(path / "views", 0)
-    try:
-        durable = database.checkpoint().durable
-    finally:
-        database.close()
-    if durable <= end:
+    saved = saved_checkpoint(path / "views")
+    if saved is None or saved.durable <= end:
         return None
     size = read_meta(path).segment_size
-    return Damage(segment_name(end - end % size), end, f"records up to {durable} are lost: the log ends", None)
+    return Damage(segment_name(end - end % size), end, f"records up to {saved.durable} are lost: the log ends", None)
 
 
 def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
@@ -147,6 +152,7 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
         if damage is None:
             return None, None
         segments, _ = open_segments(path)
+        segments.close()
         base = segments.base_of(damage.position)
         touched = sorted(file for file in folder.log.glob("*.log") if int(file.stem) >= base)
         aside = _copy_aside(path, touched, damage.position, disk)
@@ -155,8 +161,8 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
             if int(file.stem) > base or not segments.has(base):
                 file.unlink()
         disk.sync_folder(folder.log)
-        segments, _ = open_segments(path)
-        clear(segments, damage.position)
+        if segments.has(base):
+            _cut(folder.log / segment_name(base), damage.position - base, segments.size, disk)
         return damage, aside
     finally:
         folder.close()
@@ -168,14 +174,22 @@ def _copy_aside(path: Path, files: list[Path], position: int, disk: Disk) -> Pat
         aside = aside.with_name(aside.name + "+")
     disk.make_folder(aside)
     for file in files:
-        shutil.copyfile(file, aside / file.name)
-        fd = os.open(aside / file.name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            disk.sync(fd)
-        finally:
-            os.close(fd)
+        Copier(disk).copy_file(file, aside / file.name)
     disk.sync_folder(aside)
     return aside
+
+
+def _cut(segment: Path, length: int, size: int, disk: Disk) -> None:
+    """Put zeros behind `length` of a segment. In a file of its own: a backup may share the old one."""
+    unfinished = segment.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    fd = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        Copier(disk).copy(fd, unfinished, length, size, is_full=True)
+    finally:
+        os.close(fd)
+    unfinished.rename(segment)
+    disk.sync_folder(segment.parent)
 
 
 def _is_zero(segments: Segments, position: int) -> bool:

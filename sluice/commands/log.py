@@ -5,6 +5,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -123,23 +124,22 @@ def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
     from store.audit import Damage, open_segments, pieces  # noqa: PLC0415
 
     segments, _ = open_segments(arguments.data_dir)
-    if not segments.bases:
-        return
-    # A segment begins with a record, wherever the range begins.
-    start = max(segments.base_of(arguments.begin), segments.bases[0])
-    for piece in pieces(segments, start):
-        if isinstance(piece, Damage):
-            if piece.resumes is not None and piece.resumes <= arguments.begin:
-                continue
-            yield _told_damage(piece), True
-            return
-        for at in record.split(piece.data):
-            where = piece.position + at
-            if arguments.end is not None and where >= arguments.end:
+    with closing(segments):
+        # A segment begins with a record, wherever the range begins.
+        start = max([segments.base_of(arguments.begin), *segments.bases[:1]])
+        for piece in pieces(segments, start):
+            if isinstance(piece, Damage):
+                if piece.resumes is not None and piece.resumes <= arguments.begin:
+                    continue
+                yield _told_damage(piece), True
                 return
-            if where >= arguments.begin and _is_wanted(arguments, piece.data, at):
-                row = describe(piece.data, at)
-                yield json.dumps(row) if arguments.json else _human(row), False
+            for at in record.split(piece.data):
+                where = piece.position + at
+                if arguments.end is not None and where >= arguments.end:
+                    return
+                if where >= arguments.begin and _is_wanted(arguments, piece.data, at):
+                    row = describe(piece.data, at)
+                    yield json.dumps(row) if arguments.json else _human(row), False
 
 
 def _is_wanted(arguments: Arguments, data: bytes, at: int) -> bool:

@@ -12,7 +12,18 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, cast
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
+from rocksdict import Checkpoint as RocksCheckpoint
 
 from store.errors import ViewsDamaged
 
@@ -53,8 +64,7 @@ class Database:
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
 
     def checkpoint(self) -> Checkpoint:
-        row = self.get(_CHECKPOINT_KEY)
-        return Checkpoint(*_CHECKPOINT.unpack(row)) if row is not None else Checkpoint(0, 0, 0)
+        return _checkpoint(self.get(_CHECKPOINT_KEY))
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -116,6 +126,14 @@ class Database:
         """Put on disk what was written, so that a restart replays less. Slow; from any thread."""
         self._db.flush()
 
+    def link_to(self, path: Path) -> None:
+        """Put what was written into a new folder of the same file system, by hard links. It flushes what `flush` did
+        not, and holds the GIL all the while: flush before."""
+        try:
+            RocksCheckpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
+
     def size(self) -> int:
         """Bytes of its files. Asked of RocksDB: a file that one lists may be compacted away before one looks at it."""
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
@@ -136,6 +154,25 @@ class Database:
     @staticmethod
     def destroy(path: Path) -> None:
         Rdict.destroy(str(path), _options(0))
+
+
+def saved_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint of views that nobody has open, None when there are none. No row changes by it. Raises
+    `ViewsDamaged`."""
+    if not (path / "CURRENT").exists():
+        return None
+    try:
+        rows = Rdict(str(path), _options(0), access_type=AccessType.read_only())
+        try:
+            return _checkpoint(rows.get(_CHECKPOINT_KEY))
+        finally:
+            rows.close()
+    except Exception as error:
+        raise ViewsDamaged(path, error) from error
+
+
+def _checkpoint(row: bytes | None) -> Checkpoint:
+    return Checkpoint(*_CHECKPOINT.unpack(row)) if row is not None else Checkpoint(0, 0, 0)
 
 
 def _options(cache_bytes: int) -> Options:
