@@ -127,6 +127,16 @@ class Chunk:
 
 
 @dataclass(slots=True)
+class Found:
+    """Messages that have a key, the oldest first: `count` sealed frames back to back, each with its position.
+    `after` is to be passed to get those behind, None at the end; there may be more also when `count` is 0."""
+
+    count: int
+    data: bytes
+    after: int | None
+
+
+@dataclass(slots=True)
 class Subscription:
     """One durable subscription of a session with its committed cursor."""
 
@@ -219,6 +229,14 @@ class Store(Protocol):
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         """First offset whose store time is not before `time_ms`; the queue's end if there is none."""
+
+    async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
+        """Messages of a parent topic that have the user property `key` with this value, oldest first, behind the
+        position `after`: up to `limit`, and of `max_bytes`, but for the first. Those that entered their queues."""
+
+    async def message(self, position: int) -> bytes:
+        """The sealed frame of the message with this id, which is its position in the log; also one that is held, or
+        was and entered nothing. Raises `NoSuchMessage`."""
 
     async def session(self, client_id: bytes) -> SessionState | None: ...
 

@@ -45,6 +45,10 @@ class OffsetOutOfRange(StoreError):
         self.end = end
 
 
+class NoSuchMessage(StoreError):
+    """There is no message with this id: retention has taken it, or it is not the position of one."""
+
+
 class LogCorrupt(StoreError):
     """Damage before the log's tail. Nothing is skipped: the message names segment and position."""
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import record
-from store.api import Bounds, Chunk, Fetched, Retained, SessionState, Subscription, TopicPage
+from store import find
+from store.api import Bounds, Chunk, Fetched, Found, Retained, SessionState, Subscription, TopicPage
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.reader import Reader
 from store.views.fold import Views
@@ -76,6 +77,12 @@ class Queries:
             else:
                 high = middle
         return low
+
+    async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
+        return await find.by_key(self._views, self._reader, parent, key, after, limit, max_bytes)
+
+    async def message(self, position: int) -> bytes:
+        return await find.message(self._views, self._reader, position)
 
     async def session(self, client_id: bytes) -> SessionState | None:
         return self._views.sessions.session(client_id)

@@ -46,6 +46,16 @@ class Reader:
                 i += 1
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    async def record_at(self, position: int, end: int) -> bytes | None:
+        """The sound record at `position`, which may be any place before `end`; None where none begins."""
+        room = min(end, self._segments.base_of(position) + self._segments.size) - position
+        header = await self._piece(position, min(HEADER_SIZE, room))
+        length = int.from_bytes(header[4:8], "little")
+        if not HEADER_SIZE <= length <= min(room, MAX_FRAME):
+            return None
+        data = await self._piece(position, length)
+        return data if record.verify(data, position)[1] == length else None
+
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
         """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`."""
         cached = self._tail.find(position)
@@ -75,6 +85,14 @@ class Reader:
         if record.durable_of(found.data, 0) != position:
             raise self._corrupt(position)
         return found
+
+    async def _piece(self, position: int, length: int) -> bytes:
+        """Bytes from any position on, fewer where a batch of the tail cache ends."""
+        cached = self._tail.find(position)
+        if cached is None:
+            return await self._read(position, length)
+        begin, data = cached
+        return data[position - begin : position - begin + length]
 
     def _span(self, positions: list[int], lengths: list[int], first: int) -> int:
         """Index behind the last record that one read brings along with the first."""

@@ -56,6 +56,7 @@ async def check_state(engine: Engine, frames: list[bytes], rng: Random) -> None:
         assert await engine.sessions_expired(now, 100) == model.expired(now)
     await _check_names(engine, model, rng)
     await _check_retained(engine, model, rng)
+    await _check_keys(engine, model, rng)
     for group in GROUPS:
         for parent in (b"a", b"b", b""):
             assert await engine.group_offsets(group, parent) == model.groups.get((group, parent), {})
@@ -95,6 +96,21 @@ async def _check_retained(engine: Engine, model: Model, rng: Random) -> None:
             if len(page) < limit:
                 break
         assert found == sorted(item for item in model.retained.items() if matches(name, item[0])), "retained"
+
+
+async def _check_keys(engine: Engine, model: Model, rng: Random) -> None:
+    for parent, key in {*model.keys, (b"a", b"k"), (b"a", b"")}:
+        found: list[bytes] = []
+        after: int | None = None
+        while True:
+            page = await engine.by_key(parent, key, after, rng.choice((1, 2, 100)), rng.choice((1, 500, 1 << 20)))
+            starts = [*record.split(page.data), len(page.data)]
+            assert page.count == len(starts) - 1
+            found += [page.data[start:end] for start, end in pairwise(starts)]
+            after = page.after
+            if after is None:
+                break
+        assert found == model.keys.get((parent, key), []), "keys"
 
 
 async def _check_queue(engine: Engine, name: bytes, frames: list[bytes], rng: Random) -> None:

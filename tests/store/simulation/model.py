@@ -34,14 +34,17 @@ class Model:
         self.partitions = partitions
         self.queues: defaultdict[bytes, list[bytes]] = defaultdict(list)  # name → sealed frames
         self.topics: set[bytes] = set()
+        self.keys: defaultdict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)  # (parent, key) → sealed frames
         self.retained: dict[bytes, bytes] = {}
         self.sessions: dict[bytes, Session] = {}
         self.groups: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)
 
     def fold(self, frame: bytes) -> None:
         """Take the next record of the log."""
-        kind, flags, packet_id, topic, publisher, _, payload = record.decode(frame, 0)
+        kind, flags, packet_id, topic, publisher, properties, payload = record.decode(frame, 0)
         if kind == Kind.MESSAGE:
+            for key in set(record.keys_of(properties)) - {b""}:
+                self.keys[parent_of(topic), key].append(frame)
             self._message(frame, flags, packet_id, topic, publisher, payload)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets = control.parse_group_offsets_committed(payload)

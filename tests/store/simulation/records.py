@@ -11,6 +11,12 @@ CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
+KEYS = (b"k", b"order-17", b"")
+
+
+def user_property(name: bytes, value: bytes) -> bytes:
+    """One of an MQTT 5 property block."""
+    return b"\x26" + b"".join(len(text).to_bytes(2, "big") + text for text in (name, value))
 
 
 class Records:
@@ -39,6 +45,8 @@ class Records:
             payload = b""
         number = rng.randrange(1, 6) if flags & FLAG_TRACK_ID else 0
         properties = b"\x01\x01" if rng.random() < 0.1 else b""
+        if rng.random() < 0.2:
+            properties += b"".join(user_property(b"key", key) for key in rng.sample(KEYS, rng.choice((1, 1, 2))))
         return record.frame(
             Kind.MESSAGE, flags, number, rng.choice(self._topics), rng.choice(CLIENTS), properties, payload
         )

@@ -1,0 +1,70 @@
+"""Finds messages by business key and by message id, which is the position of the record.
+
+The key view gives candidates; the record says whether it is the message that was asked for.
+"""
+
+import asyncio
+from typing import Final
+
+import record
+from matcher.names import parent_of
+from record.layout import Kind
+from store.api import Found
+from store.errors import LogCorrupt, NoSuchMessage
+from store.reader import Reader
+from store.views.fold import Views
+from store.views.keys import key_digest
+
+_LOOKS: Final = 64  # generations of the key view that are looked into in one turn of the loop
+
+
+async def by_key(
+    views: Views, reader: Reader, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int
+) -> Found:
+    """See `store.api.Store.by_key`."""
+    digest = key_digest(parent, key)
+    frames: list[bytes] = []
+    size = 0
+    behind = -1 if after is None else after
+    limit = max(limit, 1)
+    while True:
+        rows, following = views.keys.find(digest, behind, limit - len(frames), _LOOKS)
+        for position, length in rows:
+            if frames and size + length > max_bytes:
+                return Found(len(frames), b"".join(frames), behind)
+            behind = position
+            try:
+                frame = await reader.records([position], [length])
+            except (LogCorrupt, FileNotFoundError):
+                if position >= views.begin:
+                    raise
+                continue  # retention took it meanwhile
+            if _has_key(frame, parent, key):
+                frames.append(frame)
+                size += length
+        if following is None or len(frames) >= limit:
+            return Found(len(frames), b"".join(frames), following)
+        behind = following
+        await asyncio.sleep(0)  # a log may have many generations: others have their turn
+
+
+async def message(views: Views, reader: Reader, position: int) -> bytes:
+    """See `store.api.Store.message`."""
+    if position < views.begin:
+        raise NoSuchMessage(f"the message at position {position} is gone: the log begins at {views.begin}")
+    found: bytes | None = None
+    if position < views.position:
+        try:
+            found = await reader.record_at(position, views.position)
+        except (LogCorrupt, FileNotFoundError):
+            if position >= views.begin:
+                raise
+            return await message(views, reader, position)  # retention took it meanwhile
+    if found is None or record.decode(found, 0)[0] != Kind.MESSAGE:
+        raise NoSuchMessage(f"no message begins at position {position} of the log")
+    return found
+
+
+def _has_key(frame: bytes, parent: bytes, key: bytes) -> bool:
+    _, _, _, topic, _, properties, _ = record.decode(frame, 0)
+    return parent_of(topic) == parent and key in record.keys_of(properties)
