@@ -20,7 +20,7 @@ HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(she
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate lint format bench bench-store proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate lint format bench bench-store conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,9 @@ bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB 
 
 $(LOADER): benchmarks/load/mqttload.c
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
+
+conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests
+	@$(BIN)/python -m tests.conformance
 
 proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

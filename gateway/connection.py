@@ -389,7 +389,8 @@ class Connection(Outlet):
     def append_failed(self, error: Exception) -> None:
         """The store did not take it: nothing was acknowledged, and the client has to hear that."""
         busy = isinstance(error, StoreBusy)
-        self.fail(ProtocolError(str(error), ReasonCode.SERVER_BUSY if busy else ReasonCode.SERVER_UNAVAILABLE))
+        reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        self.fail(ProtocolError(str(error), reason))
 
     def fail(self, error: ProtocolError) -> None:
         """Close because of an error, saying so where the protocol can (MQTT-4.13.1-1)."""

@@ -37,6 +37,8 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%05d" % i for i in range(first, last)]
 
 
+@pytest.mark.mqtt5("3.1.2-5", "3.1.2-6", "3.1.2-23", "3.1.3-2", "3.2.2-3", "4.5.0-1")
+@pytest.mark.mqtt311("3.1.2-4", "3.1.2-5", "3.1.3-2", "3.2.2-2", "3.2.2-3", "4.1.0-1", "4.5.0-1")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_session_present_and_subscriptions_survive_a_restart(make_node: MakeNode, version: int) -> None:
     """MQTT-3.1.2-4 to -6, 3.2.2-2, -3."""
@@ -54,6 +56,8 @@ async def test_session_present_and_subscriptions_survive_a_restart(make_node: Ma
     await client.settle()
 
 
+@pytest.mark.mqtt5("3.3.1-1", "4.3.2-3", "4.4.0-1")
+@pytest.mark.mqtt311("2.3.1-4", "3.3.1-1", "4.4.0-1")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_what_is_not_acknowledged_comes_again_with_its_packet_id_and_dup(node: Node, version: int) -> None:
     """MQTT-4.4.0-1, 3.3.1-1; what is acknowledged does not; acknowledgements may come in any order."""
@@ -82,24 +86,28 @@ async def test_what_is_not_acknowledged_comes_again_with_its_packet_id_and_dup(n
     await client.quiet()
 
 
-async def test_open_exchanges_come_in_their_first_order_over_many_connections(node: Node) -> None:
+@pytest.mark.mqtt5("4.4.0-1")
+@pytest.mark.mqtt311("4.6.0-1")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_open_exchanges_come_in_their_first_order_over_many_connections(node: Node, version: int) -> None:
     """MQTT-4.6.0-1: not in the order of packet ids, which begin anew with each connection."""
-    client = await durable(node)
+    client = await durable(node, version=version)
     await client.subscribe((b"t", 1))
     await publish(node, b"t", *numbers(0, 4))
     messages = [await client.message() for _ in range(4)]
     client.send(ack(PUBACK, messages[0].packet_id), ack(PUBACK, messages[1].packet_id))
     await client.quiet()
     await client.drop()
-    client = await durable(node)
+    client = await durable(node, version=version)
     assert [(await client.message()).payload for _ in range(2)] == numbers(2, 4)
     await publish(node, b"t", *numbers(4, 6))
     assert [(await client.message()).payload for _ in range(2)] == numbers(4, 6)
     await client.drop()
-    client = await durable(node)
+    client = await durable(node, version=version)
     assert [m.payload for m in await client.take(4)] == numbers(2, 6)
 
 
+@pytest.mark.mqtt5("3.3.4-9", "4.9.0-1", "4.9.0-2")
 @pytest.mark.parametrize("window", [1, 5])
 async def test_the_receive_maximum_paces_a_backlog(node: Node, window: int) -> None:
     """MQTT-3.3.4-9 towards the client: never more in flight than it takes."""
@@ -118,6 +126,7 @@ async def test_the_receive_maximum_paces_a_backlog(node: Node, window: int) -> N
     assert got == numbers(0, 40)
 
 
+@pytest.mark.mqtt5("3.3.4-2", "4.5.0-1", "4.6.0-5")
 async def test_a_long_absence_over_overlapping_filters(make_node: MakeNode) -> None:
     """MQTT-3.3.4-2 and 4.6.0-5: once each, at the highest QoS, in order; live messages join behind."""
     node = await make_node()
@@ -138,6 +147,7 @@ async def test_a_long_absence_over_overlapping_filters(make_node: MakeNode) -> N
     assert {(m.topic, m.qos) for m in messages} == {(b"t/a", 2), (b"u/b", 1)}
 
 
+@pytest.mark.mqtt5("4.6.0-5")
 async def test_backlog_and_live_traffic_make_one_order(node: Node) -> None:
     client = await durable(node, receive_maximum=10)
     await client.subscribe((b"t", 1))
@@ -154,20 +164,23 @@ async def test_backlog_and_live_traffic_make_one_order(node: Node) -> None:
     await client.quiet()
 
 
-async def test_unsubscribing_leaves_what_is_on_its_way(node: Node) -> None:
+@pytest.mark.mqtt5("3.10.4-1", "3.10.4-2", "3.10.4-3", "3.10.4-6", "3.11.3-1", "3.11.3-2")
+@pytest.mark.mqtt311("3.10.4-1", "3.10.4-2", "3.10.4-3", "3.10.4-6")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_unsubscribing_leaves_what_is_on_its_way(node: Node, version: int) -> None:
     """MQTT-3.10.4-1 and -3: nothing new, and what was sent is delivered to its end, over a reconnect too."""
-    client = await durable(node)
+    client = await durable(node, version=version)
     await client.subscribe((b"t", 1), (b"u/#", 1))
     await publish(node, b"t", b"1")
     await publish(node, b"u/x", b"2")
     sent = [await client.message() for _ in range(2)]
-    client.send(wire.unsubscribe(5, 3, b"t", b"u/#", b"never"))
-    assert (await client.expect(11)).body == b"\x00\x03\x00\x00\x00\x11"
+    client.send(wire.unsubscribe(version, 3, b"t", b"u/#", b"never"))
+    assert (await client.expect(11)).body == (b"\x00\x03\x00\x00\x00\x11" if version == 5 else b"\x00\x03")
     await publish(node, b"t", b"3")
     await publish(node, b"u/x", b"4")
     await client.quiet()
     await client.drop()
-    client = await durable(node)
+    client = await durable(node, version=version)
     again = sorted(await client.take(2), key=lambda m: m.payload)
     assert [(m.payload, m.packet_id, m.dup) for m in again] == [(m.payload, m.packet_id, True) for m in sent]
     await client.quiet()
@@ -187,9 +200,13 @@ async def test_another_subscription_delivers_what_the_removed_one_had_not_sent(n
     await client.quiet()
 
 
-async def test_subscribing_again_keeps_the_cursor(node: Node) -> None:
+@pytest.mark.mqtt5("3.8.4-3", "3.8.4-4")
+@pytest.mark.mqtt311("3.8.4-3")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_subscribing_again_keeps_the_cursor(make_node: MakeNode, version: int) -> None:
     """MQTT-3.8.4-3 and -4: the options change, no message is lost and none comes twice."""
-    client = await durable(node, receive_maximum=2)
+    node = await make_node(mqtt__max_in_flight=2)
+    client = await durable(node, version=version)
     await client.subscribe((b"t", 1))
     await publish(node, b"t", *numbers(0, 6))
     first = [await client.message() for _ in range(2)]
@@ -217,20 +234,27 @@ async def test_down_to_qos_0_and_up_again_brings_nothing_twice(node: Node) -> No
     assert [(m.payload, m.qos) for m in await client.take(1)] == [(b"4", 1)]
 
 
-async def test_clean_start_drops_the_session(node: Node) -> None:
+@pytest.mark.mqtt5("3.1.2-4", "3.1.4-4", "3.2.2-2")
+@pytest.mark.mqtt311("3.1.2-6", "3.1.4-3", "3.2.2-1")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_clean_start_drops_the_session(node: Node, version: int) -> None:
     """MQTT-3.1.2-4."""
-    client = await durable(node)
+    client = await durable(node, version=version)
     await client.subscribe((b"t", 1))
     await client.disconnect()
-    client = await RawClient.connect(node.ports.mqtt, b"d", 5, True, expiry=EVER)
-    assert not client.session_present
     await publish(node, b"t", b"1")
+    client = await RawClient.connect(node.ports.mqtt, b"d", version, True, expiry=EVER)
+    assert not client.session_present
+    await publish(node, b"t", b"2")
     await client.quiet()
-    state = await node._engine.session(b"d")  # type: ignore[union-attr]
-    assert state is not None
-    assert state.subscriptions == []
+    await client.disconnect()
+    client = await durable(node, version=version)
+    assert client.session_present == (version == 5), "Clean Session of 3.1.1 is for one connection"
+    await publish(node, b"t", b"3")
+    await client.quiet()
 
 
+@pytest.mark.mqtt5("4.1.0-2")
 async def test_the_expiry_interval_ends_a_session(node: Node) -> None:
     """MQTT-3.1.2-23: also before the sweep has come by; the sweep removes what nobody asks for."""
     client = await durable(node, expiry=1)
@@ -250,6 +274,7 @@ async def test_the_expiry_interval_ends_a_session(node: Node) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.mqtt5("4.1.0-2")
 async def test_disconnect_may_change_the_expiry(node: Node) -> None:
     """Section 3.14.2.2.2: here to 0, which ends the session; beginning at 0 it is a protocol error."""
     client = await durable(node)
@@ -280,6 +305,7 @@ async def test_a_durable_session_becomes_transient(node: Node) -> None:
     assert not client.session_present
 
 
+@pytest.mark.mqtt5("3.1.4-3", "4.4.0-1")
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_taking_over_with_messages_in_flight(node: Node, qos: int) -> None:
     """MQTT-3.1.4-3: the old connection hears 0x8E, the new one gets what is open."""
@@ -310,6 +336,7 @@ async def test_many_takeovers_at_once_leave_one(node: Node) -> None:
     assert not node._sessions._turns
 
 
+@pytest.mark.mqtt5("4.4.0-1")
 async def test_a_retained_message_in_flight_comes_again_as_retained(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"p")
     await client.publish(b"t", b"kept", 1, retain=True)

@@ -19,6 +19,7 @@ from tests.gateway.raw import (
 )
 
 
+@pytest.mark.mqtt5("3.2.2-15")
 async def test_a_packet_may_be_as_large_as_announced_and_no_larger(make_node: MakeNode) -> None:
     """MQTT-3.2.2-15, 3.1.2-24: DISCONNECT 0x95."""
     node = await make_node(mqtt__max_packet_size=2000)
@@ -34,6 +35,7 @@ async def test_a_packet_may_be_as_large_as_announced_and_no_larger(make_node: Ma
     await old.closed()
 
 
+@pytest.mark.mqtt5("3.1.2-24", "3.1.2-25")
 @pytest.mark.parametrize("expiry", [0, 100])
 async def test_what_is_too_large_for_the_client_is_left_out(node: Node, expiry: int) -> None:
     """MQTT-3.1.2-24, -25: to the byte, live and from the backlog."""
@@ -61,6 +63,7 @@ async def test_subscriptions_are_counted_before_they_are_on_disk(make_node: Make
         await client.drop()
 
 
+@pytest.mark.mqtt5("3.1.2-24", "3.1.2-25")
 async def test_a_message_in_flight_that_became_too_large_is_left_out(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     await client.subscribe((b"t", 1))
@@ -75,6 +78,7 @@ async def test_a_message_in_flight_that_became_too_large_is_left_out(node: Node)
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.3.4-7")
 async def test_more_in_flight_than_the_receive_maximum(make_node: MakeNode) -> None:
     """MQTT-3.3.4-9: DISCONNECT 0x93, for QoS 2 until PUBCOMP."""
     node = await make_node(mqtt__receive_maximum=3)
@@ -122,16 +126,22 @@ async def test_connect_has_to_come_in_time(ports: Ports, said: bytes) -> None:
     await client.closed()
 
 
+@pytest.mark.mqtt5("3.1.2-22", "3.2.2-22")
+@pytest.mark.mqtt311("3.1.2-24")
 async def test_keep_alive_is_one_and_a_half_periods_of_silence(ports: Ports) -> None:
     """MQTT-3.1.2-22: what comes in between, of any kind, keeps the connection."""
-    client = await RawClient.connect(ports.mqtt, b"c", 4, keep_alive=1)
+    clients = [await RawClient.connect(ports.mqtt, b"c%d" % version, version, keep_alive=1) for version in (4, 5)]
     loop = asyncio.get_running_loop()
     start = loop.time()
     while loop.time() < start + 2.2:
-        client.send(wire.publish(4, b"t", b"x"))
+        for client in clients:
+            client.send(wire.publish(client.version, b"t", b"x"))
         await asyncio.sleep(0.1)
-    await client.quiet()
-    await client.closed()
+    for client in clients:
+        await client.quiet()
+    assert (await clients[1].expect(DISCONNECT)).reason == 0x8D
+    for client in clients:
+        await client.closed()
     assert loop.time() > start + 3.5
 
 
@@ -143,6 +153,8 @@ async def test_the_nodes_keep_alive_is_told(make_node: MakeNode) -> None:
     assert b"\x11" + wire.u32(60) in client.connack.body
 
 
+@pytest.mark.mqtt5("3.1.0-2", "3.2.0-2")
+@pytest.mark.mqtt311("3.1.0-2")
 @pytest.mark.parametrize(("version", "says_so"), [(4, False), (5, True)])
 async def test_a_second_connect_is_a_protocol_error(ports: Ports, version: int, says_so: bool) -> None:
     """MQTT-3.1.0-2."""
@@ -153,6 +165,8 @@ async def test_a_second_connect_is_a_protocol_error(ports: Ports, version: int, 
     await client.closed()
 
 
+@pytest.mark.mqtt5("3.1.0-1", "3.14.0-1")
+@pytest.mark.mqtt311("3.1.0-1")
 @pytest.mark.parametrize(
     "garbage",
     [b"GET / HTTP/1.1\r\n\r\n", b"\xc0\x00", wire.publish(4, b"t", b"x", 1), b"\x10\xff\xff\xff\xff\x7f", b"\0"],
@@ -164,6 +178,8 @@ async def test_anything_but_connect_at_first_is_met_with_silence(ports: Ports, g
     await client.closed()
 
 
+@pytest.mark.mqtt5("4.2.0-1")
+@pytest.mark.mqtt311("7.1.1-1")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_bytes_that_come_one_at_a_time(ports: Ports, version: int) -> None:
     client = await RawClient.open(ports.mqtt, version)
@@ -202,6 +218,8 @@ async def _end(client: RawClient) -> None:
         await client.reader.read()
 
 
+@pytest.mark.mqtt5("3.1.2-2", "3.2.2-7")
+@pytest.mark.mqtt311("3.1.2-2", "3.1.3-8", "3.1.3-9", "3.2.2-5")
 @pytest.mark.parametrize(
     ("packet", "answer"),
     [
@@ -218,6 +236,8 @@ async def test_refusals_of_connect(ports: Ports, packet: bytes, answer: bytes) -
     await client.closed()
 
 
+@pytest.mark.mqtt5("3.1.3-6", "3.2.2-16")
+@pytest.mark.mqtt311("3.1.3-6")
 async def test_a_client_without_a_name_gets_one(ports: Ports) -> None:
     """MQTT-3.1.3-6, -7, 3.2.2-16; 3.1.1 does not tell it."""
     names = set()
@@ -231,6 +251,7 @@ async def test_a_client_without_a_name_gets_one(ports: Ports) -> None:
     await RawClient.connect(ports.mqtt, b"", 4)
 
 
+@pytest.mark.mqtt5("4.12.0-1", "4.12.0-4")
 async def test_extended_authentication_is_refused(ports: Ports) -> None:
     """Section 4.12: CONNACK 0x8C."""
     client = await RawClient.open(ports.mqtt, 5)

@@ -5,6 +5,7 @@ import itertools
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,10 @@ async def start(data_dir: Path) -> Node:
     return node
 
 
+@pytest.mark.mqtt5(
+    "2.2.1-4", "3.3.4-9", "4.3.2-1", "4.3.2-3", "4.3.3-1", "4.3.3-3", "4.3.3-5", "4.4.0-1", "4.5.0-1", "4.6.0-5"
+)
+@pytest.mark.mqtt311("2.3.1-4", "4.3.2-1", "4.3.3-1", "4.4.0-1", "4.5.0-1", "4.6.0-6")
 def test_a_durable_session_gets_every_message_in_order(tmp_path: Path) -> None:
     """MQTT-4.3.2-2, 4.3.3-8, 4.4.0-1, 4.5.0-1, 4.6.0-5: QoS 1 at least once, QoS 2 exactly once, in order."""
     numbers = itertools.count(1)

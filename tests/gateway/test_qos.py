@@ -13,6 +13,8 @@ from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawCl
 VERSIONS = [4, 5]
 
 
+@pytest.mark.mqtt5("3.8.4-7", "3.8.4-8", "2.2.1-5", "3.3.4-1", "4.3.1-1", "4.3.2-2", "4.3.3-2", "4.3.3-4", "4.3.3-11")
+@pytest.mark.mqtt311("3.8.4-5", "3.8.4-6", "2.3.1-6", "3.3.4-1", "4.3.1-1")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("granted", [0, 1, 2])
 async def test_the_delivered_qos_is_the_minimum_of_both(ports: Ports, version: int, granted: int) -> None:
@@ -65,6 +67,8 @@ class HeldStore:
             done(Appended(error=StoreFailed("the disk is gone")))
 
 
+@pytest.mark.mqtt5("4.3.2-4", "4.3.3-8")
+@pytest.mark.mqtt311("4.3.2-2", "4.3.3-2")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("qos", "answer"), [(1, PUBACK), (2, PUBREC)])
 async def test_nothing_is_acknowledged_before_the_commit(node: Node, version: int, qos: int, answer: int) -> None:
@@ -78,33 +82,42 @@ async def test_nothing_is_acknowledged_before_the_commit(node: Node, version: in
     assert (await client.expect(answer)).packet_id == 9
 
 
+@pytest.mark.mqtt5("4.13.2-1")
+@pytest.mark.mqtt311("4.8.0-2")
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_failed_append_acknowledges_nothing_and_closes(node: Node, qos: int) -> None:
-    client = await RawClient.connect(node.ports.mqtt, b"p", 5)
+async def test_a_failed_append_acknowledges_nothing_and_closes(node: Node, version: int, qos: int) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"p", version)
     held = HeldStore(node)
-    client.send(wire.publish(5, b"t", b"x", qos, 9))
+    client.send(wire.publish(version, b"t", b"x", qos, 9))
     await held.wait(1)
     held.fail()
-    assert (await client.expect(DISCONNECT)).reason == 0x88
+    if version == 5:
+        assert (await client.expect(DISCONNECT)).reason == 0x83
     await client.closed()
     held.release()
 
 
-async def test_acknowledgements_come_in_the_order_of_the_messages(ports: Ports) -> None:
+@pytest.mark.mqtt311("4.6.0-2", "4.6.0-3")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_acknowledgements_come_in_the_order_of_the_messages(ports: Ports, version: int) -> None:
     """MQTT-4.6.0-2, -3."""
-    client = await RawClient.connect(ports.mqtt, b"p")
-    client.send(*[wire.publish(4, b"t/%d" % (i % 3), b"x", 1 + i % 2, i) for i in range(1, 201)])
+    client = await RawClient.connect(ports.mqtt, b"p", version)
+    client.send(*[wire.publish(version, b"t/%d" % (i % 3), b"x", 1 + i % 2, i) for i in range(1, 201)])
     for i in range(1, 201):
         assert (await client.expect(PUBACK if i % 2 == 0 else PUBREC)).packet_id == i
 
 
-async def test_a_qos_2_message_sent_again_is_stored_once(node: Node) -> None:
+@pytest.mark.mqtt5("4.3.3-10", "4.3.3-11", "4.3.3-12")
+@pytest.mark.mqtt311("4.3.3-2")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_qos_2_message_sent_again_is_stored_once(node: Node, version: int) -> None:
     """MQTT-4.3.3-10: until PUBREL the packet id stands for the same message."""
-    client = await RawClient.connect(node.ports.mqtt, b"p")
+    client = await RawClient.connect(node.ports.mqtt, b"p", version)
     subscriber = await RawClient.connect(node.ports.mqtt, b"s")
     await subscriber.subscribe((b"t", 0))
     for dup in (False, True, True):
-        client.send(wire.publish(4, b"t", b"x", 2, 5, dup=dup))
+        client.send(wire.publish(version, b"t", b"x", 2, 5, dup=dup))
         assert (await client.expect(PUBREC)).packet_id == 5
     for _ in range(2):
         client.send(ack(PUBREL, 5))
@@ -114,6 +127,7 @@ async def test_a_qos_2_message_sent_again_is_stored_once(node: Node) -> None:
     await subscriber.quiet()
 
 
+@pytest.mark.mqtt5("3.6.2-1", "3.7.2-1")
 async def test_an_unknown_packet_id_is_said_to_be_unknown(ports: Ports) -> None:
     """Sections 3.6.2.1 and 3.7.2.1: reason 0x92."""
     client = await RawClient.connect(ports.mqtt, b"p", 5)
@@ -137,6 +151,8 @@ async def test_a_refusing_pubrec_ends_the_exchange(ports: Ports) -> None:
     assert (await subscriber.message()).payload == b"2"
 
 
+@pytest.mark.mqtt5("4.6.0-5", "4.6.0-6")
+@pytest.mark.mqtt311("4.6.0-5", "4.6.0-6")
 async def test_order_holds_per_topic_for_a_mix_of_subscribers(ports: Ports) -> None:
     """MQTT-4.6.0-6."""
     subscribers = []
@@ -151,6 +167,7 @@ async def test_order_holds_per_topic_for_a_mix_of_subscribers(ports: Ports) -> N
         assert [message.payload for message in await client.take(len(wanted))] == wanted
 
 
+@pytest.mark.mqtt5("4.3.3-11", "4.3.3-12")
 async def test_a_repeated_pubrel_does_not_release_the_next_message_with_its_packet_id(node: Node) -> None:
     """MQTT-4.3.3-11: the record of the repetition would come between PUBLISH and its commit."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)

@@ -5,12 +5,15 @@ import asyncio
 import pytest
 
 from gateway.node import Node, Ports
+from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, SUBACK, UNSUBACK, RawClient, ack
 
 RETAIN_AS_PUBLISHED, NO_LOCAL = 0x08, 0x04
 
 
+@pytest.mark.mqtt5("3.3.1-5", "3.3.1-6", "3.3.1-7", "3.3.1-8", "3.3.1-12")
+@pytest.mark.mqtt311("3.3.1-5", "3.3.1-6", "3.3.1-7", "3.3.1-8", "3.3.1-9", "3.3.1-10", "3.3.1-11", "3.3.1-12")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_set_replaced_and_cleared(ports: Ports, version: int) -> None:
     """MQTT-3.3.1-5 to -8: the last one is kept; RETAIN is set on what a new subscription gets, not on live ones."""
@@ -33,6 +36,7 @@ async def test_set_replaced_and_cleared(ports: Ports, version: int) -> None:
     await last.quiet()
 
 
+@pytest.mark.mqtt5("3.3.1-9", "3.3.1-10", "3.3.1-11")
 @pytest.mark.parametrize("durable", [False, True])
 async def test_retain_handling(ports: Ports, durable: bool) -> None:
     """MQTT-3.3.1-9 to -11: always, only for a new subscription, never."""
@@ -48,6 +52,7 @@ async def test_retain_handling(ports: Ports, durable: bool) -> None:
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.3.1-12", "3.3.1-13")
 async def test_retain_as_published(ports: Ports) -> None:
     """MQTT-3.3.1-12, -13."""
     client = await RawClient.connect(ports.mqtt, b"c", 5)
@@ -78,6 +83,7 @@ async def test_hundreds_of_retained_messages_are_paced_by_the_window(ports: Port
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.3.2-5", "3.3.2-6")
 async def test_an_expired_message_is_not_delivered_and_a_running_one_counts_down(ports: Ports) -> None:
     """MQTT-3.3.2-5, -6."""
     publisher = await RawClient.connect(ports.mqtt, b"p", 5)
@@ -99,6 +105,7 @@ async def test_an_expired_message_is_not_delivered_and_a_running_one_counts_down
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.8.3-3")
 async def test_retained_messages_come_behind_suback_with_identifiers_and_without_the_own(ports: Ports) -> None:
     """MQTT-3.8.3-3 for No Local, 3.3.4-3 for the identifier."""
     client = await RawClient.connect(ports.mqtt, b"c", 5)
@@ -112,6 +119,7 @@ async def test_retained_messages_come_behind_suback_with_identifiers_and_without
     await client.quiet()
 
 
+@pytest.mark.mqtt311("4.7.2-1")
 async def test_wildcards_leave_dollar_topics_out(ports: Ports) -> None:
     """MQTT-4.7.2-1, for retained values too."""
     publisher = await RawClient.connect(ports.mqtt, b"p")
@@ -125,6 +133,7 @@ async def test_wildcards_leave_dollar_topics_out(ports: Ports) -> None:
     assert [m.topic for m in await client.take(1)] == [b"$own/a"]
 
 
+@pytest.mark.mqtt5("3.10.4-2")
 async def test_after_unsubscribe_no_retained_message_follows(node: Node) -> None:
     """MQTT-3.10.4-2."""
     publisher = await RawClient.connect(node.ports.mqtt, b"p")
@@ -140,12 +149,16 @@ async def test_after_unsubscribe_no_retained_message_follows(node: Node) -> None
     assert (await client.message()).topic == b"r/2"
 
 
-async def test_a_renewed_subscription_gets_all_retained_messages_again(node: Node) -> None:
+@pytest.mark.mqtt5("3.8.4-4")
+@pytest.mark.mqtt311("3.8.4-3")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_renewed_subscription_gets_all_retained_messages_again(make_node: MakeNode, version: int) -> None:
     """MQTT-3.8.4-3, in the middle of the first round."""
+    node = await make_node(mqtt__max_in_flight=1)
     publisher = await RawClient.connect(node.ports.mqtt, b"p")
     for number in range(3):
         await publisher.publish(b"r/%d" % number, b"x", retain=True)
-    client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=1)
+    client = await RawClient.connect(node.ports.mqtt, b"c", version)
     await client.subscribe((b"r/#", 1))
     first = await client.message()
     await client.subscribe((b"r/#", 1))

@@ -10,6 +10,7 @@ from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, RawClient
 NO_LOCAL = 0x04
 
 
+@pytest.mark.mqtt5("3.8.3-3")
 @pytest.mark.parametrize("expiry", [0, 100])
 async def test_no_local(ports: Ports, expiry: int) -> None:
     """MQTT-3.8.3-3: not to the connection that published, unless another filter asks for it."""
@@ -24,6 +25,7 @@ async def test_no_local(ports: Ports, expiry: int) -> None:
     assert [m.payload for m in await client.take(1)] == [b"3"]
 
 
+@pytest.mark.mqtt5("3.3.4-3", "3.3.4-4", "3.8.4-3")
 @pytest.mark.parametrize("expiry", [0, 100])
 async def test_every_matching_identifier_comes_along(ports: Ports, expiry: int) -> None:
     """MQTT-3.3.4-3 to -5: one copy with all of them; a replaced subscription has its new one."""
@@ -56,6 +58,8 @@ def _spans(properties: bytes) -> list[tuple[int, int]]:
     return spans
 
 
+@pytest.mark.mqtt5("4.7.2-1")
+@pytest.mark.mqtt311("4.7.2-1")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_leading_wildcards_leave_dollar_topics_out(ports: Ports, version: int) -> None:
     """MQTT-4.7.2-1."""
@@ -69,6 +73,8 @@ async def test_leading_wildcards_leave_dollar_topics_out(ports: Ports, version: 
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.4.2-1", "3.5.2-1")
+@pytest.mark.mqtt311("3.3.5-2")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize(("version", "reason"), [(4, 0), (5, 0x87)])
 async def test_the_nodes_own_topics_cannot_be_published(ports: Ports, version: int, reason: int, qos: int) -> None:
@@ -85,6 +91,8 @@ async def test_the_nodes_own_topics_cannot_be_published(ports: Ports, version: i
     await client.quiet()
 
 
+@pytest.mark.mqtt5("3.9.3-1", "3.9.3-2")
+@pytest.mark.mqtt311("3.9.3-1", "3.9.3-2")
 @pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x9E)])
 async def test_shared_subscriptions_are_refused_as_announced(ports: Ports, version: int, reason: int) -> None:
     """Sections 3.2.2.3.13 and 3.9.3."""
@@ -93,6 +101,8 @@ async def test_shared_subscriptions_are_refused_as_announced(ports: Ports, versi
     assert await client.subscribe((b"$share/g/t", 1), (b"t", 1)) == bytes([reason, 1])
 
 
+@pytest.mark.mqtt5("3.8.4-6", "3.8.4-7", "3.9.3-1", "3.9.3-2")
+@pytest.mark.mqtt311("3.8.4-5", "3.9.3-1", "3.9.3-2")
 @pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x97)])
 @pytest.mark.parametrize("clean", [True, False])
 async def test_too_many_subscriptions_are_refused(make_node: MakeNode, version: int, reason: int, clean: bool) -> None:
@@ -105,9 +115,12 @@ async def test_too_many_subscriptions_are_refused(make_node: MakeNode, version: 
     assert await client.subscribe((b"d", 0)) == b"\x00"
 
 
-async def test_the_last_of_the_same_filters_counts(ports: Ports) -> None:
+@pytest.mark.mqtt5("3.8.4-3", "3.8.4-5")
+@pytest.mark.mqtt311("3.8.4-3", "3.8.4-4")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_the_last_of_the_same_filters_counts(ports: Ports, version: int) -> None:
     """MQTT-3.8.4-3, -5."""
-    client = await RawClient.connect(ports.mqtt, b"c", 4, False)
+    client = await RawClient.connect(ports.mqtt, b"c", version, False)
     assert await client.subscribe((b"t", 2), (b"t", 0), (b"t", 1)) == b"\x02\x00\x01"
     await client.publish(b"u", b"x")
     publisher = await RawClient.connect(ports.mqtt, b"p")

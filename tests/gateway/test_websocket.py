@@ -34,6 +34,8 @@ class Peer:
                 self.data += await self.socket.receive_bytes()
 
 
+@pytest.mark.mqtt5("6.0.0-2", "6.0.0-4")
+@pytest.mark.mqtt311("6.0.0-2", "6.0.0-4")
 @pytest.mark.parametrize("path", ["/mqtt", "/"])
 async def test_packets_in_any_frames(ports: Ports, path: str) -> None:
     """MQTT-6.0.0-2, -4: a frame is a piece of the stream, no packet; the subprotocol is `mqtt`."""
@@ -55,6 +57,8 @@ async def test_packets_in_any_frames(ports: Ports, path: str) -> None:
         assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
+@pytest.mark.mqtt5("6.0.0-1")
+@pytest.mark.mqtt311("6.0.0-1")
 async def test_a_text_frame_ends_the_connection(node: Node) -> None:
     """MQTT-6.0.0-1."""
     async with (
@@ -71,6 +75,8 @@ async def test_a_text_frame_ends_the_connection(node: Node) -> None:
     assert not node._sessions.held
 
 
+@pytest.mark.mqtt5("6.0.0-3")
+@pytest.mark.mqtt311("6.0.0-3")
 async def test_another_subprotocol_is_refused(ports: Ports) -> None:
     """MQTT-6.0.0-3; and plain HTTP hears what is served here."""
     async with aiohttp.ClientSession() as session:

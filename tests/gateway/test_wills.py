@@ -30,6 +30,8 @@ async def device(ports: Ports, packet: bytes) -> RawClient:
     return client
 
 
+@pytest.mark.mqtt5("3.1.2-7", "3.1.2-8", "3.14.4-3")
+@pytest.mark.mqtt311("3.1.2-8", "3.1.2-9", "3.14.4-3")
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_broken_connection_sends_it_and_disconnect_does_not(ports: Ports, version: int) -> None:
     """MQTT-3.1.2-8, -10, 3.14.4-3."""
@@ -43,6 +45,7 @@ async def test_a_broken_connection_sends_it_and_disconnect_does_not(ports: Ports
     assert (message.topic, message.payload, message.qos, message.retain) == (*WILL, 1, False)
 
 
+@pytest.mark.mqtt5("3.1.2-8")
 async def test_disconnect_with_will_sends_it(ports: Ports) -> None:
     """Reason 0x04 (section 3.14.2.1)."""
     watching = await watcher(ports)
@@ -52,6 +55,7 @@ async def test_disconnect_with_will_sends_it(ports: Ports) -> None:
     assert (await watching.take(1))[0].payload == b"gone"
 
 
+@pytest.mark.mqtt5("3.1.2-8", "3.1.2-22")
 async def test_silence_sends_it(ports: Ports) -> None:
     """MQTT-3.1.2-22: after one and a half keep-alive periods; PINGREQ counts as a sign of life."""
     watching = await watcher(ports)
@@ -62,6 +66,7 @@ async def test_silence_sends_it(ports: Ports) -> None:
     assert (await watching.take(1))[0].payload == b"gone"
 
 
+@pytest.mark.mqtt5("3.1.2-8")
 async def test_a_protocol_error_and_a_takeover_send_it(ports: Ports) -> None:
     """MQTT-3.1.2-8: anything but a DISCONNECT of the client."""
     watching = await watcher(ports)
@@ -76,6 +81,7 @@ async def test_a_protocol_error_and_a_takeover_send_it(ports: Ports) -> None:
     assert (await watching.take(1))[0].payload == b"gone"
 
 
+@pytest.mark.mqtt5("3.1.2-8", "3.1.3-9")
 async def test_a_delayed_will_waits_and_a_client_that_is_back_cancels_it(node: Node) -> None:
     """MQTT-3.1.3-9."""
     watching = await watcher(node.ports)
@@ -92,6 +98,7 @@ async def test_a_delayed_will_waits_and_a_client_that_is_back_cancels_it(node: N
     assert (await watching.take(1))[0].payload == b"gone"
 
 
+@pytest.mark.mqtt5("3.1.2-8")
 async def test_the_end_of_the_session_sends_a_delayed_will(node: Node) -> None:
     """MQTT-3.1.3-9: whichever comes first, by expiry or by a clean start."""
     watching = await watcher(node.ports)
@@ -109,11 +116,15 @@ async def test_the_end_of_the_session_sends_a_delayed_will(node: Node) -> None:
     assert (await watching.take(1))[0].payload == b"gone"
 
 
-async def test_a_will_may_be_retained(ports: Ports) -> None:
+@pytest.mark.mqtt5("3.1.2-14", "3.1.2-15")
+@pytest.mark.mqtt311("3.1.2-16", "3.1.2-17")
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("retain", [False, True])
+async def test_a_will_may_be_retained(ports: Ports, version: int, retain: bool) -> None:
     """MQTT-3.1.2-14, -15."""
-    packet = bytearray(connect(4, b"d", will=WILL))
-    packet[9] |= 0x20
-    client = await RawClient.open(ports.mqtt)
+    packet = bytearray(connect(version, b"d", will=WILL))
+    packet[9] |= 0x20 if retain else 0
+    client = await RawClient.open(ports.mqtt, version)
     client.send(bytes(packet))
     await client.expect(CONNACK)
     watching = await watcher(ports)
@@ -121,7 +132,9 @@ async def test_a_will_may_be_retained(ports: Ports) -> None:
     assert not (await watching.take(1))[0].retain
     late = await RawClient.connect(ports.mqtt, b"late")
     await late.subscribe((b"wills/d", 0))
-    assert (await late.message()).retain
+    if retain:
+        assert (await late.message()).retain
+    await late.quiet()
 
 
 @pytest.mark.parametrize(("version", "reason"), [(4, 5), (5, 0x87)])

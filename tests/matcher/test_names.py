@@ -50,18 +50,24 @@ def test_valid_topics_are_valid_filters(topic: bytes) -> None:
     assert is_valid_filter(topic)
 
 
+@pytest.mark.mqtt5("3.3.2-2", "4.7.0-1")
+@pytest.mark.mqtt311("3.3.2-2", "4.7.1-1")
 @pytest.mark.parametrize("topic", [b"+", b"#", b"a/+", b"a+", b"a/#", b"a#b"])
 def test_no_wildcards_in_topics(topic: bytes) -> None:
     """MQTT-3.3.2-2, MQTT-4.7.0-1."""
     assert not is_valid_topic(topic)
 
 
+@pytest.mark.mqtt5("4.7.1-1", "4.7.1-2")
+@pytest.mark.mqtt311("4.7.1-2", "4.7.1-3")
 @pytest.mark.parametrize("topic_filter", [b"+", b"#", b"+/+", b"+/tennis/#", b"sport/+/player1", b"/+", b"+/", b"/#"])
 def test_valid_wildcard_filters(topic_filter: bytes) -> None:
     assert is_valid_filter(topic_filter)
     assert has_wildcard(topic_filter)
 
 
+@pytest.mark.mqtt5("4.7.1-1", "4.7.1-2")
+@pytest.mark.mqtt311("4.7.1-2", "4.7.1-3")
 @pytest.mark.parametrize(
     "topic_filter", [b"sport/tennis#", b"sport/#/ranking", b"sport+", b"+a/b", b"##", b"++", b"#/"]
 )
@@ -70,6 +76,7 @@ def test_invalid_wildcard_filters(topic_filter: bytes) -> None:
     assert not is_valid_filter(topic_filter)
 
 
+@pytest.mark.mqtt5("4.8.2-1", "4.8.2-2")
 @pytest.mark.parametrize(
     "topic_filter",
     [b"$share/", b"$share/g", b"$share/g/", b"$share//a", b"$share/g+/a", b"$share/#/a", b"$share/+/a", b"$share/g/a#"],
@@ -94,6 +101,8 @@ def test_levels_and_parent() -> None:
     assert parent_of(b"/home") == b""
 
 
+@pytest.mark.mqtt5("4.7.2-1", "4.7.3-4")
+@pytest.mark.mqtt311("4.7.2-1", "4.7.3-4")
 @pytest.mark.parametrize(
     ("topic_filter", "topic", "expected"),
     [

@@ -63,6 +63,8 @@ def paho_client(node: Any) -> Any:
         client.close()
 
 
+@pytest.mark.mqtt5("4.2.0-1")
+@pytest.mark.mqtt311("7.0.0-2", "7.1.1-1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_paho_sends_and_receives_each_qos(paho_client: Callable[..., PahoClient], version: MQTTProtocolVersion) -> None:
     subscriber = paho_client(version, "subscriber")
@@ -109,6 +111,8 @@ def test_a_will_is_published_when_the_connection_breaks(node: Any, paho_client: 
     assert (message.topic, message.payload) == ("wills/dying", b"broken")
 
 
+@pytest.mark.mqtt5("3.1.2-5", "3.1.2-23")
+@pytest.mark.mqtt311("3.1.2-4", "3.1.2-5", "3.2.2-2")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_persistent_session_gets_what_it_missed(
     paho_client: Callable[..., PahoClient], version: MQTTProtocolVersion
@@ -134,6 +138,7 @@ def test_a_persistent_session_gets_what_it_missed(
     assert not any(m.dup for m in received)
 
 
+@pytest.mark.mqtt5("3.3.2-15", "3.3.2-16", "3.3.2-17", "3.3.2-18", "3.3.2-20", "3.3.4-3")
 def test_mqtt5_properties_travel(paho_client: Callable[..., PahoClient]) -> None:
     subscriber = paho_client(VERSIONS[1], "subscriber")
     identified = Properties(PacketTypes.SUBSCRIBE)
@@ -198,6 +203,7 @@ async def test_amqtt_client_over_websocket(node: Any) -> None:
     assert bytes(message.data) == b"x" * 100_000
 
 
+@pytest.mark.mqtt311("7.0.0-2")
 @pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 @pytest.mark.parametrize("qos", ["0", "1", "2"])

@@ -36,6 +36,8 @@ async def expect_sent(device: Device, count: int) -> None:
     assert [payload for _, payload, _ in device.seen] == [b"%d" % i for i in range(count)]
 
 
+@pytest.mark.mqtt5("4.3.3-10", "4.3.3-11", "4.4.0-1")
+@pytest.mark.mqtt311("4.1.0-1", "4.3.3-2")
 @pytest.mark.parametrize("step", ["publish", "pubrec", "pubrel"])
 @pytest.mark.parametrize("version", [4, 5])
 async def test_inbound_qos_2_is_exactly_once(node: NodeProcess, version: int, step: str) -> None:
@@ -67,6 +69,7 @@ async def test_inbound_qos_2_is_exactly_once(node: NodeProcess, version: int, st
     await expect_sent(watcher, ROUNDS)
 
 
+@pytest.mark.mqtt5("4.3.3-3", "4.3.3-5", "4.4.0-1")
 @pytest.mark.parametrize("step", ["publish", "pubrec", "pubrel", "pubcomp"])
 async def test_outbound_qos_2_is_exactly_once(node: NodeProcess, step: str) -> None:
     """MQTT-4.3.3-8, 4.4.0-1: under the packet id of before, from the step that was recorded."""
@@ -92,6 +95,7 @@ async def test_outbound_qos_2_is_exactly_once(node: NodeProcess, step: str) -> N
         await expect_sent(device, number + 1)
 
 
+@pytest.mark.mqtt5("3.1.2-23")
 async def test_a_session_and_what_it_missed_survive_a_kill(node: NodeProcess) -> None:
     device = Device(node.mqtt_port, b"d", 5, 10)
     await device.connect()

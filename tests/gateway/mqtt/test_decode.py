@@ -131,6 +131,7 @@ def test_publish(version: int, qos: int, retain: bool, dup: bool, size: int) -> 
     }
 
 
+@pytest.mark.mqtt5("3.3.2-18")
 def test_publish_keeps_the_properties_that_are_forwarded_in_their_order() -> None:
     before = wire.pair(b"b", b"2") + b"\x08" + wire.text(b"reply/to") + wire.pair(b"a", b"1")
     after = b"\x01\x01\x02" + wire.u32(60) + b"\x09" + wire.text(b"\0id") + b"\x03" + wire.text(b"json")
@@ -140,6 +141,7 @@ def test_publish_keeps_the_properties_that_are_forwarded_in_their_order() -> Non
         assert packet.properties == before + after
 
 
+@pytest.mark.mqtt5("3.3.2-12")
 def test_topic_alias_is_resolved_and_can_be_changed() -> None:
     """MQTT-3.3.2-12: the alias is the connection's, and a new topic takes its place."""
     decoder = connected(5, topic_alias_maximum=2)

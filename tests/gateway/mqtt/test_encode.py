@@ -47,6 +47,7 @@ def paho(version: int, data: bytes) -> tuple[Client, list[tuple[str, tuple[objec
     return client, calls
 
 
+@pytest.mark.mqtt311("3.2.2-4")
 def test_connack_311() -> None:
     success = ReasonCode.SUCCESS
     assert encode.connack(4, success) == b"\x20\x02\x00\x00"
@@ -61,6 +62,7 @@ def test_return_codes_311(reason: int, code: int) -> None:
     assert connack_return_code(ReasonCode(reason)) == code
 
 
+@pytest.mark.mqtt5("3.2.2-6")
 def test_connack_5() -> None:
     assert encode.connack(5, ReasonCode.SUCCESS, session_present=True) == b"\x20\x03\x01\x00\x00"
     assert encode.connack(5, ReasonCode.SERVER_BUSY, session_present=True) == b"\x20\x03\x00\x89\x00"
@@ -144,6 +146,8 @@ def test_ping_disconnect_and_auth() -> None:
     assert encode.auth(ReasonCode.SUCCESS, b"M") == b"\xf0\x06\x00\x04\x15\x00\x01M"
 
 
+@pytest.mark.mqtt5("1.5.5-1", "2.2.1-2", "2.2.2-1", "3.3.1-2")
+@pytest.mark.mqtt311("2.3.1-5", "3.3.1-2")
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([4, 5]),

@@ -80,6 +80,7 @@ def test_what_is_no_message_block(block: bytes) -> None:
         read_message_block(block)
 
 
+@pytest.mark.mqtt5("1.5.5-1")
 def test_numbers() -> None:
     """The bounds of 1.5.5, table 1-1."""
     for value in (0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455):
