@@ -111,7 +111,8 @@ class Client:
         wait_seconds: float = 0.0,
     ) -> Batch:
         """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
-        to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Raises
+        to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Records that are gone
+        from the log are skipped: the batch then begins behind `offset`. Read on at its `next_offset`. Raises
         `OffsetOutOfRange`, which knows the bounds."""
         with refused_values():
             request = pb.PullRequest(

@@ -154,7 +154,7 @@ class Batch:
     """Consecutive records of a partition, read by offset. `frames` are sealed frames, back to back."""
 
     partition: int
-    offset: int  # of the first record
+    offset: int  # of the first record; behind the one asked for where records in between are gone
     count: int
     frames: bytes
     begin: int  # the partition holds [begin, end)

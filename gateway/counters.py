@@ -14,7 +14,7 @@ class Counters:
         self.dropped_qos0: int = 0  # the subscriber's socket was full
         self.dropped_oversized: int = 0  # larger than the client's maximum packet size
         self.dropped_expired: int = 0  # message expiry passed before delivery
-        self.dropped_reclaimed: int = 0  # retention took it before the session came
+        self.dropped_reclaimed: int = 0  # gone from the log before the session came
         self.protocol_errors: int = 0
         self.takeovers: int = 0
         self.wills_sent: int = 0

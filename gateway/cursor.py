@@ -54,10 +54,24 @@ class Cursor:
         self.ack(offset)
 
     def jump(self, offset: int) -> list[int]:
-        """Go on at `offset`: retention took what lies before it. Returns the packet ids of what is lost."""
+        """Go on at `offset`: retention took all that lies before it. Returns the packet ids of what is lost."""
         self.next = max(self.next, offset)
         self.floor = max(self.floor, offset)
         self.acked = {acked for acked in self.acked if acked > self.floor}
+        return self._lose_open()
+
+    def skip(self, offset: int) -> list[int]:
+        """Go on at `offset`, or where the cursor is stretched: what lies between is gone, though not what lies before.
+        Returns the packet ids of what is lost."""
+        if self.floor == self.next:
+            self.floor = offset
+        else:
+            offset = min(offset, self.floor + MAX_SPREAD)
+            self.acked.update(range(self.next, offset))
+        self.next = offset
+        return self._lose_open()
+
+    def _lose_open(self) -> list[int]:
         lost = [packet_id for at, packet_id in self.open.items() if at < self.next]
         self.open = {at: packet_id for at, packet_id in self.open.items() if at >= self.next}
         return lost

@@ -90,19 +90,21 @@ class Pump:
     async def _read_queue(self, session: Session, cursor: Cursor) -> bool:
         """Whether the cursor came forward."""
         room = max(1, session.window - session.in_window)
+        asked = cursor.next
         try:
-            fetched = await self._store.fetch(cursor.queue, cursor.next, min(room, _BATCH), _BATCH_BYTES)
+            fetched = await self._store.fetch(cursor.queue, asked, min(room, _BATCH), _BATCH_BYTES)
         except OffsetOutOfRange as error:
             session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
-            for packet_id in cursor.jump(error.begin):
-                entry = session.inflight.get(packet_id)
-                if entry is not None and entry.phase == WAITING and not entry.released:
-                    session.forget(packet_id, entry)
-            session.note_change()
+            self._forget_lost(session, cursor.jump(error.begin))
             return True
         cursor.end = max(cursor.end, fetched.bounds.end)
-        if session.closed or cursor.next != fetched.offset:
+        if session.closed or cursor.next != asked:
             return not session.closed
+        if fetched.offset > asked:
+            self._forget_lost(session, cursor.skip(fetched.offset))
+            session.counters.dropped_reclaimed += cursor.next - asked
+            if cursor.next < fetched.offset:
+                return True
         now_ms = int(time() * 1000)
         offset = fetched.offset
         for start in split(fetched.data):
@@ -125,7 +127,15 @@ class Pump:
                 else:
                     break
             offset += 1
-        return offset > fetched.offset
+        return offset > asked
+
+    def _forget_lost(self, session: Session, packet_ids: list[int]) -> None:
+        """Messages that a cursor had open since an earlier connection are gone from the log."""
+        for packet_id in packet_ids:
+            entry = session.inflight.get(packet_id)
+            if entry is not None and entry.phase == WAITING and not entry.released:
+                session.forget(packet_id, entry)
+        session.note_change()
 
     def _resend_here(
         self, session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int
@@ -156,7 +166,7 @@ class Pump:
             session.resend(packet_id, entry, message, session.route(message.topic), int(time() * 1000))
 
     async def _find(self, topic_filter: bytes, offset: int) -> Message | None:
-        """The message that an exchange was about; None when retention took it."""
+        """The message that an exchange was about; None when it is gone from the log."""
         try:
             if not topic_filter:
                 chunk = await self._store.read(offset, 1)
@@ -165,7 +175,7 @@ class Pump:
             fetched = await self._store.fetch(queue, offset, 1, 1)
         except OffsetOutOfRange:
             return None
-        return Message(fetched.data, 0) if fetched.count else None
+        return Message(fetched.data, 0) if fetched.count and fetched.offset == offset else None
 
     # --- transient sessions
 

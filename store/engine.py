@@ -225,7 +225,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         segments.load()
         database, recovered = _recover(folder, config, segments)
         undo.callback(database.close)
-        views = Views(database, config, recovered.begin)
+        views = Views(database, config, recovered.begin, recovered.begin_time)
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)

@@ -16,6 +16,7 @@ from store.views.fold import Views
 from store.views.retained import is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
+_LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
 _RETAINED_LOOKS: Final = 1000  # retained values looked at in one turn of the loop: a millisecond or so
 
 
@@ -30,27 +31,35 @@ class Queries:
         return self._bounds(queue)
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
-        bounds = self._bounds(queue)
-        if not bounds.begin <= offset <= bounds.end:
-            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
-        wanted = min(max_records, bounds.end - offset, _MAX_RECORDS)
-        if wanted <= 0:
-            return Fetched(offset, 0, b"", bounds)
-        positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, offset, wanted))
-        count, size = 0, 0
-        for length in lengths:
-            size += length
-            if size > max_bytes and count:
-                break
-            count += 1
-        try:
-            data = await self._reader.records(positions[:count], lengths[:count])
-        except (LogCorrupt, FileNotFoundError):
-            if positions[0] >= self._views.begin:
-                raise
-            bounds = self._bounds(queue)  # retention took the segment while it was being read
-            raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end) from None
-        return Fetched(offset, count, data, bounds)
+        at, look = offset, max_records
+        while True:
+            bounds = self._bounds(queue)
+            if not bounds.begin <= at <= bounds.end:
+                raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
+            look = min(look, bounds.end - at, _MAX_RECORDS)
+            if look <= 0:
+                return Fetched(at, 0, b"", bounds)
+            positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, at, look))
+            if min(positions) < self._views.begin:
+                skipped, positions, lengths = self._whole_run(positions, lengths)
+                at += skipped
+                if not positions:
+                    look = _LOOK
+                    await asyncio.sleep(0)  # very many may be gone: others have their turn
+                    continue
+            count, size = 0, 0
+            for length in lengths[:max_records]:
+                size += length
+                if size > max_bytes and count:
+                    break
+                count += 1
+            try:
+                data = await self._reader.records(positions[:count], lengths[:count])
+            except (LogCorrupt, FileNotFoundError):
+                if min(positions[:count]) >= self._views.begin:
+                    raise
+                continue  # retention took a segment while it was being read
+            return Fetched(at, count, data, bounds)
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         end = self._views.position
@@ -123,6 +132,13 @@ class Queries:
 
     def _bounds(self, queue: bytes) -> Bounds:
         return Bounds(self._views.first(queue), self._views.end(queue))
+
+    def _whole_run(self, positions: list[int], lengths: list[int]) -> tuple[int, list[int], list[int]]:
+        """How many records in front are gone, and the positions and lengths of those behind them that are there."""
+        begin = self._views.begin
+        first = next((i for i, position in enumerate(positions) if position >= begin), len(positions))
+        last = next((i for i in range(first, len(positions)) if positions[i] < begin), len(positions))
+        return first, positions[first:last], lengths[first:last]
 
     async def _retained_frame(self, row: bytes) -> bytes:
         if not is_reference(row):

@@ -28,7 +28,7 @@ class Reader:
         self._tail = tail
 
     async def records(self, positions: list[int], lengths: list[int]) -> bytes:
-        """The sealed frames at `positions` (ascending), back to back."""
+        """The sealed frames at `positions`, back to back. What lies close behind the one before is read with it."""
         pieces: list[bytes] = []
         i = 0
         while i < len(positions):
@@ -40,7 +40,7 @@ class Reader:
                 continue
             begin, data = cached
             end = begin + len(data)
-            while i < len(positions) and positions[i] < end:
+            while i < len(positions) and begin <= positions[i] < end:
                 at = positions[i] - begin
                 pieces.append(data[at : at + lengths[i]])
                 i += 1
@@ -102,7 +102,7 @@ class Reader:
         i = first + 1
         while i < len(positions):
             behind = positions[i] + lengths[i]
-            if positions[i] >= segment_end or positions[i] - end > _GAP or behind - begin > _SPAN:
+            if not end <= positions[i] <= end + _GAP or positions[i] >= segment_end or behind - begin > _SPAN:
                 break
             end = behind
             i += 1

@@ -28,6 +28,7 @@ class Recovered:
     """Where the log begins and ends, and its newest store time (0: no record was read)."""
 
     begin: int
+    begin_time: int  # store time of the first record; 0: nothing was reclaimed, or that record is damaged
     end: int
     store_time: int
     cut: int  # bytes of torn tail that were cleared
@@ -42,7 +43,7 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
     if not segments.bases:
         if durable:
             raise LogCorrupt(segment_name(0), 0, "the segments are gone")
-        return Recovered(0, 0, 0, 0)
+        return Recovered(0, 0, 0, 0, 0)
     begin = segments.bases[0]
     first = max(segments.base_of(checked), begin)
     first = min(first, segments.bases[-1])
@@ -57,7 +58,12 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
     if last is not None:
         _settle(segments, last)
-    return Recovered(begin, end, store_time, clear(segments, end))
+    return Recovered(begin, _begin_time(segments, begin), end, store_time, clear(segments, end))
+
+
+def _begin_time(segments: Segments, begin: int) -> int:
+    first = next(sound_batches(segments, begin), None) if begin else None
+    return 0 if first is None else record.store_time_of(first.data, 0)
 
 
 def _last_batch(segments: Segments, position: int) -> Batch | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import record
 from store.config import StoreConfig
-from store.errors import StoreError
+from store.errors import LogCorrupt, StoreError
 from store.log import Log
 from store.reader import Reader
 from store.segments import Segments
@@ -107,8 +107,13 @@ class Retention:
             return True
         if not config.retention_age_s:
             return False
-        chunk = await self._reader.chunk(following, end, 1)  # nothing before its first record is newer than that
-        return record.store_time_of(chunk.data, 0) < self._clock() - config.retention_age_s * 1000
+        # Nothing before its first record is newer than that.
+        return await self._time_of(following) < self._clock() - config.retention_age_s * 1000
+
+    async def _time_of(self, position: int) -> int:
+        """Store time of the record at `position`."""
+        chunk = await self._reader.chunk(position, self._log.end, 1)
+        return record.store_time_of(chunk.data, 0)
 
     async def _keep_retained(self, cut: int) -> None:
         """Copy the retained values before `cut` into their view: all that the index generation of `cut` refers to,
@@ -143,7 +148,11 @@ class Retention:
         cut = min(cut, self._segments.base_of(folded))
         if cut <= self._views.begin or self._log.failed:
             return
-        self._views.reclaim(cut)
+        try:
+            begin_time = await self._time_of(cut)
+        except LogCorrupt:
+            begin_time = self._views.begin_time  # an earlier one will do: references below `cut` are stepped over
+        self._views.reclaim(cut, begin_time)
         gone = self._segments.forget(cut)
         await loop.run_in_executor(None, self._segments.remove, gone)
         logger.info("retention took %d segments: the log begins at %d", len(gone), cut)

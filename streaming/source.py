@@ -183,15 +183,29 @@ def read_range(options: SourceOptions, part: OffsetRange | None) -> Iterator["Re
                     max_bytes=PAGE_BYTES,
                 )
             except OffsetOutOfRange as error:
-                if options.fail_on_data_loss or error.begin <= offset:
+                if error.begin <= offset:
                     raise DataLossError(f"partition {part.partition}: {error}") from error
-                log.warning("partition %d: offsets [%d, %d) are gone", part.partition, offset, error.begin)
+                _tell_gone(options, part.partition, offset, min(error.begin, part.end))
                 offset = error.begin
+                continue
+            if page.offset > offset:  # behind a gap, and perhaps beyond the range: what is left of that is asked for
+                _tell_gone(options, part.partition, offset, min(page.offset, part.end))
+                offset = page.offset
                 continue
             if page.count == 0:
                 raise DataLossError(f"partition {part.partition} ends at {page.end}, before {part.end}")
             yield record_batch(page.frames, part.partition, page.offset)
             offset = page.next_offset
+
+
+def _tell_gone(options: SourceOptions, partition: int, begin: int, end: int) -> None:
+    """Offsets [begin, end) are gone from the log: an error or a warning, as `failOnDataLoss` says."""
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"partition {partition}: offsets [{begin}, {end}) are gone from the log. Set failOnDataLoss to false to go "
+            "on without them."
+        )
+    log.warning("partition %d: offsets [%d, %d) are gone", partition, begin, end)
 
 
 def _starting(options: SourceOptions, bounds: Sequence[PartitionBounds]) -> Offsets:

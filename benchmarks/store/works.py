@@ -159,7 +159,7 @@ def recovery(folder: Path, _scale: float) -> Figures:
         took += time.perf_counter() - began
     figures["decode_s_per_gib"] = took / size * GIB
     database = Database(folder / "again", CONFIG.view_cache_bytes)
-    views = Views(database, CONFIG, 0)
+    views = Views(database, CONFIG, 0, 0)
     began = time.perf_counter()
     for batch in sound_batches(segments, 0):
         views.fold(batch)
@@ -200,7 +200,7 @@ def retention(folder: Path, _scale: float) -> Figures:
     """What another work left, with its first segments taken: folding the ends of a generation, and its deletion."""
     database = Database(folder / "views", CONFIG.view_cache_bytes)
     position = database.checkpoint().position
-    views = Views(database, CONFIG, 0)
+    views = Views(database, CONFIG, 0, 0)
     generation = CONFIG.segment_size * CONFIG.generation_segments
     views._index.newest = position // generation
     slices, queues = [], 0

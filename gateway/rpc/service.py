@@ -154,7 +154,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._wakeups.add(parent, waiter)
         try:
             while not self._stopping:  # look again before waiting: something may have come in between
-                fetched = await self._store.fetch(queue, request.offset, records, size)
+                fetched = await self._store.fetch(queue, fetched.next_offset, records, size)
                 if fetched.count or not await wait_until(waiter, deadline):
                     break
         finally:

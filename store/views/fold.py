@@ -13,6 +13,7 @@ from store import control
 from store.api import Commit
 from store.config import StoreConfig
 from store.errors import StoreError
+from store.views.begins import Begins
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
 from store.views.ends import Ends
@@ -31,9 +32,9 @@ _ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
 
 
 class Views:
-    """The views of one store, true up to `position`."""
+    """The views of one store, true up to `position`, of a log whose first record, of `begin_time`, is at `begin`."""
 
-    def __init__(self, database: Database, config: StoreConfig, begin: int) -> None:
+    def __init__(self, database: Database, config: StoreConfig, begin: int, begin_time: int) -> None:
         self._database = database
         self._config = config
         self._generation_bytes = config.segment_size * config.generation_segments
@@ -45,6 +46,7 @@ class Views:
         self.messages = 0
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
+        self._begins = Begins(self._index, self.references, begin_time)
         self.names = Names(self._state, config.partitions)
         self._dispatcher = Dispatcher(
             config.max_queue_tails,
@@ -113,19 +115,25 @@ class Views:
             return 0
         tail = self._dispatcher.tail(queue)
         if tail is None:
-            digest = queue_digest(queue)
-            return self._index.first(digest, self._dispatcher.end(queue))
-        return self._index.first(tail.digest, tail.end - len(tail.refs))
+            end = self._dispatcher.end(queue)
+            return self._begins.first(queue, queue_digest(queue), end, end)
+        return self._begins.first(queue, tail.digest, tail.end - len(tail.refs), tail.end)
 
     @property
     def begin(self) -> int:
         """Where the log begins: nothing before it is answered."""
         return self._index.begin
 
-    def reclaim(self, begin: int) -> None:
-        """The log begins at `begin` from here on; nothing that is not in RocksDB may lie before it."""
+    @property
+    def begin_time(self) -> int:
+        """Store time of the log's first record, in ms; an earlier one, or 0, where that is not known."""
+        return self._begins.store_time
+
+    def reclaim(self, begin: int, begin_time: int) -> None:
+        """The log begins at `begin`, with a record of `begin_time`, from here on; nothing that is not in RocksDB may
+        lie before it."""
         assert begin <= self.checkpointed
-        self._index.reclaim(begin)
+        self._begins.move(begin, begin_time)
 
     def oldest_generation(self) -> int | None:
         """The generation whose index entries are all of reclaimed records and can be dropped, if there is one."""

@@ -5,7 +5,10 @@ references of consecutive offsets. A generation is a range of the log, so the en
 within one, and the generations in order of offsets: the entry that holds an offset is the one before it in the
 newest generation that has one.
 
-When segments go, the entries that point into them stay until their whole generation is below the log's begin, and
+A reference lies in the generation in which it entered its queue. Its position may be older (of a message that was
+held); its store time is that of the record that had it enter, so store times never run backwards along a queue.
+
+When segments go, the entries that came from them stay until their whole generation is below the log's begin, and
 are not answered meanwhile. Then the ends of the generation's queues are written down (`e`, digest: end), in slices,
 and one batch with a range delete takes the entries, and with another the generation's keys.
 """
@@ -14,7 +17,6 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from record import unpack_refs
 from store.views.database import Database
 
 REFERENCE: Final = 24  # bytes
@@ -26,7 +28,6 @@ _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
 _END: Final = b"e"
 _OLDEST_KEY: Final = b"moldest"
 _NEAR: Final = 8  # entries of one queue that are stepped over before its last one is sought
-_MAX_BEGINS: Final = 1 << 16  # queues whose begin is remembered
 
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
@@ -42,12 +43,11 @@ def by_generation(view: bytes, generation: int) -> bytes:
 class Index:
     """The index as of the last checkpoint. `oldest` and `newest` bound the generations that can have entries."""
 
-    __slots__ = ("_begins", "_database", "_generation_bytes", "begin", "newest", "oldest")
+    __slots__ = ("_database", "_generation_bytes", "begin", "newest", "oldest")
 
     def __init__(self, database: Database, begin: int, position: int, generation_bytes: int) -> None:
         self._database = database
         self._generation_bytes = generation_bytes
-        self._begins: dict[bytes, int] = {}  # by digest, true for `begin`
         self.begin = begin  # of the log
         self.newest = position // generation_bytes
         oldest = database.get(_OLDEST_KEY)
@@ -87,24 +87,28 @@ class Index:
             generation += 1
         return b"".join(pieces)
 
-    def reclaim(self, begin: int) -> None:
-        """The log begins at `begin` from here on."""
-        self.begin = begin
-        self._begins.clear()
-
-    def first(self, digest: bytes, end: int) -> int:
-        """The first offset whose record is in the log; `end`, which is behind all entries, if there is none."""
-        if self.begin == 0:
-            return 0
-        found = self._begins.get(digest)
-        if found is None:
-            found = self._first(digest, end)
-            if found == end:
-                return end  # not to be remembered: the next message may be at it
-            if len(self._begins) >= _MAX_BEGINS:
-                self._begins.clear()
-            self._begins[digest] = found
-        return found
+    def first_since(self, digest: bytes, store_time: int, end: int) -> int:
+        """The first offset whose store time is not before `store_time`, of what entered in the generation of the log's
+        begin or later; `end`, which is behind all entries, if there is none."""
+        rows = self._database.cursor()
+        for generation in range(max(self.oldest, self.begin // self._generation_bytes), self.newest + 1):
+            rows.seek(index_key(generation, digest, 0))
+            if not self._database.is_at_row(rows):
+                break
+            key = rows.key()
+            if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
+                continue
+            low = int.from_bytes(key[_PREFIX:], "big")
+            if _time(rows.value(), 0) >= store_time:
+                return low
+            rows.seek_for_prev(index_key(generation, digest, _LAST))
+            refs = rows.value()
+            if _time(refs, len(refs) - REFERENCE) < store_time:
+                continue
+            high = int.from_bytes(rows.key()[_PREFIX:], "big") + len(refs) // REFERENCE
+            offsets = range(low, high)
+            return offsets[bisect_left(offsets, store_time, key=lambda at: _time(self.references(digest, at, 1), 0))]
+        return end
 
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
         """Write down the ends of up to `limit` queues of a generation, from `digest` on. Returns the digest to go on
@@ -143,28 +147,6 @@ class Index:
         ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in (_QUEUES, KEYS)]
         self._database.delete_ranges(ranges, _OLDEST_KEY, self.oldest.to_bytes(4, "big"))
 
-    def _first(self, digest: bytes, end: int) -> int:
-        rows = self._database.cursor()
-        for generation in range(max(self.oldest, self.begin // self._generation_bytes), self.newest + 1):
-            rows.seek(index_key(generation, digest, 0))
-            if not self._database.is_at_row(rows):
-                break
-            key = rows.key()
-            if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
-                continue
-            low = int.from_bytes(key[_PREFIX:], "big")
-            if generation * self._generation_bytes >= self.begin:
-                return low
-            rows.seek_for_prev(index_key(generation, digest, _LAST))
-            high = int.from_bytes(rows.key()[_PREFIX:], "big") + len(rows.value()) // REFERENCE
-            low += bisect_left(range(low, high), self.begin, key=lambda offset: self._position(digest, offset))
-            if low < high:
-                return low
-        return end
-
-    def _position(self, digest: bytes, offset: int) -> int:
-        return unpack_refs(self.references(digest, offset, 1))[0][0]
-
     def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""
         rows = self._database.cursor()
@@ -175,3 +157,8 @@ class Index:
                 if key[:_PREFIX] == index_key(generation, digest, 0)[:_PREFIX]:
                     return generation, _KEY.unpack(key)[3], rows.value()
         return None
+
+
+def _time(refs: bytes, at: int) -> int:
+    """Store time of the packed reference at byte `at`."""
+    return int.from_bytes(refs[at + 16 : at + 24], "little")

@@ -89,7 +89,7 @@ class Store:
         self.segments.load()
         self.database = Database(path / "views", 1 << 20)
         recovered = recover(self.segments, self.database.checkpoint().position, self.database.checkpoint().durable)
-        self.views = Views(self.database, CONFIG, recovered.begin)
+        self.views = Views(self.database, CONFIG, recovered.begin, recovered.begin_time)
         self.replayed = 0
         if self.views.position < recovered.end:
             for batch in sound_batches(self.segments, self.views.position):

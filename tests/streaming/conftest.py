@@ -38,11 +38,12 @@ PAGE = 3  # records per pull: small, so that every read takes several
 
 
 class FakeNode(SluiceServicer):
-    """The calls that the data source makes, over lists: partitions whose beginning can be taken away."""
+    """The calls that the data source makes, over lists from which the beginning or any record can be taken away."""
 
     def __init__(self, partitions: int) -> None:
         self.frames: list[list[bytes]] = [[] for _ in range(partitions)]
         self.begins = [0] * partitions
+        self.gone: set[tuple[int, int]] = set()  # (partition, offset)
         self.pulls = 0
         self.endpoint = ""
 
@@ -67,8 +68,11 @@ class FakeNode(SluiceServicer):
         if not begin <= request.offset <= len(queue):
             context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))
             context.abort(grpc.StatusCode.OUT_OF_RANGE, f"offset {request.offset} is outside")
-        page = queue[request.offset : request.offset + min(PAGE, request.max_records)]
-        return pb.PullReply(offset=request.offset, count=len(page), frames=b"".join(page), begin=begin, end=len(queue))
+        there = [n for n in range(request.offset, len(queue)) if (request.partition, n) not in self.gone]
+        first = there[0] if there else len(queue)
+        run = [n for i, n in enumerate(there) if n == first + i][: min(PAGE, request.max_records)]
+        page = [queue[n] for n in run]
+        return pb.PullReply(offset=first, count=len(page), frames=b"".join(page), begin=begin, end=len(queue))
 
 
 @pytest.fixture

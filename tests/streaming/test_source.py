@@ -97,6 +97,22 @@ def test_lost_records_stop_a_stream_or_are_skipped(node: Any) -> None:
     lenient.stop()
 
 
+def test_holes_in_a_range_are_an_error_or_skipped_and_never_read_twice(node: Any) -> None:
+    node.publish(0, 12)
+    node.gone = {(0, offset) for offset in (2, 3, 7, 8, 9)}
+    lenient = options(node, failOnDataLoss="false")
+    assert offsets_read(lenient, OffsetRange(0, 0, 12)) == [0, 1, 4, 5, 6, 10, 11]
+    assert offsets_read(lenient, OffsetRange(0, 0, 3)) == [0, 1]
+    assert offsets_read(lenient, OffsetRange(0, 3, 8)) == [4, 5, 6]
+    assert offsets_read(lenient, OffsetRange(0, 8, 9)) == []
+    node.gone |= {(0, 10), (0, 11)}
+    assert offsets_read(lenient, OffsetRange(0, 4, 12)) == [4, 5, 6]
+    for part in (OffsetRange(0, 0, 12), OffsetRange(0, 3, 5), OffsetRange(0, 8, 9)):
+        with pytest.raises(DataLossError, match="failOnDataLoss"):
+            offsets_read(options(node), part)
+    assert offsets_read(options(node), OffsetRange(0, 4, 7)) == [4, 5, 6]
+
+
 def counts(frame: "DataFrame") -> Counter[tuple[int, int]]:
     return Counter((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
 

@@ -133,7 +133,7 @@ def check_replay(engine: Engine, folder: Path) -> None:
     engine._views.checkpoint(engine._writer.durable)
     fresh = Database(folder, 0)
     try:
-        views = Views(fresh, engine._log._config, engine._views.begin)
+        views = Views(fresh, engine._log._config, engine._views.begin, engine._views.begin_time)
         for batch in sound_batches(engine._segments, engine._views.begin):
             views.fold(batch)
         views.checkpoint(views.position)
