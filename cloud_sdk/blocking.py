@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -98,6 +98,7 @@ class Client:
         response_topic: str | None = None,
         correlation_data: bytes | None = None,
         message_expiry: int | None = None,
+        keys: Sequence[str] = (),
     ) -> Receipt:
         """See `cloud_sdk.Client.send`. One thread alone waits for one commit per message: use `send_many`."""
         message = OutgoingMessage(
@@ -110,6 +111,7 @@ class Client:
             response_topic,
             correlation_data,
             message_expiry,
+            keys,
         )
         return self.send_many((message,))[0]
 
@@ -171,6 +173,16 @@ class Client:
         """See `cloud_sdk.Client.parents`."""
         thread, client = self._opened()
         return thread.run(client.parents())
+
+    def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
+        """See `cloud_sdk.Client.find`."""
+        thread, client = self._opened()
+        return thread.run(client.find(parent, key=key, after=after, limit=limit))
+
+    def message(self, position: int) -> Message:
+        """See `cloud_sdk.Client.message`."""
+        thread, client = self._opened()
+        return thread.run(client.message(position))
 
     def request(
         self,

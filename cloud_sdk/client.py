@@ -2,12 +2,13 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+import record
 from cloud_sdk.connection import Connection
 from cloud_sdk.consumer import Consumer, Start
-from cloud_sdk.errors import Unavailable, refused_values
+from cloud_sdk.errors import InvalidArgument, Unavailable, refused_values
 from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.producer import Producer
 from cloud_sdk.properties import UserProperties
@@ -54,11 +55,13 @@ class Client:
         response_topic: str | None = None,
         correlation_data: bytes | None = None,
         message_expiry: int | None = None,
+        keys: Sequence[str] = (),
     ) -> Receipt:
         """Store one message; returns when it is committed. Sends of many tasks share batches by themselves.
 
         At least once: when the node goes away before it answers, the message is sent again and may be stored
-        twice. `qos` is the most that subscribers get it with. Raises `InvalidArgument`, `Unavailable`, `Busy`.
+        twice. `qos` is the most that subscribers get it with, `keys` are what `find` finds it by. Raises
+        `InvalidArgument`, `Unavailable`, `Busy`.
         """
         message = OutgoingMessage(
             topic,
@@ -70,6 +73,7 @@ class Client:
             response_topic,
             correlation_data,
             message_expiry,
+            keys,
         )
         return (await self._producer.send((message.frame(self._publisher),)))[0]
 
@@ -147,6 +151,29 @@ class Client:
             names += reply.parents
             more = reply.more
         return names
+
+    async def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
+        """Messages below `parent` that were sent with this key, the oldest first, up to `limit`. The position of the
+        last one as `after` gets those behind. Raises `InvalidArgument`."""
+        if limit < 1:
+            raise InvalidArgument(f"a limit of {limit} messages finds none")
+        messages: list[Message] = []
+        while True:
+            with refused_values():
+                wanted = limit - len(messages)
+                request = pb.FindRequest(parent=parent, key=key, after=after, max_records=wanted)
+            reply = await self._connection.call(self._connection.stub.Find, request)
+            messages += (Message(reply.frames, start, -1, -1) for start in record.split(reply.frames))
+            if not reply.HasField("after") or len(messages) >= limit:
+                return messages
+            after = reply.after
+
+    async def message(self, position: int) -> Message:
+        """The message with this id: the position in its receipt, or in the message itself. Raises `NoSuchMessage`."""
+        with refused_values():
+            request = pb.FindRequest(position=position)
+        reply = await self._connection.call(self._connection.stub.Find, request)
+        return Message(reply.frames, 0, -1, -1)
 
     async def request(
         self,

@@ -25,6 +25,10 @@ class OffsetOutOfRange(SluiceError):
         self.end = end
 
 
+class NoSuchMessage(SluiceError):
+    """There is no message with this id: retention has taken it, or it is not one."""
+
+
 class Busy(SluiceError):
     """The node is at a limit and stayed there for `retry_seconds`: send slower."""
 
@@ -47,6 +51,7 @@ class NodeError(SluiceError):
 
 _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NoSuchMessage,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     # A node that stops cancels what its grace did not cover; a deadline is a node that hangs.

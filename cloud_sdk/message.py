@@ -1,15 +1,15 @@
 """What travels: messages out (`OutgoingMessage`, `Receipt`) and messages in (`Message`, `Batch`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import record
 from cloud_sdk.errors import InvalidArgument
-from cloud_sdk.properties import Properties, UserProperties
+from cloud_sdk.properties import KEY, Properties, UserProperties
 from cloud_sdk.properties import decode as decode_properties
 from cloud_sdk.properties import encode as encode_properties
-from record.layout import FLAG_QOS, FLAG_RETAIN, MAX_TOPIC, Kind
+from record.layout import FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, MAX_TOPIC, Kind
 
 
 class Receipt(NamedTuple):
@@ -32,6 +32,7 @@ class OutgoingMessage:
     response_topic: str | None = None
     correlation_data: bytes | None = None
     message_expiry: int | None = None  # seconds
+    keys: Sequence[str] = ()  # to find it by: user properties `key`
 
     def frame(self, publisher: bytes) -> bytes:
         """The unsealed record. Raises InvalidArgument when MQTT does not allow the message."""
@@ -56,9 +57,15 @@ class OutgoingMessage:
             and self.response_topic is None
             and self.correlation_data is None
             and self.message_expiry is None
+            and not self.keys
         ):
             return b""
+        if isinstance(self.keys, str) or len(self.keys) > MAX_KEYS:
+            raise ValueError(f"keys are a sequence of up to {MAX_KEYS} texts")
+        if any(not 0 < len(key.encode()) <= MAX_KEY for key in self.keys):
+            raise ValueError(f"a key has 1 to {MAX_KEY} bytes")
         properties = Properties.of_user(self.properties)
+        properties.user += ((KEY, key) for key in self.keys)
         properties.content_type = self.content_type
         properties.response_topic = self.response_topic
         properties.correlation_data = self.correlation_data
@@ -67,7 +74,9 @@ class OutgoingMessage:
 
 
 class Message:
-    """A message of the log, as a partition holds it. Text and properties are decoded when they are asked for."""
+    """A message of the log, as a partition holds it. Text and properties are decoded when they are asked for.
+
+    `partition` and `offset` are -1 where it was found by key or id, and not read from a partition."""
 
     __slots__ = (
         "_block",
@@ -123,6 +132,11 @@ class Message:
     def properties(self) -> dict[str, str]:
         """User properties by name; of a name that repeats, the last."""
         return dict(self.all_properties.user)
+
+    @property
+    def keys(self) -> list[str]:
+        """What it can be found by (`Client.find`): its user properties `key`."""
+        return [value for name, value in self.all_properties.user if name == KEY]
 
     @property
     def content_type(self) -> str | None:

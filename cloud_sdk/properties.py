@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+KEY: Final = "key"  # the name of the user properties by which a message can be found
+
 _PAYLOAD_FORMAT: Final = 0x01
 _MESSAGE_EXPIRY: Final = 0x02
 _CONTENT_TYPE: Final = 0x03

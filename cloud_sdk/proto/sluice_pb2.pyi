@@ -126,6 +126,30 @@ class ParentsReply(_message.Message):
     more: bool
     def __init__(self, parents: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ...) -> None: ...
 
+class FindRequest(_message.Message):
+    __slots__ = ("parent", "key", "position", "after", "max_records", "max_bytes")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    key: str
+    position: int
+    after: int
+    max_records: int
+    max_bytes: int
+    def __init__(self, parent: _Optional[str] = ..., key: _Optional[str] = ..., position: _Optional[int] = ..., after: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class FindReply(_message.Message):
+    __slots__ = ("frames", "after")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    frames: bytes
+    after: int
+    def __init__(self, frames: _Optional[bytes] = ..., after: _Optional[int] = ...) -> None: ...
+
 class ReceiveRequest(_message.Message):
     __slots__ = ("group", "parent", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest")
     GROUP_FIELD_NUMBER: _ClassVar[int]

@@ -59,6 +59,11 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.FromString,
                 _registered_method=True)
+        self.Find = channel.unary_unary(
+                '/sluice.v1.Sluice/Find',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.FindRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.FindReply.FromString,
+                _registered_method=True)
         self.Receive = channel.unary_unary(
                 '/sluice.v1.Sluice/Receive',
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveRequest.SerializeToString,
@@ -112,6 +117,13 @@ class SluiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Find(self, request, context):
+        """Messages by business key (their MQTT 5 user property `key`), or the one with a message id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Receive(self, request, context):
         """Lease messages of a parent topic to a member of a group ("pop"). A message that is not acknowledged
         within its lease is leased out again, to any member.
@@ -154,6 +166,11 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Parents,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.SerializeToString,
+            ),
+            'Find': grpc.unary_unary_rpc_method_handler(
+                    servicer.Find,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.FindRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.FindReply.SerializeToString,
             ),
             'Receive': grpc.unary_unary_rpc_method_handler(
                     servicer.Receive,
@@ -301,6 +318,33 @@ class Sluice:
             '/sluice.v1.Sluice/Parents',
             cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Find(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Find',
+            cloud__sdk_dot_proto_dot_sluice__pb2.FindRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.FindReply.FromString,
             options,
             channel_credentials,
             insecure,

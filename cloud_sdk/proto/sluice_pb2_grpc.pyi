@@ -10,6 +10,7 @@ class SluiceStub:
     Partitions: grpc.aio.UnaryUnaryMultiCallable[pb.PartitionsRequest, pb.PartitionsReply]
     OffsetAt: grpc.aio.UnaryUnaryMultiCallable[pb.OffsetAtRequest, pb.OffsetAtReply]
     Parents: grpc.aio.UnaryUnaryMultiCallable[pb.ParentsRequest, pb.ParentsReply]
+    Find: grpc.aio.UnaryUnaryMultiCallable[pb.FindRequest, pb.FindReply]
     Receive: grpc.aio.UnaryUnaryMultiCallable[pb.ReceiveRequest, pb.ReceiveReply]
     Acknowledge: grpc.aio.UnaryUnaryMultiCallable[pb.AcknowledgeRequest, pb.AcknowledgeReply]
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
@@ -34,6 +35,9 @@ class SluiceServicer:
     async def Parents(
         self, request: pb.ParentsRequest, context: grpc.aio.ServicerContext[pb.ParentsRequest, pb.ParentsReply]
     ) -> pb.ParentsReply: ...
+    async def Find(
+        self, request: pb.FindRequest, context: grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]
+    ) -> pb.FindReply: ...
     async def Receive(
         self, request: pb.ReceiveRequest, context: grpc.aio.ServicerContext[pb.ReceiveRequest, pb.ReceiveReply]
     ) -> pb.ReceiveReply: ...

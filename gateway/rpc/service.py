@@ -14,6 +14,7 @@ from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.wakeups import Wakeups, wait_until
+from record.layout import MAX_KEY
 from store.api import Fetched, Store, partition_queue
 from store.errors import StoreError
 
@@ -102,6 +103,19 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             await abort(context, error)
         return pb.ParentsReply(parents=[name.decode() for name in names[:limit]], more=len(names) > limit)
 
+    async def Find(
+        self, request: pb.FindRequest, context: "grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]"
+    ) -> pb.FindReply:
+        try:
+            match request.WhichOneof("by"):
+                case "key":
+                    return await self._find(request)
+                case "position":
+                    return pb.FindReply(frames=await self._store.message(request.position))
+            raise invalid("what to find a message by is missing: a key or a position")
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
     async def Receive(
         self, request: pb.ReceiveRequest, context: "grpc.aio.ServicerContext[pb.ReceiveRequest, pb.ReceiveReply]"
     ) -> pb.ReceiveReply:
@@ -140,6 +154,19 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             return pb.AcknowledgeReply(expired=await group.acknowledge(request.done, request.release))
         except (StoreError, RequestError) as error:
             await abort(context, error)
+
+    async def _find(self, request: pb.FindRequest) -> pb.FindReply:
+        key = request.key.encode()
+        if not 0 < len(key) <= MAX_KEY:
+            raise invalid(f"a message is found by a key of 1 to {MAX_KEY} bytes")
+        found = await self._store.by_key(
+            parent_name(request.parent),
+            key,
+            request.after if request.HasField("after") else None,
+            _within(request.max_records, self._limits.max_fetch_records),
+            _within(request.max_bytes, self._limits.max_fetch_bytes),
+        )
+        return pb.FindReply(frames=found.data, after=found.after)
 
     async def _pull(self, request: pb.PullRequest) -> Fetched:
         queue = self._queue(request.parent, request.partition)

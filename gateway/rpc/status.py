@@ -7,6 +7,7 @@ import grpc.aio
 
 from store.errors import (
     LogCorrupt,
+    NoSuchMessage,
     OffsetOutOfRange,
     RecordTooLarge,
     StoreBusy,
@@ -24,6 +25,7 @@ END: Final = "sluice-end"
 
 _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     LogCorrupt: grpc.StatusCode.DATA_LOSS,
+    NoSuchMessage: grpc.StatusCode.NOT_FOUND,
     OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     RecordTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
     StoreBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,

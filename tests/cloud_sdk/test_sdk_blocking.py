@@ -23,7 +23,9 @@ async def test_the_calls(endpoint: str) -> None:
 
 def _use(endpoint: str) -> None:
     with Client(endpoint, name="thread") as client:
-        client.send("home/1", b"0", properties={"a": "b"})
+        sent = client.send("home/1", b"0", properties={"a": "b"}, keys=["order-17"])
+        assert [message.payload for message in client.find("home", key="order-17")] == [b"0"]
+        assert client.message(sent.position).keys == ["order-17"]
         client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(1, 50)])
         assert client.parents() == ["home"]
         bounds = next(each for each in client.partitions("home") if each.end)
@@ -34,7 +36,11 @@ def _use(endpoint: str) -> None:
             client.pull("home", bounds.partition, 99)
         with client.consumer("g", "home", max_records=20) as consumer:
             first = next(consumer)
-            assert (first.payload, first.properties, first.publisher) == (b"0", {"a": "b"}, "thread")
+            assert (first.payload, first.properties, first.publisher) == (
+                b"0",
+                {"a": "b", "key": "order-17"},
+                "thread",
+            )
             first.ack()
             for expected, message in zip(range(1, 30), consumer, strict=False):
                 assert message.payload == b"%d" % expected

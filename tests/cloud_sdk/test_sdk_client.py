@@ -6,8 +6,19 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_sdk import Client, ClientClosed, InvalidArgument, Message, OffsetOutOfRange, OutgoingMessage, Unavailable
+from cloud_sdk import (
+    Client,
+    ClientClosed,
+    InvalidArgument,
+    Message,
+    NoSuchMessage,
+    OffsetOutOfRange,
+    OutgoingMessage,
+    Unavailable,
+)
 from cloud_sdk.errors import from_rpc
+from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 
 
 async def read_all(client: Client, parent: str) -> list[Message]:
@@ -84,6 +95,67 @@ async def test_parents_come_in_pages(node, client: Client) -> None:
     node.limits = type(node.limits)(max_parents=10)
     await node.start()
     assert await client.parents() == names
+
+
+async def test_messages_are_found_by_key_and_by_id(node, client: Client) -> None:
+    receipts = [
+        await client.send("shop/1", b"paid", keys=["order-17"]),
+        await client.send("shop/2", b"sent", keys=["order-17", "parcel-3"], properties={"a": "b"}),
+        await client.send("shop/3", b"", properties=[("key", "parcel-3")]),
+    ]
+    await client.send("bank/1", b"booked", keys=["order-17"])
+    for _ in range(2):
+        found = await client.find("shop", key="order-17")
+        assert [(m.topic, m.payload, m.position) for m in found] == [
+            ("shop/1", b"paid", receipts[0].position),
+            ("shop/2", b"sent", receipts[1].position),
+        ]
+        assert [m.keys for m in found] == [["order-17"], ["order-17", "parcel-3"]]
+        assert (found[0].partition, found[0].offset) == (-1, -1)
+        assert [m.topic for m in await client.find("shop", key="parcel-3")] == ["shop/2", "shop/3"]
+        assert [m.topic for m in await client.find("shop", key="order-17", limit=1)] == ["shop/1"]
+        assert [m.topic for m in await client.find("shop", key="order-17", after=found[0].position)] == ["shop/2"]
+        assert await client.find("shop", key="order-17", after=found[1].position) == []
+        assert await client.find("shop", key="order") == []
+        message = await client.message(receipts[1].position)
+        assert (message.payload, message.user_properties[0]) == (b"sent", ("a", "b"))
+        with pytest.raises(NoSuchMessage, match="no message begins at position 1 of the log"):
+            await client.message(1)
+        await node.stop()
+        await node.start()
+
+
+async def test_find_takes_as_many_pages_as_it_needs(node, client: Client) -> None:
+    await node.stop()
+    node.limits = type(node.limits)(max_fetch_records=7, max_fetch_bytes=500)
+    await node.start()
+    await client.send_many([OutgoingMessage(f"p/{i}", b"%d" % i + bytes(60 * (i % 9)), keys=["k"]) for i in range(50)])
+    assert [m.topic for m in await client.find("p", key="k")] == [f"p/{i}" for i in range(50)]
+    assert [m.topic for m in await client.find("p", key="k", limit=23)] == [f"p/{i}" for i in range(23)]
+
+
+async def test_keys_that_nothing_could_be_found_by_are_refused(client: Client) -> None:
+    for keys in ([""], ["x" * 256], ["é" * 128], ["\ud800"], ["a\0b"], ["k"] * 17, "order-17"):
+        with pytest.raises(InvalidArgument):
+            await client.send("shop/1", b"", keys=keys)
+    for key in ("", "x" * 256):
+        with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
+            await client.find("shop", key=key)
+    with pytest.raises(InvalidArgument, match="parent topic"):
+        await client.find("shop/1", key="k")
+    with pytest.raises(InvalidArgument, match="limit"):
+        await client.find("shop", key="k", limit=0)
+    for position in (-1, 1 << 64):
+        with pytest.raises(InvalidArgument):
+            await client.message(position)
+
+
+async def test_find_says_what_is_missing(node) -> None:
+    async with grpc.aio.insecure_channel(node.endpoint) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await SluiceStub(channel).Find(pb.FindRequest(parent="shop"))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "a key or a position" in (caught.value.details() or "")
 
 
 async def test_pull_waits_for_a_message(client: Client) -> None:
