@@ -46,8 +46,28 @@ class Moved:
     filter_offsets: tuple[tuple[bytes, int], ...]  # (filter, offset) of the filter queues it entered
 
 
+@dataclass(slots=True, frozen=True)
+class HeldMessage:
+    """A message that is in the log and in no queue yet: delayed until a time, or until its transaction ends."""
+
+    handle: int  # position of its record; a name for it also when the record is gone
+    topic: bytes
+    publisher: bytes
+    due_ms: int | None  # None: as soon as its transaction is committed
+    rounds: int  # how often its publisher was asked what became of the transaction
+
+
+@dataclass(slots=True)
+class HeldPage:
+    """Held messages in order; `after` is to be passed to get the next page, None at the end."""
+
+    messages: list[HeldMessage]
+    after: bytes | None
+
+
 class Commit:
-    """One committed batch as the fold left it. Columns run over its *message* records, in log order."""
+    """One committed batch as the fold left it. Columns run over its *message* records, in log order, but those that
+    are held: they are in `moved` of the commit that lets them go."""
 
     __slots__ = (
         "data",

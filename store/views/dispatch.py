@@ -9,18 +9,22 @@ from itertools import islice
 from typing import Final
 
 from matcher.trie import Trie
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
-from store.api import Commit, filter_queue, partition_queue, topic_queue
+from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from store.api import Commit, Moved, filter_queue, partition_queue, topic_queue
 from store.views.ends import Ends
 from store.views.queues import QueueTail, TopicTail, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
-_SPECIAL: Final = FLAG_RETAIN | FLAG_TRACK_ID
+_STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID
+_WAITS: Final = FLAG_HELD | FLAG_REVIVED
+_SPECIAL: Final = _STATE | _WAITS
 
 # (commit data, start, reference, flags, topic) of a message that is state as well as a queue entry
 OnSpecial = Callable[[bytes, int, bytes, int, bytes], None]
-# (kind, commit data, start) of a control record
-OnControl = Callable[[int, bytes, int], None]
+# (commit data, start, flags, topic) of a message that is held or stands in for one → whether it enters its queues
+OnHeld = Callable[[bytes, int, int, bytes], bool]
+# (kind, commit, start) of a control record
+OnControl = Callable[[int, Commit, int], None]
 
 
 class Dispatcher:
@@ -35,6 +39,7 @@ class Dispatcher:
         cold_end: Callable[[bytes], int],
         partition_of: Callable[[bytes, bool], tuple[bytes, int]],
         on_special: OnSpecial,
+        on_held: OnHeld,
         on_control: OnControl,
     ) -> None:
         self._limit = limit
@@ -42,6 +47,7 @@ class Dispatcher:
         self._cold_end = cold_end
         self._partition_of = partition_of
         self._on_special = on_special
+        self._on_held = on_held
         self._on_control = on_control
         self._topics: dict[bytes, TopicTail] = {}  # by topic; both least recently checkpointed first
         self._queues: dict[bytes, QueueTail] = {}  # partitions, and filters that are not wanted, by queue name
@@ -80,14 +86,38 @@ class Dispatcher:
             return
         for i in range(len(starts)):
             if kinds[i] != _MESSAGE:
-                self._on_control(kinds[i], commit.data, starts[i])
+                self._on_control(kinds[i], commit, starts[i])
+                continue
+            if flags[i] & _WAITS and not self._on_held(commit.data, starts[i], flags[i], topics[i]):
                 continue
             commit.starts.append(starts[i])
             commit.topics.append(topics[i])
             commit.flags.append(flags[i])
             self._enter(commit, topics[i : i + 1], refs[i : i + 1])
-            if flags[i] & _SPECIAL:
+            if flags[i] & _STATE:
                 self._on_special(commit.data, starts[i], refs[i], flags[i], topics[i])
+
+    def enter_moved(self, commit: Commit, moved: list[tuple[int, int, bytes, int]], refs: list[bytes]) -> None:
+        """Enter messages whose records are older than the commit, each (position, length, topic, flags) with its
+        reference, into the queues that are wanted now, and tell the commit. For use by `on_control`."""
+        own = Commit(b"", 0, 0)
+        self._enter(own, [topic for _, _, topic, _ in moved], refs)
+        filters = own.filter_offsets
+        for i in range(len(moved)):
+            position, length, topic, flags = moved[i]
+            entered = () if filters is None else filters[i]
+            commit.moved.append(Moved(position, length, topic, flags, own.topic_offsets[i], entered))
+
+    def enter_reference(self, name: bytes, ref: bytes) -> int:
+        """Enter a reference into one queue that messages do not enter by their topic: no partition, topic or filter
+        queue. Returns its offset there. For use by `on_control`."""
+        queue = self._queue_tail(name)
+        if not queue.refs:
+            self._dirty.append(queue)
+        queue.refs.append(ref)
+        queue.end += 1
+        self.references += 1
+        return queue.end - 1
 
     def _enter(self, commit: Commit, topics: list[bytes], refs: list[bytes]) -> None:
         offsets = commit.topic_offsets

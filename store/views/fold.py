@@ -18,6 +18,7 @@ from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
 from store.views.ends import Ends
 from store.views.groups import Groups
+from store.views.held import Held, HeldRow
 from store.views.index import REFERENCE, Index, index_key
 from store.views.keys import Keys, key_digests
 from store.views.names import Names
@@ -27,7 +28,10 @@ from store.views.sessions import Sessions
 from store.views.state import State
 from store.writer import Batch
 
-_PAYLOAD: Final = 6  # field of `record.decode`
+_PACKET_ID: Final = 2  # fields of `record.decode`
+_PUBLISHER: Final = 4
+_PROPERTIES: Final = 5
+_PAYLOAD: Final = 6
 _ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
 
 
@@ -54,12 +58,14 @@ class Views:
             self._cold_end,
             self.names.partition_of,
             self._fold_special,
+            self._fold_held,
             self._fold_control,
         )
         self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
+        self.held = Held(self._state, begin)
         self.sessions.load()
 
     def fold(self, batch: Batch) -> Commit:
@@ -76,7 +82,7 @@ class Views:
                 digests = key_digests(parent_of(topics[i]), properties)
                 self.keys.enter(digests, batch.position + starts[i], record.length_of(batch.data, starts[i]))
         self.records += len(starts)
-        self.messages += len(commit.starts)
+        self.messages += len(commit.starts) + len(commit.moved)
         self.position = commit.end
         self.store_time = batch.store_time
         return commit
@@ -172,15 +178,44 @@ class Views:
         if flags & FLAG_RETAIN:
             self.retained.fold(topic, reference, not fields[_PAYLOAD])
         if flags & FLAG_TRACK_ID:
-            self.sessions.inbound_received(fields[4], fields[2])
+            self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
 
-    def _fold_control(self, kind: int, data: bytes, start: int) -> None:
-        _, _, _, subject, _, _, payload = record.decode(data, start)
-        position = record.position_of(data, start)
+    def _fold_held(self, data: bytes, start: int, flags: int, topic: bytes) -> bool:
+        fields = record.decode(data, start)
+        digests = key_digests(parent_of(topic), fields[_PROPERTIES])
+        if not flags & FLAG_REVIVED:
+            if flags & FLAG_TRACK_ID:
+                self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
+            self.held.hold(data, start, digests)
+            return False
+        if not self.held.revived(record.trailer_of(data, start)):
+            return False
+        self.keys.enter(digests, record.position_of(data, start), record.length_of(data, start))
+        return True
+
+    def _fold_control(self, kind: int, commit: Commit, start: int) -> None:
+        _, _, _, subject, _, _, payload = record.decode(commit.data, start)
+        position = commit.position + start
         try:
-            self._fold_kind(kind, subject, payload, position)
+            if Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
+                self._enter_held(commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start))
+            else:
+                self._fold_kind(kind, subject, payload, position)
         except (ValueError, TypeError) as error:
             raise StoreError(f"control record of kind {kind} at position {position}: {error}") from error
+
+    def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int) -> None:
+        """Enter messages that are held no more, with the store time of the record that lets them go: store times do
+        not run backwards along a queue."""
+        if not rows:
+            return
+        refs = [record.pack_refs([row.handle], [row.length], [store_time], [record.crc32c(row.topic)]) for row in rows]
+        moved = [(row.handle, row.length, row.topic, row.flags & ~FLAG_HELD) for row in rows]
+        self._dispatcher.enter_moved(commit, moved, refs)
+        for row, reference in zip(rows, refs, strict=True):
+            self.keys.enter(row.digests, row.handle, row.length)
+            if row.flags & FLAG_RETAIN:
+                self.retained.fold(row.topic, reference, not row.has_payload)
 
     def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
         sessions = self.sessions

@@ -10,6 +10,5 @@ def enter(engine: Engine, topic: bytes, position: int, length: int) -> Moved:
     views = engine._views
     commit = Commit(b"", views.position, views.store_time)
     reference = record.pack_refs([position], [length], [views.store_time], [record.crc32c(topic)])
-    views._dispatcher._enter(commit, [topic], [reference])
-    filters = commit.filter_offsets[0] if commit.filter_offsets is not None else ()
-    return Moved(position, length, topic, 1, commit.topic_offsets[0], filters)
+    views._dispatcher.enter_moved(commit, [(position, length, topic, 1)], [reference])
+    return commit.moved[0]

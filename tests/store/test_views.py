@@ -1,23 +1,15 @@
 """The views are a pure fold: whatever happened before, replay leads to the state of a run without a crash."""
 
-from pathlib import Path
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import record
 from matcher.names import matches
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Subscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.disk import Disk
-from store.recovery import recover, sound_batches
-from store.segments import Segments
-from store.views.database import Database
-from store.views.fold import Views
-from store.writer import Writer
-from tests.store.images import copy_image
+from tests.store.bare import BareStore
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
 
@@ -69,69 +61,60 @@ controls = st.one_of(
         control.group_offsets_committed, st.sampled_from([b"g", b"h"]), topics, st.dictionaries(numbers, numbers)
     ),
 )
+picks = st.lists(st.integers(0, 9), max_size=4)  # of the handles there are so far
+
+
+def picked(handles: list[int], picks: list[int]) -> list[int]:
+    return [handles[pick % len(handles)] if handles else pick for pick in picks]
+
+
+def revived(topic: bytes, handle: int) -> bytes:
+    flags = FLAG_REVIVED | FLAG_RETAIN
+    return record.frame(Kind.MESSAGE, flags, 0, topic, b"", keyed(b"k"), b"again", handle)
+
+
+held = st.builds(
+    lambda flags, topic, payload, client, due, properties: record.frame(
+        Kind.MESSAGE, flags, 3, topic, client, properties, payload, due if flags & FLAG_DELAYED else None
+    ),
+    st.sampled_from([FLAG_DELAYED, FLAG_HALF, FLAG_HELD | FLAG_RETAIN, FLAG_HALF | FLAG_TRACK_ID, FLAG_DELAYED | 2]),
+    topics,
+    st.sampled_from([b"", b"v", b"w" * 300]),
+    clients,
+    st.sampled_from([0, 7, 2**64 - 1]),
+    st.sampled_from([b"", keyed(b"k"), keyed(b"other") + keyed(b"k")]),
+)
+# What tells of handles is made when there are some.
+releases = st.one_of(
+    st.builds(lambda some: lambda handles: control.timers_fired(picked(handles, some)), picks),
+    st.builds(lambda some: lambda handles: control.timers_recalled(picked(handles, some)), picks),
+    st.builds(
+        lambda some, others: lambda handles: control.transactions_ended(picked(handles, some), picked(handles, others)),
+        picks,
+        picks,
+    ),
+    st.builds(lambda at, some: lambda handles: control.transactions_checked(at, picked(handles, some)), numbers, picks),
+    st.builds(
+        lambda topic, pick: lambda handles: revived(topic, picked(handles, [pick])[0]),
+        topics,
+        numbers,
+    ),
+)
 # What happens to the store: a batch of records, or a moment of its housekeeping, or a crash.
 histories = st.lists(
     st.one_of(
-        st.lists(st.one_of(messages, messages, controls), min_size=1, max_size=8),
+        st.lists(st.one_of(messages, messages, controls, held, releases), min_size=1, max_size=8),
         st.sampled_from(["checkpoint", "flush", "crash"]),
     ),
     max_size=30,
 )
 
 
-class Store:
-    """Log and views without engine: every step happens when the test says so."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.segments = Segments(path / "log", CONFIG.segment_size, Disk())
-        path.mkdir(exist_ok=True)
-        self.segments.load()
-        self.database = Database(path / "views", 1 << 20)
-        recovered = recover(self.segments, self.database.checkpoint().position, self.database.checkpoint().durable)
-        self.views = Views(self.database, CONFIG, recovered.begin, recovered.begin_time)
-        self.replayed = 0
-        if self.views.position < recovered.end:
-            for batch in sound_batches(self.segments, self.views.position):
-                self.views.fold(batch)
-                self.replayed += 1
-        self.writer = Writer(self.segments, recovered.end, self.views.store_time, 1, "fsync", lambda: 1000)
-        self.writer.open()
-
-    def write(self, frames: list[bytes]) -> list[Commit]:
-        return [self.views.fold(batch) for batch in self.writer.write(frames)[0]]
-
-    def crash(self) -> "Store":
-        """What a kill leaves: the files as they are, of which RocksDB's newest rows are not part."""
-        image = self.path.with_name(self.path.name + "x")
-        copy_image(self.path, image)
-        self.close()
-        return Store(image)
-
-    def close(self) -> None:
-        self.writer.close()
-        self.segments.close()
-        self.database.close()
-
-    def dump(self) -> dict[bytes, bytes]:
-        """All rows; the index by queue, since its groups may be cut differently."""
-        self.views.checkpoint(self.writer.durable)
-        rows: dict[bytes, bytes] = {}
-        for key, value in self.database.scan(b"", b""):
-            if key.startswith(b"q"):
-                digest = key[5:21]
-                assert int.from_bytes(key[21:], "big") == len(rows.get(digest, b"")) // 24, "offsets are not dense"
-                rows[digest] = rows.get(digest, b"") + value
-            elif not key.startswith(b"m"):
-                rows[key] = value
-        return rows
-
-
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories)
 def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, history):
     path = tmp_path_factory.mktemp("views")
-    steady, crashing = Store(path / "steady"), Store(path / "crashing")
+    steady, crashing = BareStore(path / "steady", CONFIG), BareStore(path / "crashing", CONFIG)
     opened = [control.session_opened(client, 1, 10, False) for client in (b"c1", b"c2")]
     for step in [opened, *history]:
         if step == "checkpoint":
@@ -144,7 +127,7 @@ def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, hist
             first, second = steady.write(step), crashing.write(step)
             for a, b in zip(first, second, strict=True):
                 assert (a.starts, a.topic_offsets, a.topics) == (b.starts, b.topic_offsets, b.topics)
-                assert a.filter_offsets == b.filter_offsets
+                assert (a.filter_offsets, a.moved) == (b.filter_offsets, b.moved)
             if crashing.views.is_full():
                 crashing.views.checkpoint(crashing.writer.durable)
     crashing = crashing.crash()
@@ -152,6 +135,8 @@ def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, hist
         assert steady.views.sessions.session(client) == crashing.views.sessions.session(client)
     assert steady.views.sessions.expired(1 << 60, 10) == crashing.views.sessions.expired(1 << 60, 10)
     assert steady.views.sessions.open(None, 10) == crashing.views.sessions.open(None, 10)
+    assert steady.views.held.timers(None, 99) == crashing.views.held.timers(None, 99)
+    assert steady.views.held.transactions(None, 99) == crashing.views.held.transactions(None, 99)
     assert steady.dump() == crashing.dump()
     steady.close()
     crashing.close()
@@ -161,7 +146,7 @@ def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, hist
 @given(st.lists(st.one_of(st.lists(messages, min_size=1, max_size=9), st.just("checkpoint")), max_size=25))
 def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
     """Also with two queue tails in memory, across checkpoints and generations."""
-    store = Store(tmp_path_factory.mktemp("views") / "store")
+    store = BareStore(tmp_path_factory.mktemp("views") / "store", CONFIG)
     store.write(
         [
             control.session_opened(b"s", 1, 10, True),

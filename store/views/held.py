@@ -1,0 +1,286 @@
+"""The held view: messages that are in the log and in no queue yet, until a time or until their transaction ends.
+
+A message's handle is the position of its record. `h` has what letting it go needs, so that the fold never reads the
+log; `d` orders those that wait for their time by it, `c` those that wait for a transaction by when to ask about it.
+Before retention takes the record, `b` gets the sealed frame: the message is *kept*, and will go by a copy.
+
+A message that is both delayed and half waits for its transaction first. Folds are named after the control records
+(`store.control` says what each means). A handle that does not wait for what a record tells of changes nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from struct import Struct
+from typing import Final
+
+import record
+from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
+from store import control
+from store.api import HeldMessage, HeldPage
+from store.control import TransactionsChecked, TransactionsEnded
+from store.views.state import State
+
+_HELD: Final = b"h"  # handle → row
+_KEPT: Final = b"b"  # handle → sealed frame
+_DUE: Final = b"d"
+_NEW: Final = b"c\0"  # halves nobody was asked about, by store time: when to ask first is a setting, not in the log
+_ASKED: Final = b"c\1"  # the other halves, by when to ask again
+
+# flags, marks, length, due, check, rounds, key digests, topic length; digests, topic and publisher follow
+_ROW: Final = Struct(">HBIQQIBH")
+_DIGEST: Final = 8  # bytes
+_NO_PAYLOAD: Final = 1  # marks
+_IS_KEPT: Final = 2
+_NAME: Final = Struct(">QQ")
+_LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
+_BEHIND_ALL: Final = b"\xff" * 17  # behind every name
+
+
+class HeldRow:
+    """A message that is held."""
+
+    __slots__ = ("check", "digests", "due", "flags", "handle", "length", "marks", "publisher", "rounds", "topic")
+
+    def __init__(self, handle: int, row: bytes) -> None:
+        self.handle = handle
+        self.flags: int  # without FLAG_HALF once its transaction is committed
+        self.marks: int
+        self.length: int  # of its record
+        self.due: int  # ms; 0 without FLAG_DELAYED
+        self.check: int  # ms, of a half: its store time while nobody was asked, then when to ask again
+        self.rounds: int  # how often somebody was asked
+        (self.flags, self.marks, self.length, self.due, self.check, self.rounds, keys, size) = _ROW.unpack_from(row)
+        topic = _ROW.size + keys * _DIGEST
+        self.digests = [row[at : at + _DIGEST] for at in range(_ROW.size, topic, _DIGEST)]  # of its keys
+        self.topic = row[topic : topic + size]
+        self.publisher = row[topic + size :]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it waits for its transaction, and not for its time."""
+        return bool(self.flags & FLAG_HALF)
+
+    @property
+    def is_delayed(self) -> bool:
+        return bool(self.flags & FLAG_DELAYED)
+
+    @property
+    def has_payload(self) -> bool:
+        return not self.marks & _NO_PAYLOAD
+
+    @property
+    def is_kept(self) -> bool:
+        return bool(self.marks & _IS_KEPT)
+
+    def packed(self) -> bytes:
+        sizes = len(self.digests), len(self.topic)
+        head = _ROW.pack(self.flags, self.marks, self.length, self.due, self.check, self.rounds, *sizes)
+        return b"".join((head, *self.digests, self.topic, self.publisher))
+
+    def told(self) -> HeldMessage:
+        due = self.due if self.is_delayed else None
+        return HeldMessage(self.handle, self.topic, self.publisher, due, self.rounds)
+
+
+class Order:
+    """Handles by a time. It remembers before which name there is none: what was taken out leaves traces in RocksDB,
+    which a look from the beginning would have to step over each time."""
+
+    __slots__ = ("_bucket", "_from", "_state", "is_sooner")
+
+    def __init__(self, state: State, bucket: bytes) -> None:
+        self._state = state
+        self._bucket = bucket
+        self._from = b""
+        self.is_sooner = True  # since somebody set it to False, one was added that is before all others
+
+    def add(self, time: int, handle: int) -> None:
+        name = _NAME.pack(time, handle)
+        self._state.put(self._bucket, name, b"")
+        if name < self._from:
+            self._from = name
+            self.is_sooner = True
+
+    def remove(self, time: int, handle: int) -> None:
+        self._state.delete(self._bucket, _NAME.pack(time, handle))
+
+    def first(self) -> int | None:
+        """The earliest time."""
+        for name, _ in self._state.scan(self._bucket, self._from):
+            self._from = name
+            return int.from_bytes(name[:8], "big")
+        self._from = _BEHIND_ALL
+        return None
+
+    def until(self, time: int, limit: int) -> list[int]:
+        """Up to `limit` handles whose time is not behind `time`, in order."""
+        if time < 0:
+            return []
+        last = _NAME.pack(min(time, _LAST), _LAST)
+        handles: list[int] = []
+        begin = _BEHIND_ALL
+        for name, _ in self._state.scan(self._bucket, self._from):
+            begin = min(begin, name)
+            if name > last or len(handles) == limit:
+                break
+            handles.append(_NAME.unpack(name)[1])
+        self._from = begin
+        return handles
+
+    def page(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` names behind one."""
+        return [name for name, _ in islice(self._state.scan(self._bucket, after=after), limit)]
+
+
+class Held:
+    """Messages that are held, by handle and in the three orders of what they wait for."""
+
+    __slots__ = ("_state", "asked", "due", "kept_below", "new")
+
+    def __init__(self, state: State, begin: int) -> None:
+        self._state = state
+        self.due = Order(state, _DUE)
+        self.new = Order(state, _NEW)
+        self.asked = Order(state, _ASKED)
+        self.kept_below = begin  # only messages before it may be kept
+
+    def hold(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
+        """Take the message whose sealed frame is at `start`; `digests` are of the keys it will be found by."""
+        _, flags, _, topic, publisher, _, payload = record.decode(data, start)
+        handle = record.position_of(data, start)
+        due = record.trailer_of(data, start) if flags & FLAG_DELAYED else 0
+        check = record.store_time_of(data, start)
+        marks = 0 if payload else _NO_PAYLOAD
+        sizes = len(digests), len(topic)
+        head = _ROW.pack(flags, marks, record.length_of(data, start), due, check, 0, *sizes)
+        self._state.put(_HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
+        if flags & FLAG_HALF:
+            self.new.add(check, handle)
+        else:
+            self.due.add(due, handle)
+
+    def fold(self, kind: int, payload: bytes) -> list[HeldRow]:
+        """Take a control record. Returns the messages that now enter their queues, in order."""
+        if kind == Kind.TRANSACTIONS_ENDED:
+            return self._ended(control.parse_transactions_ended(payload))
+        if kind == Kind.TRANSACTIONS_CHECKED:
+            self._checked(control.parse_transactions_checked(payload))
+            return []
+        rows = [self._released(row) for row in self._waiting(control.parse_handles(payload), False)]
+        return rows if kind == Kind.TIMERS_FIRED else []
+
+    def revived(self, handle: int) -> bool:
+        """A copy of a message is in the log. Whether the message was held until now, and the copy enters for it."""
+        row = self.find(handle)
+        if row is not None:
+            self._released(row)
+        return row is not None
+
+    def find(self, handle: int) -> HeldRow | None:
+        """The message of a handle, if it is held."""
+        if not 0 <= handle <= _LAST:
+            return None
+        row = self._state.get(_HELD, _handle_name(handle))
+        return None if row is None else HeldRow(handle, row)
+
+    def kept(self, handle: int) -> bytes | None:
+        """The sealed frame of a message that is kept; None while its record can be referred to."""
+        return self._state.get(_KEPT, _handle_name(handle)) if handle < self.kept_below else None
+
+    def to_keep(
+        self, begin: int, below: int, after: bytes | None, limit: int
+    ) -> tuple[list[tuple[bytes, bytes, int, int]], bytes | None]:
+        """What of up to `limit` messages before `below` refers to its record, as (name, row, position, length), behind
+        the name `after`; and the name to go on behind, None at the end. All before `begin` are kept."""
+        found: list[tuple[bytes, bytes, int, int]] = []
+        name = None
+        last = _handle_name(below)
+        for name, value in islice(self._state.scan(_HELD, _handle_name(begin), after), limit):
+            if name >= last:
+                return found, None
+            row = HeldRow(int.from_bytes(name, "big"), value)
+            if not row.is_kept:
+                found.append((name, value, row.handle, row.length))
+        return found, name
+
+    def keep(self, name: bytes, _: bytes, frame: bytes) -> None:
+        """Keep the frame of a message, unless it has gone meanwhile."""
+        row = self.find(int.from_bytes(name, "big"))
+        if row is not None:
+            row.marks |= _IS_KEPT
+            self._put(row)
+            self._state.put(_KEPT, name, frame)
+
+    def timers(self, after: bytes | None, limit: int) -> HeldPage:
+        """Up to `limit` messages that wait for their time, by it, behind `after`."""
+        names = self.due.page(after, limit)
+        return HeldPage(self._told(names), names[-1] if names and len(names) == limit else None)
+
+    def transactions(self, after: bytes | None, limit: int) -> HeldPage:
+        """Up to `limit` messages that wait for their transaction, behind `after`: those nobody was asked about, then
+        the others by when to ask again."""
+        stage, behind = (b"n", after) if after is None else (after[:1], after[1:] or None)
+        names: list[bytes] = []
+        if stage == b"n":
+            names = self.new.page(behind, limit)
+            if names and len(names) == limit:
+                return HeldPage(self._told(names), b"n" + names[-1])
+            behind = None
+        others = self.asked.page(behind, limit - len(names))
+        is_last = not others or len(names) + len(others) < limit
+        return HeldPage(self._told(names + others), None if is_last else b"a" + others[-1])
+
+    def _told(self, names: list[bytes]) -> list[HeldMessage]:
+        rows = [self.find(_NAME.unpack(name)[1]) for name in names]
+        return [row.told() for row in rows if row is not None]
+
+    def _waiting(self, handles: Iterable[int], half: bool) -> Iterator[HeldRow]:
+        """Those that wait for their transaction (`half`), or for their time."""
+        for handle in handles:
+            row = self.find(handle)
+            if row is not None and row.is_half == half:
+                yield row
+
+    def _ended(self, event: TransactionsEnded) -> list[HeldRow]:
+        entering: list[HeldRow] = []
+        for row in self._waiting(event.committed, True):
+            if row.is_delayed:
+                self._order(row).remove(row.check, row.handle)
+                row.flags &= ~FLAG_HALF
+                self._put(row)
+                self.due.add(row.due, row.handle)
+            else:
+                entering.append(self._released(row))
+        for row in self._waiting(event.rolled_back, True):
+            self._released(row)
+        return entering
+
+    def _checked(self, event: TransactionsChecked) -> None:
+        for row in self._waiting(event.handles, True):
+            self._order(row).remove(row.check, row.handle)
+            row.check = event.next_check_ms
+            row.rounds += 1
+            self._put(row)
+            self.asked.add(row.check, row.handle)
+
+    def _released(self, row: HeldRow) -> HeldRow:
+        """The message is held no more."""
+        name = _handle_name(row.handle)
+        if row.is_half:
+            self._order(row).remove(row.check, row.handle)
+        else:
+            self.due.remove(row.due, row.handle)
+        self._state.delete(_HELD, name)
+        if row.is_kept:
+            self._state.delete(_KEPT, name)
+        return row
+
+    def _order(self, half: HeldRow) -> Order:
+        return self.asked if half.rounds else self.new
+
+    def _put(self, row: HeldRow) -> None:
+        self._state.put(_HELD, _handle_name(row.handle), row.packed())
+
+
+def _handle_name(handle: int) -> bytes:
+    return handle.to_bytes(8, "big")
