@@ -6,6 +6,7 @@ from typing import Final
 from record.layout import HEADER_SIZE
 
 POLICIES: Final = ("fsync", "interval")
+MAX_MAX_DELIVERIES: Final = 250  # deliveries are counted in a byte
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +33,14 @@ class StoreConfig:
     retention_age_s: float = 0  # segments go whose newest record is older; 0: never
     retention_bytes: int = 0  # the oldest segments go while the log behind them is at least this long; 0: never
     retention_check_s: float = 10.0  # between two looks at what may go
+    max_deliveries: int = 16  # of a message to a group; then it goes to the group's dead-letter queue
+    # How long a message stays away that was given back after its first, second, … delivery. Those of RocketMQ.
+    retry_delays_s: tuple[float, ...] = (10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
+    max_groups: int = 1 << 16
+    max_group_queues: int = 1 << 16  # queues that one group has a place in
+    max_group_leases: int = 1 << 16  # messages of the queues of one pop that a group has out, or to come again
+    max_group_window: int = 1 << 17  # offsets of a queue from the first that is not finished to the last leased out
+    max_group_objects: int = 1 << 14  # places of groups in queues, and blocks of 256 messages that are out: 3 KB each
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -51,5 +60,12 @@ class StoreConfig:
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        for name in ("max_groups", "max_group_queues", "max_group_leases", "max_group_window", "max_group_objects"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if not 1 <= self.max_deliveries <= MAX_MAX_DELIVERIES:
+            raise ValueError(f"max_deliveries must be 1 to {MAX_MAX_DELIVERIES}")
+        if not self.retry_delays_s or min(self.retry_delays_s) < 0:
+            raise ValueError("retry_delays_s must be one delay or more, none negative")
         if self.max_queue_tails < 1 or self.max_queue_ends < 1:
             raise ValueError("max_queue_tails and max_queue_ends must be at least 1")

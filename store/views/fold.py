@@ -10,7 +10,7 @@ import record
 from matcher.names import parent_of
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit
+from store.api import Commit, dead_letter_queue
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.views.begins import Begins
@@ -19,9 +19,10 @@ from store.views.dispatch import Dispatcher
 from store.views.ends import Ends
 from store.views.groups import Groups
 from store.views.held import Held, HeldRow
-from store.views.index import REFERENCE, Index, index_key
+from store.views.index import REFERENCE, Index, at_time, index_key
 from store.views.keys import Keys, key_digests
 from store.views.names import Names
+from store.views.pops import Pops
 from store.views.queues import queue_digest
 from store.views.retained import RetainedValues
 from store.views.sessions import Sessions
@@ -33,6 +34,7 @@ _PUBLISHER: Final = 4
 _PROPERTIES: Final = 5
 _PAYLOAD: Final = 6
 _ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
+_NOTHING: Final = bytes(REFERENCE)  # position 0: before the log's begin, since it moved
 
 
 class Views:
@@ -66,6 +68,7 @@ class Views:
         self.groups = Groups(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
+        self.pops = Pops(self._state, self.groups, config.max_group_objects)
         self.sessions.load()
 
     def fold(self, batch: Batch) -> Commit:
@@ -94,7 +97,7 @@ class Views:
 
     def is_full(self) -> bool:
         """Whether what waits in memory has reached its bound."""
-        waiting = self._dispatcher.dirty + self._state.count
+        waiting = self._dispatcher.dirty + self._state.count + self.pops.changed
         return (
             waiting >= self._config.checkpoint_keys or self._dispatcher.references >= self._config.checkpoint_references
         )
@@ -103,6 +106,7 @@ class Views:
         """Write what changed; `durable` of the log is known to be on disk."""
         if not self.is_dirty and not self._state.count:
             return
+        self.pops.checkpoint()
         puts, deletes = self._state.drain()
         generation = self._index.newest
         for digest, first, refs in self._dispatcher.drain():
@@ -199,6 +203,8 @@ class Views:
         try:
             if Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
                 self._enter_held(commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start))
+            elif Kind.POPPED <= kind <= Kind.GROUP_REMOVED:
+                self._fold_group(kind, commit, start, subject, payload)
             else:
                 self._fold_kind(kind, subject, payload, position)
         except (ValueError, TypeError) as error:
@@ -216,6 +222,32 @@ class Views:
             self.keys.enter(row.digests, row.handle, row.length)
             if row.flags & FLAG_RETAIN:
                 self.retained.fold(row.topic, reference, not row.has_payload)
+
+    def _fold_group(self, kind: int, commit: Commit, start: int, group: bytes, payload: bytes) -> None:
+        pops = self.pops
+        if kind == Kind.POPPED:
+            pops.popped(group, control.parse_popped(payload))
+        elif kind == Kind.SETTLED:
+            pops.settled(group, control.parse_settled(payload))
+        elif kind == Kind.DEAD_LETTERED:
+            queue, offsets = control.parse_dead_lettered(payload)
+            had = pops.finished(group, queue, offsets)
+            self._dead_letter(commit, record.store_time_of(commit.data, start), group, queue, had)
+        elif kind == Kind.GROUP_RESET:
+            pops.reset(group, control.parse_group_reset(payload))
+        else:
+            pops.removed(group)
+
+    def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
+        """Enter what these offsets of a queue refer to into the group's dead-letter queue. A reference that is gone
+        with its generation of the index enters as one to nothing: others have the same offsets whenever it went."""
+        end = self.end(queue)
+        for offset in offsets:
+            if offset < end:
+                reference = self.references(queue, offset, 1) or _NOTHING
+                self._dispatcher.enter_reference(dead_letter_queue(group), at_time(reference, store_time))
+                if group not in commit.dead_letters:
+                    commit.dead_letters.append(group)
 
     def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
         sessions = self.sessions

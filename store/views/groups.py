@@ -16,11 +16,22 @@ class Groups:
         self._state = state
 
     def fold(self, group: bytes, parent: bytes, offsets: dict[int, int]) -> None:
-        bucket = owned(owned(_GROUPS, group), parent)
+        bucket, prefix = owned(_GROUPS, group), owned(b"", parent)
         for partition, offset in offsets.items():
-            self._state.put(bucket, partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
+            self._state.put(bucket, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
+
+    def remove(self, group: bytes) -> None:
+        """Forget what the group committed, of all parents."""
+        bucket = owned(_GROUPS, group)
+        for name in [name for name, _ in self._state.scan(bucket)]:
+            self._state.delete(bucket, name)
 
     def offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Committed offset by partition."""
-        bucket = owned(owned(_GROUPS, group), parent)
-        return {int.from_bytes(name, "big"): int.from_bytes(row, "big") for name, row in self._state.scan(bucket)}
+        prefix = owned(b"", parent)
+        found: dict[int, int] = {}
+        for name, row in self._state.scan(owned(_GROUPS, group), prefix):
+            if not name.startswith(prefix):
+                break
+            found[int.from_bytes(name[-2:], "big")] = int.from_bytes(row, "big")
+        return found

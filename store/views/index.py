@@ -22,6 +22,7 @@ from store.views.database import Database
 REFERENCE: Final = 24  # bytes
 KEYS: Final = b"k"  # the key view (`store.views.keys`)
 _QUEUES: Final = b"q"
+_TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
 _PREFIX: Final = 21
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -38,6 +39,11 @@ def index_key(generation: int, digest: bytes, first: int) -> bytes:
 def by_generation(view: bytes, generation: int) -> bytes:
     """What the keys of a generation's rows begin with, in one of the two views that go with the log's begin."""
     return view + generation.to_bytes(4, "big")
+
+
+def at_time(reference: bytes, store_time: int) -> bytes:
+    """The same reference, as it enters another queue at `store_time` (ms)."""
+    return reference[:_TIME] + store_time.to_bytes(8, "little")
 
 
 class Index:

@@ -7,7 +7,7 @@ import record
 from matcher.names import matches
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from tests.store.bare import BareStore
 
@@ -100,10 +100,22 @@ releases = st.one_of(
         numbers,
     ),
 )
+groups = st.sampled_from([b"g", b"h"])
+queues = st.sampled_from(
+    [topic_queue(b"a/b"), partition_queue(b"a", 0), partition_queue(b"a", 3), dead_letter_queue(b"g")]
+)
+runs = st.lists(st.tuples(numbers, st.integers(1, 3)), min_size=1, max_size=2)
+pops = st.one_of(
+    st.builds(control.popped, groups, queues, numbers, runs),
+    st.builds(control.settled, groups, queues, runs, st.lists(st.tuples(numbers, numbers, numbers), max_size=1)),
+    st.builds(control.dead_lettered, groups, queues, st.lists(numbers, max_size=2)),
+    st.builds(control.group_reset, groups, st.dictionaries(queues, numbers, max_size=2)),
+    st.builds(control.group_removed, groups),
+)
 # What happens to the store: a batch of records, or a moment of its housekeeping, or a crash.
 histories = st.lists(
     st.one_of(
-        st.lists(st.one_of(messages, messages, controls, held, releases), min_size=1, max_size=8),
+        st.lists(st.one_of(messages, messages, controls, held, releases, pops), min_size=1, max_size=8),
         st.sampled_from(["checkpoint", "flush", "crash"]),
     ),
     max_size=30,
@@ -127,7 +139,7 @@ def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, hist
             first, second = steady.write(step), crashing.write(step)
             for a, b in zip(first, second, strict=True):
                 assert (a.starts, a.topic_offsets, a.topics) == (b.starts, b.topic_offsets, b.topics)
-                assert (a.filter_offsets, a.moved) == (b.filter_offsets, b.moved)
+                assert (a.filter_offsets, a.moved, a.dead_letters) == (b.filter_offsets, b.moved, b.dead_letters)
             if crashing.views.is_full():
                 crashing.views.checkpoint(crashing.writer.durable)
     crashing = crashing.crash()

@@ -1,0 +1,279 @@
+"""What a group has of one queue: where it is, and the messages that are out or to come again.
+
+Offsets below `next` are finished, but those that have an entry: how often the message was leased out, and when it may
+be leased out again. Entries are kept in blocks of 256 offsets, as two columns, so that what happens to a run of
+offsets costs a few operations on slices, however long the run is.
+
+`due` orders the entries by time for who leases out; it follows from them and is not part of the state.
+"""
+
+from array import array
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+from struct import Struct
+from typing import Final
+
+BLOCK: Final = 256  # offsets
+MAX_DELIVERIES: Final = 255  # where counting stops
+_LAST: Final = BLOCK - 1
+_RUN: Final = Struct(">BBBQ")  # first offset in the block, count - 1, deliveries, at
+_HEAD: Final = Struct(">QQI")  # floor, next, unfinished
+_NONE: Final = bytes(BLOCK)
+_FIRST: Final = b"\1" * BLOCK
+_ONE_MORE: Final = bytes([0, *range(2, MAX_DELIVERIES + 1), MAX_DELIVERIES])
+_STALE: Final = 256  # elements of `due` that may be stale before it is made again
+
+Run = tuple[int, int, int]  # first offset, the one behind the last, deliveries of each
+
+
+class Block:
+    """The entries of offsets [256 n, 256 (n + 1)). Without deliveries there is no entry, whatever `at` says."""
+
+    __slots__ = ("at", "count", "deliveries")
+
+    def __init__(self) -> None:
+        self.deliveries = bytearray(BLOCK)
+        self.at = array("Q", bytes(8 * BLOCK))  # ms
+        self.count = 0  # of entries
+
+    @classmethod
+    def unpack(cls, row: bytes) -> "Block":
+        block = cls()
+        for first, last, deliveries, at in _RUN.iter_unpack(row):
+            count = last + 1
+            block.deliveries[first : first + count] = bytes((deliveries,)) * count
+            block.at[first : first + count] = array("Q", (at,)) * count
+            block.count += count
+        return block
+
+    def pack(self) -> bytes:
+        """The row: the same entries give the same row."""
+        runs = [_RUN.pack(first, end - first - 1, deliveries, at) for first, end, deliveries, at in self.runs()]
+        return b"".join(runs)
+
+    def runs(self, low: int = 0, high: int = BLOCK) -> Iterator[tuple[int, int, int, int]]:
+        """Neighbours of [low, high) that have the same: (first, the one behind the last, deliveries, at)."""
+        first = low
+        for (deliveries, at), same in groupby(zip(self.deliveries[low:high], self.at[low:high], strict=True)):
+            end = first + sum(1 for _ in same)
+            if deliveries:
+                yield first, end, deliveries, at
+            first = end
+
+
+class GroupQueue:
+    """A group's place in a queue. Changes are methods named after the control records (`store.control`)."""
+
+    __slots__ = (
+        "_stale_at",
+        "blocks",
+        "changed",
+        "due",
+        "group",
+        "is_changed",
+        "next",
+        "queue",
+        "seen",
+        "turn",
+        "unfinished",
+    )
+
+    def __init__(self, group: bytes, queue: bytes, begin: int) -> None:
+        self.group = group
+        self.queue = queue
+        self.next = begin  # offsets from here on were never leased out
+        self.blocks: dict[int, Block] = {}  # by number; none without entries
+        self.unfinished = 0  # entries
+        self.is_changed = False  # since the checkpoint
+        self.changed: set[int] = set()  # blocks that did
+        self.due: list[tuple[int, int, int]] = []  # heap of (at, first, end); some of it may have changed since
+        self._stale_at = _STALE  # how long `due` may become
+        # For who leases out, and no part of the state either:
+        self.seen = begin  # no record is left of the offsets from `next` up to here
+        self.turn = 0  # when something new was leased out last
+
+    @property
+    def floor(self) -> int:
+        """Everything below is finished."""
+        if not self.unfinished:
+            return self.next
+        number = min(self.blocks)
+        deliveries = self.blocks[number].deliveries
+        return number * BLOCK + BLOCK - len(deliveries.lstrip(b"\0"))
+
+    def popped(self, runs: list[tuple[int, int]], until: int) -> None:
+        for first, count in runs:
+            end = first + count
+            known = min(end, self.next)
+            if first < known:
+                self._again(first, known, until, is_leased=True)
+            if end > self.next:
+                begin = max(first, self.next)
+                self._lease(begin, end, until)
+                self.next = end
+
+    def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
+        for first, count in done:
+            self.finish(first, first + count)
+        for first, count, at in again:
+            self._again(first, first + count, at, is_leased=False)
+
+    def reset(self, offset: int) -> None:
+        self.changed.update(self.blocks)
+        self.blocks = {}
+        self.unfinished = 0
+        self.due = []
+        self.next = self.seen = offset
+
+    def finish(self, first: int, end: int) -> None:
+        """Remove the entries of [first, end)."""
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is None:
+                continue
+            size = high - low
+            had = size - block.deliveries.count(0, low, high)
+            if not had:
+                continue
+            self.changed.add(number)
+            self.unfinished -= had
+            block.count -= had
+            if block.count:
+                block.deliveries[low:high] = _NONE[:size]
+            else:
+                del self.blocks[number]
+
+    def deliveries_of(self, offset: int) -> int:
+        """How often the message was leased out; 0: it is finished, or never was."""
+        block = self.blocks.get(offset // BLOCK)
+        return 0 if block is None else block.deliveries[offset & _LAST]
+
+    def is_run(self, first: int, end: int, deliveries: int) -> bool:
+        """Whether all of [first, end) have entries with these deliveries."""
+        wanted = bytes((deliveries,))
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is None or block.deliveries.count(wanted, low, high) != high - low:
+                return False
+        return True
+
+    def next_due(self) -> int | None:
+        """The earliest time in `due`, ms, that is true of an entry; forgets what is not."""
+        due = self.due
+        while due:
+            if self._is_due(*due[0]):
+                return due[0][0]
+            heappop(due)
+        return None
+
+    def take_due(self) -> tuple[int, list[Run]]:
+        """Take what comes first out of `due`: its time and the entries it is true of, none if nothing is left of it.
+        Entries that do not change are to be given back with `expect`."""
+        at, first, end = heappop(self.due)
+        return at, self._runs_at(at, first, end)
+
+    def expect(self, at: int, first: int, end: int) -> None:
+        """The entries of [first, end) may be leased out again at `at`, where that is so."""
+        heappush(self.due, (at, first, end))
+        if len(self.due) > self._stale_at:
+            self._make_due()
+
+    def rows(self) -> Iterator[tuple[int, bytes | None]]:
+        """The rows of the blocks that changed, by number; None: it has none. Forgets that they did."""
+        for number in self.changed:
+            block = self.blocks.get(number)
+            yield number, None if block is None else block.pack()
+        self.changed = set()
+        self.is_changed = False
+
+    def head(self) -> bytes:
+        return _HEAD.pack(self.floor, self.next, self.unfinished)
+
+    def load(self, blocks: list[tuple[int, bytes]]) -> None:
+        """Take the blocks' rows."""
+        self.blocks = {number: Block.unpack(row) for number, row in blocks}
+        self.unfinished = sum(block.count for block in self.blocks.values())
+        self._make_due()
+
+    def _lease(self, first: int, end: int, until: int) -> None:
+        self.unfinished += end - first
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is None:
+                block = self.blocks[number] = Block()
+            size = high - low
+            block.deliveries[low:high] = _FIRST[:size]
+            block.at[low:high] = array("Q", (until,)) * size
+            block.count += size
+            self.changed.add(number)
+        self.expect(until, first, end)
+
+    def _again(self, first: int, end: int, at: int, *, is_leased: bool) -> None:
+        found = False
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is None:
+                continue
+            found = True
+            if is_leased:
+                block.deliveries[low:high] = block.deliveries[low:high].translate(_ONE_MORE)
+            block.at[low:high] = array("Q", (at,)) * (high - low)
+            self.changed.add(number)
+        if found:
+            self.expect(at, first, end)
+
+    def _runs_at(self, at: int, first: int, end: int) -> list[Run]:
+        """The entries of [first, end) that may be leased out again at exactly this time."""
+        runs: list[Run] = []
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is None:
+                continue
+            base = number * BLOCK
+            column = block.deliveries[low:high]
+            if block.at[low:high] == array("Q", (at,)) * (high - low) and column.count(column[0]) == high - low:
+                if column[0]:
+                    runs.append((base + low, base + high, column[0]))
+                continue
+            for start, behind, deliveries, own in block.runs(low, high):
+                if own == at:
+                    runs.append((base + start, base + behind, deliveries))
+        return runs
+
+    def _is_due(self, at: int, first: int, end: int) -> bool:
+        """Whether an entry of [first, end) may be leased out again at exactly this time."""
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is not None:
+                for i in range(low, high):
+                    if block.deliveries[i] and block.at[i] == at:
+                        return True
+        return False
+
+    def _make_due(self) -> None:
+        self.due = [
+            (at, number * BLOCK + first, number * BLOCK + end)
+            for number, block in self.blocks.items()
+            for first, end, _, at in block.runs()
+        ]
+        heapify(self.due)
+        self._stale_at = 2 * len(self.due) + _STALE
+
+
+def unpack_head(row: bytes) -> tuple[int, int, int]:
+    """(floor, next, unfinished) of a head row."""
+    floor, following, unfinished = _HEAD.unpack(row)
+    return floor, following, unfinished
+
+
+def _pieces(first: int, end: int) -> list[tuple[int, int, int]]:
+    """[first, end) by block: (number, index in the block, index behind the last)."""
+    number = first // BLOCK
+    if end <= (number + 1) * BLOCK:
+        return [(number, first & _LAST, ((end - 1) & _LAST) + 1)] if first < end else []
+    pieces = [(number, first & _LAST, BLOCK)]
+    last = (end - 1) // BLOCK
+    pieces += [(middle, 0, BLOCK) for middle in range(number + 1, last)]
+    pieces.append((last, 0, ((end - 1) & _LAST) + 1))
+    return pieces

@@ -1,0 +1,74 @@
+"""What groups have of their queues, in the plainest way: a dictionary of entries."""
+
+from dataclasses import dataclass, field
+
+import record
+from record.layout import Kind
+from store import control
+
+
+@dataclass(slots=True)
+class Place:
+    """A group's place in one queue."""
+
+    next: int = 0
+    entries: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → (deliveries, at ms)
+
+    @property
+    def floor(self) -> int:
+        return min(self.entries, default=self.next)
+
+    def popped(self, offset: int, until: int) -> None:
+        if offset >= self.next:
+            self.next = offset + 1
+            self.entries[offset] = (1, until)
+        elif offset in self.entries:
+            self.entries[offset] = (min(self.entries[offset][0] + 1, 255), until)
+
+    def again(self, offset: int, at: int) -> None:
+        if offset in self.entries:
+            self.entries[offset] = (self.entries[offset][0], at)
+
+
+class GroupModel:
+    """All groups. `ends` is how long each queue is at this point of the log: for who counts dead letters."""
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, dict[bytes, Place]] = {}  # group → queue → place
+        self.dead: dict[bytes, list[tuple[bytes, int]]] = {}  # group → (queue, offset) in order
+        self.committed: dict[tuple[bytes, bytes], int] = {}  # (group, partition queue) → offset
+
+    def fold(self, frame: bytes) -> None:
+        """Take a record of one of the kinds that groups make."""
+        kind, _, _, group, _, _, payload = record.decode(frame, 0)
+        queues = self.places.get(group, {})
+        if kind == Kind.POPPED:
+            queue, until, runs = control.parse_popped(payload)
+            queues = self.places.setdefault(group, {})
+            place = queues.setdefault(queue, Place(self.committed.get((group, queue), 0)))
+            for offset in _offsets(runs):
+                place.popped(offset, until)
+        elif kind == Kind.SETTLED:
+            settled = control.parse_settled(payload)
+            settling = queues.get(settled.queue, Place())
+            for offset in _offsets(settled.done):
+                settling.entries.pop(offset, None)
+            for first, count, at in settled.again:
+                for offset in range(first, first + count):
+                    settling.again(offset, at)
+        elif kind == Kind.DEAD_LETTERED:
+            queue, offsets = control.parse_dead_lettered(payload)
+            dying = queues.get(queue, Place())
+            for offset in offsets:
+                if dying.entries.pop(offset, None) is not None:
+                    self.dead.setdefault(group, []).append((queue, offset))
+        elif kind == Kind.GROUP_RESET:
+            if resets := control.parse_group_reset(payload):
+                self.places.setdefault(group, {}).update({queue: Place(offset) for queue, offset in resets.items()})
+        elif kind == Kind.GROUP_REMOVED:
+            self.places.pop(group, None)
+            self.committed = {key: offset for key, offset in self.committed.items() if key[0] != group}
+
+
+def _offsets(runs: list[tuple[int, int]]) -> list[int]:
+    return [offset for first, count in runs for offset in range(first, first + count)]

@@ -1,0 +1,196 @@
+"""What groups have of queues: folded from the records it is what a dictionary says, whenever rows were written."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import record
+from record.layout import Kind
+from store import control
+from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.config import StoreConfig
+from store.views.leases import GroupQueue
+from tests.store.bare import BareStore
+from tests.store.group_model import GroupModel, Place
+
+P0, P1 = partition_queue(b"a", 0), partition_queue(b"a", 1)
+QUEUES = [P0, P1, topic_queue(b"a/b"), filter_queue(b"a/+"), dead_letter_queue(b"g")]
+GROUPS = [b"g", b"gg"]
+CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, partitions=2)
+
+groups = st.sampled_from([b"g", b"g", b"g", b"gg"])  # mostly the same, so that records meet
+queues = st.sampled_from([P0, P0, P0, P0, P0, *QUEUES])
+offsets = st.one_of(st.integers(0, 12), st.integers(240, 270), st.integers(0, 800))
+counts = st.one_of(st.integers(1, 5), st.integers(1, 300))
+times = st.integers(1, 6)
+runs = st.lists(st.tuples(offsets, counts), min_size=1, max_size=4)
+changes = st.one_of(
+    st.builds(control.popped, groups, queues, times, runs),
+    st.builds(control.popped, groups, queues, times, runs),
+    st.builds(control.settled, groups, queues, runs, st.lists(st.tuples(offsets, counts, times), max_size=3)),
+    st.builds(control.dead_lettered, groups, queues, st.lists(offsets, max_size=5)),
+    st.builds(control.group_reset, groups, st.dictionaries(queues, offsets, max_size=2)),
+    st.builds(control.group_removed, groups),
+    st.builds(lambda group, at: control.group_offsets_committed(group, b"a", {0: at}), groups, offsets),
+    st.just(record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"x")),
+)
+histories = st.lists(
+    st.one_of(st.lists(changes, min_size=1, max_size=6), st.sampled_from(["checkpoint", "flush", "crash"])), max_size=25
+)
+
+
+def entries(place: GroupQueue) -> dict[int, tuple[int, int]]:
+    return {
+        number * 256 + i: (block.deliveries[i], block.at[i])
+        for number, block in place.blocks.items()
+        for i in range(256)
+        if block.deliveries[i]
+    }
+
+
+def check(store: BareStore, model: GroupModel) -> None:
+    pops = store.views.pops
+    assert pops.page(None, 10) == sorted(model.places)
+    assert pops.groups() == len(model.places)
+    for group in GROUPS:
+        places = model.places.get(group, {})
+        listed = [(queue, place.floor, place.next, len(place.entries)) for queue, place in sorted(places.items())]
+        assert pops.places(group) == listed
+        assert pops.queues_of(group) == len(places)
+        for queue in QUEUES:
+            found = pops.find(group, queue)
+            if queue not in places:
+                assert found is None
+                continue
+            assert found is not None
+            assert entries(found) == places[queue].entries
+            assert (found.floor, found.next, found.unfinished) == listed[sorted(places).index(queue)][1:]
+            assert all(block.count for block in found.blocks.values())
+            check_due(found, places[queue])
+
+
+def check_due(found: GroupQueue, place: Place) -> None:
+    """Everything comes out of `due` when its time has come, and nothing else."""
+    came: list[tuple[int, int, int]] = []
+    while (at := found.next_due()) is not None:
+        taken, runs = found.take_due()
+        assert taken == at
+        came += [(at, offset, deliveries) for first, end, deliveries in runs for offset in range(first, end)]
+    assert [at for at, _, _ in came] == sorted(at for at, _, _ in came)
+    assert sorted(set(came)) == sorted((at, offset, count) for offset, (count, at) in place.entries.items())
+    for at, offset, _ in came:
+        found.expect(at, offset, offset + 1)
+
+
+def split(frames: Sequence[bytes], sizes: list[int]) -> list[list[bytes]]:
+    pieces: list[list[bytes]] = []
+    rest = list(frames)
+    for size in sizes:
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    return [piece for piece in [*pieces, rest] if piece]
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories, st.lists(st.integers(1, 9), max_size=20), st.sampled_from([1, 3, 1000]), st.booleans())
+def test_any_history_is_what_the_dictionary_says(tmp_path_factory, history, sizes, limit, eager):
+    path = tmp_path_factory.mktemp("pops")
+    config = replace(CONFIG, max_group_objects=limit)
+    store, model = BareStore(path / "one", config), GroupModel()
+    everything: list[bytes] = []
+    for step in history:
+        if step == "checkpoint":
+            store.views.checkpoint(store.writer.durable)
+        elif step == "flush":
+            store.database.flush()
+        elif step == "crash":
+            store = store.crash()
+        else:
+            store.write(step)
+            everything += step
+            for frame in step:
+                fold(model, frame)
+            if eager or store.views.is_full():
+                store.views.checkpoint(store.writer.durable)
+                assert store.views.pops.changed == 0
+                assert store.views.pops.size <= limit
+        check(store, model)
+    other = BareStore(path / "other", CONFIG)
+    for piece in split(everything, sizes):
+        other.write(piece)
+    ours, theirs = store.dump(), other.dump()
+    assert {key: ours[key] for key in ours if key[:1] in b"jnl"} == {
+        key: theirs[key] for key in theirs if key[:1] in b"jnl"
+    }
+    check(store, model)
+    store.close()
+    other.close()
+
+
+def fold(model: GroupModel, frame: bytes) -> None:
+    kind, _, _, group, _, _, payload = record.decode(frame, 0)
+    if kind == Kind.GROUP_OFFSETS_COMMITTED:
+        committed = control.parse_group_offsets_committed(payload)
+        for partition, offset in committed.offsets.items():
+            model.committed[group, partition_queue(committed.parent, partition)] = offset
+    elif kind != Kind.MESSAGE:
+        model.fold(frame)
+
+
+def test_dead_letters_enter_in_order_and_once(tmp_path):
+    store = BareStore(tmp_path / "store", CONFIG)
+    queue = topic_queue(b"a/b")
+    messages = [record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"%d" % i) for i in range(5)]
+    store.write([*messages, control.popped(b"g", queue, 1, [(0, 9)])])
+    (commit,) = store.write([control.dead_lettered(b"g", queue, [3, 1, 3, 8]), messages[0]])
+    assert commit.dead_letters == [b"g"]
+    assert (
+        store.write([control.dead_lettered(b"g", queue, [3, 1]), control.dead_lettered(b"x", queue, [0])])[
+            0
+        ].dead_letters
+        == []
+    )
+    for _ in range(2):
+        positions, lengths, _, tags = record.unpack_refs(store.views.references(queue, 0, 5))
+        expected = [positions[3], positions[1]], [lengths[3], lengths[1]], [2000] * 2, [tags[3], tags[1]]
+        assert record.unpack_refs(store.views.references(dead_letter_queue(b"g"), 0, 10)) == expected
+        assert store.views.end(dead_letter_queue(b"g")) == 2
+        store = store.crash()  # nothing was checkpointed: all of it is folded again, in one batch
+    store.close()
+
+
+def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path):
+    store = BareStore(tmp_path / "store", CONFIG)
+    store.write([control.group_offsets_committed(b"g", b"a", {0: 5, 1: 8}), control.popped(b"g", P0, 1, [(2, 4)])])
+    store.write(
+        [control.group_offsets_committed(b"g", b"b", {0: 7}), control.group_offsets_committed(b"g", b"a", {0: 3})]
+    )
+    assert store.views.pops.places(b"g") == [(P0, 5, 6, 1)]
+    store.write([control.group_removed(b"g"), control.popped(b"g", P1, 1, [(2, 1)])])
+    assert store.views.pops.places(b"g") == [(P1, 2, 3, 1)]
+    assert store.views.groups.offsets(b"g", b"a") == store.views.groups.offsets(b"g", b"b") == {}
+    store.close()
+
+
+def test_deliveries_stop_counting(tmp_path):
+    store = BareStore(tmp_path / "store", CONFIG)
+    for until in range(1, 300):
+        store.write([control.popped(b"g", P0, until, [(5, 2)])])
+    place = store.views.pops.find(b"g", P0)
+    assert place is not None
+    assert entries(place) == {5: (255, 299), 6: (255, 299)}
+    assert len(place.due) < 300
+    store.close()
+
+
+def test_what_is_due_does_not_pile_up():
+    place = GroupQueue(b"g", P0, 0)
+    for first in range(0, 32 * 5_000, 32):
+        place.popped([(first, 32)], 1_000 + first)
+        place.finish(first, first + 31)
+        place.finish(first - 320 + 31, first - 320 + 32)
+    assert (place.unfinished, len(place.blocks)) == (10, 2)
+    assert len(place.due) < 600
+    assert place.next_due() == 1_000 + 32 * 4_990
