@@ -203,9 +203,26 @@ class Retained:
 
 @dataclass(slots=True)
 class TopicPage:
-    """Names in sorted order; `after` is to be passed to get the next page, None at the end."""
+    """Topics in the order of their levels; `after` is to be passed to get the next page, None at the end."""
 
     names: list[bytes]
+    after: bytes | None
+
+
+@dataclass(slots=True)
+class Child:
+    """A name in the tree of topics, of one level, which may be empty."""
+
+    name: bytes
+    is_topic: bool  # it was published to
+    has_children: bool  # there are topics below it
+
+
+@dataclass(slots=True)
+class ChildPage:
+    """Names of one level, sorted; `after` is to be passed to get the next page, None at the end."""
+
+    children: list[Child]
     after: bytes | None
 
 
@@ -270,15 +287,16 @@ class Store(Protocol):
         """Closed sessions whose expiry has come, as (client id, epoch)."""
 
     async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-        """Retained values that match, sorted by topic, beginning behind `after`; fewer than `limit`: the end."""
+        """Retained values that match, in the order of their levels, behind `after`; fewer than `limit`: the end."""
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Committed offset by partition; a partition nobody committed is absent."""
 
-    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` parent topics that have partitions, sorted, behind `after`."""
-
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Topics that were ever published to and begin with `prefix`."""
+
+    async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
+        """The names that follow `above` in topics that were ever published to, at a cost that does not grow with what
+        is below them. `above` is empty, and the names are the parent topics; or some levels with a slash behind."""
 
     def stats(self) -> StoreStats: ...

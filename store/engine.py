@@ -243,13 +243,17 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
         if recovered.begin and not recovered.begin <= saved.position <= recovered.end:
             text = f"the views end at {saved.position} and the log has [{recovered.begin}, {recovered.end})"
             raise StoreError(f"{text}, retention took the rest: restore the views from a backup")
+        if recovered.begin and not saved.is_readable:
+            text = "the views are of another version, and retention took what they were folded from"
+            raise StoreError(f"{text}: open them with the version that made them")
     except BaseException:
         database.close()
         raise
     if recovered.cut:
         logger.warning("cut a torn tail of %d bytes at position %d", recovered.cut, recovered.end)
-    if recovered.end < saved.position:
-        logger.warning("the views are ahead of the log, which was not synced: they are folded anew")
+    if recovered.end < saved.position or not saved.is_readable:
+        reason = "of another version" if not saved.is_readable else "ahead of the log, which was not synced"
+        logger.warning("the views are %s: they are folded anew", reason)
         database.close()
         Database.destroy(folder.views)
         database = Database(folder.views, config.view_cache_bytes)

@@ -9,7 +9,7 @@ from typing import Final
 
 import record
 from store import find
-from store.api import Bounds, Chunk, Fetched, Found, Retained, SessionState, Subscription, TopicPage
+from store.api import Bounds, ChildPage, Chunk, Fetched, Found, Retained, SessionState, Subscription, TopicPage
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.reader import Reader
 from store.views.fold import Views
@@ -17,7 +17,7 @@ from store.views.retained import is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
 _LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
-_RETAINED_LOOKS: Final = 1000  # retained values looked at in one turn of the loop: a millisecond or so
+_LOOKS: Final = 1000  # rows looked at in one turn of the loop: a few milliseconds
 
 
 class Queries:
@@ -109,7 +109,7 @@ class Queries:
         found: list[Retained] = []
         while True:
             begin, behind = self._views.begin, after
-            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _RETAINED_LOOKS)
+            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _LOOKS)
             try:
                 found += [Retained(topic, await self._retained_frame(row)) for topic, row in rows]
             except (LogCorrupt, FileNotFoundError):
@@ -124,11 +124,25 @@ class Queries:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
 
-    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
-        return self._views.names.parents(after, limit)
-
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        return self._views.names.topics(prefix, after, limit)
+        found = TopicPage([], after)
+        while True:
+            page = self._views.names.topics(prefix, found.after, min(limit - len(found.names), _LOOKS))
+            found.names += page.names
+            found.after = page.after
+            if page.after is None or len(found.names) >= limit:
+                return found
+            await asyncio.sleep(0)
+
+    async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
+        found = ChildPage([], after)
+        while True:
+            page = self._views.names.children(above, found.after, min(limit - len(found.children), _LOOKS))
+            found.children += page.children
+            found.after = page.after
+            if page.after is None or len(found.children) >= limit:
+                return found
+            await asyncio.sleep(0)
 
     def _bounds(self, queue: bytes) -> Bounds:
         return Bounds(self._views.first(queue), self._views.end(queue))

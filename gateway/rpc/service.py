@@ -98,10 +98,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         limit = _within(request.limit, self._limits.max_parents)
         try:
             after = request.after.encode() if request.HasField("after") else None
-            names = await self._store.parents(after, limit + 1)
+            page = await self._store.children(b"", after, limit)
         except StoreError as error:
             await abort(context, error)
-        return pb.ParentsReply(parents=[name.decode() for name in names[:limit]], more=len(names) > limit)
+        return pb.ParentsReply(parents=[child.name.decode() for child in page.children], more=page.after is not None)
 
     async def Find(
         self, request: pb.FindRequest, context: "grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]"

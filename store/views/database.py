@@ -30,7 +30,8 @@ from store.errors import ViewsDamaged
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
-_CHECKPOINT: Final = Struct(">QQQ")
+_CHECKPOINT: Final = Struct(">QQQI")
+_FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and did not say so
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
 
@@ -38,12 +39,13 @@ _BLOCK: Final = 16 << 10
 class Checkpoint:
     """How far the views have come: true up to `position`; `durable` of the log was on disk then."""
 
-    __slots__ = ("durable", "position", "store_time")
+    __slots__ = ("durable", "is_readable", "position", "store_time")
 
-    def __init__(self, position: int, durable: int, store_time: int) -> None:
+    def __init__(self, position: int, durable: int, store_time: int, is_readable: bool = True) -> None:
         self.position = position
         self.durable = durable
         self.store_time = store_time  # ms, of the newest record
+        self.is_readable = is_readable  # the other rows are in a format that this version knows
 
 
 class Database:
@@ -104,7 +106,8 @@ class Database:
             batch.put(key, value)
         for key in deletes:
             batch.delete(key)
-        batch.put(_CHECKPOINT_KEY, _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time))
+        row = _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time, _FORMAT)
+        batch.put(_CHECKPOINT_KEY, row)
         self._write(batch)
 
     def put_all(self, rows: list[tuple[bytes, bytes]]) -> None:
@@ -172,7 +175,10 @@ def saved_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def _checkpoint(row: bytes | None) -> Checkpoint:
-    return Checkpoint(*_CHECKPOINT.unpack(row)) if row is not None else Checkpoint(0, 0, 0)
+    if row is None:
+        return Checkpoint(0, 0, 0)
+    position, durable, store_time, form = _CHECKPOINT.unpack(row.ljust(_CHECKPOINT.size, b"\0"))
+    return Checkpoint(position, durable, store_time, is_readable=form == _FORMAT)
 
 
 def _options(cache_bytes: int) -> Options:

@@ -57,10 +57,11 @@ class Keys:
             if looks == 0:
                 return found, generation * self._generation_bytes - 1
             looks -= 1
-            for name, row in self._state.scan(by_generation(KEYS, generation), digest + start.to_bytes(8, "big")):
-                if not name.startswith(digest):
-                    break
+            rows = self._state.rows(by_generation(KEYS, generation), digest)
+            is_at_row = rows.seek(digest + start.to_bytes(8, "big"))
+            while is_at_row:
                 if len(found) == limit:
                     return found, found[-1][0]
-                found.append((int.from_bytes(name[_DIGEST:], "big"), int.from_bytes(row, "big")))
+                found.append((int.from_bytes(rows.name[_DIGEST:], "big"), int.from_bytes(rows.value, "big")))
+                is_at_row = rows.next()
         return found, None

@@ -1,19 +1,18 @@
-"""The names view: topics that were ever published to, and their parents."""
+"""The names view: topics that were ever published to. A row each, in the order of their levels."""
 
-from itertools import islice
 from typing import Final
 
 from matcher.names import parent_of
 from record import crc32c
-from store.api import TopicPage
+from store.api import Child, ChildPage, TopicPage
+from store.views.levels import behind_all_below, row_name, topic_of
 from store.views.state import State
 
 _TOPICS: Final = b"t"
-_PARENTS: Final = b"p"
 
 
 class Names:
-    """Topics and parents, sorted."""
+    """Topics by name and by level."""
 
     __slots__ = ("_partitions", "_state")
 
@@ -23,28 +22,41 @@ class Names:
 
     def partition_of(self, topic: bytes, is_known: bool) -> tuple[bytes, int]:
         """(parent, partition) of a topic, which is entered if it is new. Stable: by the topic's CRC-32C."""
-        parent = parent_of(topic)
-        if not is_known and self._state.get(_TOPICS, topic) is None:
-            self._state.put(_TOPICS, topic, b"")
-            if self._state.get(_PARENTS, parent) is None:
-                self._state.put(_PARENTS, parent, b"")
-        return parent, crc32c(topic) % self._partitions
+        if not is_known and not self.is_topic(topic):
+            self._state.put(_TOPICS, row_name(topic), b"")
+        return parent_of(topic), crc32c(topic) % self._partitions
 
     def is_topic(self, topic: bytes) -> bool:
-        return self._state.get(_TOPICS, topic) is not None
-
-    def parents(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` parents behind `after`."""
-        return [name for name, _ in islice(self._state.scan(_PARENTS, after=after), limit)]
+        return self._state.get(_TOPICS, row_name(topic)) is not None
 
     def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Up to `limit` topics that begin with `prefix`, behind `after`."""
         names: list[bytes] = []
-        behind = after if after is not None and after >= prefix else None
-        for name, _ in self._state.scan(_TOPICS, prefix, behind):
-            if not name.startswith(prefix):
-                break
+        rows = self._state.rows(_TOPICS, row_name(prefix))
+        is_at_row = rows.seek(b"" if after is None else row_name(after) + b"\0")
+        while is_at_row:
             if len(names) == limit:
                 return TopicPage(names, names[-1] if names else after)
-            names.append(name)
+            names.append(topic_of(rows.name))
+            is_at_row = rows.next()
         return TopicPage(names, None)
+
+    def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
+        """Up to `limit` names that follow `above`, which is empty or ends in a slash, behind the name `after`. What is
+        below a name is passed over."""
+        children: list[Child] = []
+        prefix = row_name(above)
+        rows = self._state.rows(_TOPICS, prefix)
+        is_at_row = rows.seek(prefix if after is None else behind_all_below(prefix + after))
+        while is_at_row:
+            if len(children) == limit:
+                return ChildPage(children, children[-1].name if children else after)
+            name, has_more, _ = rows.name[len(prefix) :].partition(b"\0")
+            row, is_topic = prefix + name, not has_more
+            if is_topic:
+                is_at_row = rows.next()
+            has_children = is_at_row and rows.name.startswith(row + b"\0")
+            if has_children:
+                is_at_row = rows.seek(behind_all_below(row))
+            children.append(Child(name, is_topic, has_children))
+        return ChildPage(children, None)

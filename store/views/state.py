@@ -5,9 +5,79 @@ listed at once (the subscriptions of one client, all retained values): a view by
 the owner with its length in front, so that no bucket is the beginning of another.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 
 from store.views.database import Database
+
+
+class Rows:
+    """A place among the rows of a bucket whose names begin with a prefix, sorted, as `State` has them. Sees no change
+    made after it: not to be kept."""
+
+    __slots__ = ("_at", "_bucket", "_changed", "_database", "_is_own", "_names", "_prefix", "_stored", "name")
+
+    def __init__(
+        self,
+        database: Database,
+        bucket: bytes,
+        prefix: bytes,
+        changed: Mapping[bytes, bytes | None],
+        names: Iterable[bytes],
+    ) -> None:
+        self._database = database
+        self._bucket = bucket
+        self._prefix = bucket + prefix
+        self._changed = changed
+        self._names = sorted(names)  # of `changed`: those that may be asked for
+        self._at = 0  # in `_names`
+        self._stored = database.cursor()
+        self._is_own = False  # the row is one of `_changed`
+        self.name = b""  # of the row
+
+    @property
+    def value(self) -> bytes:
+        """The value of the row."""
+        own = self._changed[self.name] if self._is_own else None
+        value: bytes = self._stored.value() if own is None else own
+        return value
+
+    def seek(self, name: bytes) -> bool:
+        """Go to the first row from `name` on. False when there is none."""
+        self._stored.seek(max(self._bucket + name, self._prefix))
+        self._at = bisect_left(self._names, name)
+        return self._find()
+
+    def next(self) -> bool:
+        """Go to the row behind the one that it is at. False when there is none."""
+        if self._is_own:
+            self._at += 1
+        else:
+            self._stored.next()
+        return self._find()
+
+    def _find(self) -> bool:
+        """Be at the first row of both places: one in memory is instead of one in RocksDB."""
+        while True:
+            stored = self._stored_name()
+            own = self._names[self._at] if self._at < len(self._names) else None
+            if own is None or (stored is not None and stored < own):
+                self._is_own = False
+                self.name = stored or b""
+                return stored is not None
+            if stored == own:
+                self._stored.next()
+            if self._changed[own] is not None:
+                self._is_own = True
+                self.name = own
+                return True
+            self._at += 1
+
+    def _stored_name(self) -> bytes | None:
+        if not self._database.is_at_row(self._stored):
+            return None
+        key: bytes = self._stored.key()
+        return key[len(self._bucket) :] if key.startswith(self._prefix) else None
 
 
 class State:
@@ -32,27 +102,21 @@ class State:
     def delete(self, bucket: bytes, name: bytes) -> None:
         self._change(bucket, name, None)
 
+    def rows(self, bucket: bytes, prefix: bytes = b"") -> Rows:
+        """The rows of a bucket whose names begin with `prefix`, to be sought in. Change nothing while it is used."""
+        changed = self._buckets.get(bucket, {})
+        return Rows(self._database, bucket, prefix, changed, (name for name in changed if name.startswith(prefix)))
+
     def scan(self, bucket: bytes, start: bytes = b"", after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """(name, value) from the name `start` on, or behind `after`, sorted. Change nothing while it runs."""
         if after is not None:
             start = after + b"\0"
         changed = self._buckets.get(bucket, {})
-        names = sorted(name for name in changed if name >= start)
-        at = 0
-        skip = len(bucket)
-        for key, value in self._database.scan(bucket, bucket + start):
-            name = key[skip:]
-            while at < len(names) and names[at] < name:
-                own = changed[names[at]]
-                if own is not None:
-                    yield names[at], own
-                at += 1
-            if name not in changed:
-                yield name, value
-        for name in names[at:]:
-            own = changed[name]
-            if own is not None:
-                yield name, own
+        rows = Rows(self._database, bucket, b"", changed, (name for name in changed if name >= start))
+        is_at_row = rows.seek(start)
+        while is_at_row:
+            yield rows.name, rows.value
+            is_at_row = rows.next()
 
     def drain(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """The changed rows, as (puts, deletes); they are expected to be in RocksDB when next asked for."""

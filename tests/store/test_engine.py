@@ -9,7 +9,7 @@ import pytest
 import record
 from record.layout import Kind
 from store import control
-from store.api import Appended, Commit, filter_queue, partition_queue, topic_queue
+from store.api import Appended, Child, Commit, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
@@ -67,7 +67,7 @@ async def test_a_message_is_in_its_queues(tmp_path: Path):
     assert await payloads(engine, topic_queue(b"home/bath")) == [b"1", b"3"]
     partition = record.crc32c(b"home/bath") % engine.partitions
     assert b"3" in await payloads(engine, partition_queue(b"home", partition))
-    assert await engine.parents(None, 9) == [b"home"]
+    assert (await engine.children(b"", None, 9)).children == [Child(b"home", False, True)]
     assert (await engine.topics(b"home/", None, 10)).names == [b"home/bath", b"home/hall"]
     assert (await engine.bounds(topic_queue(b"nobody"))).end == 0
     await engine.close()
@@ -233,6 +233,33 @@ async def test_reads_that_wait_for_the_device_leave_the_loop(tmp_path: Path):
     assert await payloads(engine, topic_queue(b"t")) == [b"%d" % i * 100 for i in range(50)]
     assert len((await engine.read(0, 1)).data) == record.length_of(message(b"t", b"0" * 100), 0)
     await engine.close()
+
+
+@pytest.mark.parametrize("reclaimed", [False, True])
+async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_path: Path, reclaimed: bool):
+    config = StoreConfig(segment_size=4096, retention_bytes=4096 * reclaimed, retention_check_s=3600)
+    engine = await Engine.open(tmp_path, config)
+    for i in range(20):
+        await append(engine, message(b"a/b", b"%d" % i * 400))
+    await engine.enforce_retention()
+    await engine.close()
+    database = Database(tmp_path / "views", 0)
+    row = database.get(b"mcheckpoint")
+    assert row is not None
+    database.put_all([(b"mcheckpoint", row[:24]), (b"ta/b", b""), (b"pa", b"")])  # as format 1 had it
+    database.delete_ranges([(b"ta\0b", b"ta\0c")], b"pa", b"")
+    database.close()
+    if reclaimed:
+        with pytest.raises(StoreError, match="of another version, and retention took"):
+            await Engine.open(tmp_path, config)
+        return
+    engine = await Engine.open(tmp_path, config)
+    assert (await engine.topics(b"", None, 9)).names == [b"a/b"]
+    assert await payloads(engine, topic_queue(b"a/b")) == [b"%d" % i * 400 for i in range(20)]
+    await engine.close()
+    database = Database(tmp_path / "views", 0)
+    assert database.get(b"pa") is None
+    database.close()
 
 
 async def test_flushed_views_bound_the_replay(tmp_path: Path):

@@ -230,8 +230,9 @@ async def test_retained_values(bench: Bench):
 
 
 async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench: Bench, monkeypatch):
-    monkeypatch.setattr("store.queries._RETAINED_LOOKS", 10)
-    await bench.append(*[message(b"a/%03d" % i, b"x", FLAG_RETAIN) for i in range(100)])
+    monkeypatch.setattr("store.queries._LOOKS", 10)
+    await bench.append(*[message(b"%03d/a" % i, b"x", FLAG_RETAIN) for i in range(100)])
+    await bench.append(message(b"055/b", b"x", FLAG_RETAIN))
     turns = 0
 
     async def others() -> None:
@@ -241,7 +242,7 @@ async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    for topic_filter, topics in ((b"+/nothing", []), (b"+/055", [b"a/055"]), (b"+/+", [b"a/000", b"a/001"])):
+    for topic_filter, topics in ((b"+/nothing", []), (b"+/b", [b"055/b"]), (b"+/+", [b"000/a", b"001/a"])):
         turns = 0
         assert [row.topic for row in await bench.engine.retained(topic_filter, None, 2)] == topics
         assert len(topics) == 2 or turns >= 9
@@ -255,11 +256,16 @@ async def test_group_offsets_and_names(bench: Bench):
     for _ in range(2):
         assert await bench.engine.group_offsets(b"g", b"home") == {0: 5, 3: 2}
         assert await bench.engine.group_offsets(b"g", b"hom") == {}
-        assert await bench.engine.parents(None, 9) == [b"", b"home", b"zoo"]
-        assert await bench.engine.parents(b"", 1) == [b"home"]
-        page = await bench.engine.topics(b"home/", None, 2)
-        assert page.names == [b"home/0", b"home/1"]
-        page = await bench.engine.topics(b"home/", page.after, 3)
-        assert (page.names, page.after) == ([b"home/2", b"home/3", b"home/4"], None)
+        page = await bench.engine.children(b"", None, 9)
+        assert [(child.name, child.is_topic) for child in page.children] == [
+            (b"", False),
+            (b"home", False),
+            (b"zoo", True),
+        ]
+        assert [child.name for child in (await bench.engine.children(b"", b"", 1)).children] == [b"home"]
+        names = await bench.engine.topics(b"home/", None, 2)
+        assert names.names == [b"home/0", b"home/1"]
+        names = await bench.engine.topics(b"home/", names.after, 3)
+        assert (names.names, names.after) == ([b"home/2", b"home/3", b"home/4"], None)
         assert (await bench.engine.bounds(topic_queue(b"zoo"))).end == 1
         await bench.reopen()

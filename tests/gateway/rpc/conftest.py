@@ -10,7 +10,7 @@ from cloud_sdk import Client
 from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
-from store.api import Appended, Bounds, Commit, CommitListener, Done, Fetched, partition_queue
+from store.api import Appended, Bounds, Child, ChildPage, Commit, CommitListener, Done, Fetched, partition_queue
 from store.control import parse_group_offsets_committed
 from store.errors import OffsetOutOfRange, StoreError
 
@@ -77,9 +77,11 @@ class MemoryStore:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self.offsets.get((group, parent), {})
 
-    async def parents(self, after: bytes | None, limit: int) -> list[bytes]:
+    async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
+        assert above == b""
         names = {queue[1:].partition(b"\0")[0] for queue in self.queues}
-        return sorted(name for name in names if after is None or name > after)[:limit]
+        found = [Child(name, False, True) for name in sorted(names) if after is None or name > after]
+        return ChildPage(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
     def _commit(self, frames: list[bytes], done: Done) -> None:
         data = record.seal(frames, self._position, 1, 1_000 + self._position, 0)

@@ -4,13 +4,14 @@ All checks raise AssertionError.
 """
 
 import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import record
-from matcher.names import matches
-from store.api import filter_queue, partition_queue, topic_queue
+from matcher.names import levels, matches
+from store.api import Child, filter_queue, partition_queue, topic_queue
 from store.engine import Engine
 from store.recovery import sound_batches
 from store.views.database import Database
@@ -67,23 +68,34 @@ async def check_state(engine: Engine, frames: list[bytes], rng: Random) -> None:
 
 
 async def _check_names(engine: Engine, model: Model, rng: Random) -> None:
-    parents: list[bytes] = []
-    while True:
-        names = await engine.parents(parents[-1] if parents else None, 2)
-        parents += names
-        if len(names) < 2:
-            break
-    assert parents == sorted({topic.split(b"/")[0] for topic in model.topics}), "parents"
-    for prefix in (b"", b"a", b"many/1"):
-        found: list[bytes] = []
+    for above in (b"", b"a/", b"/", b"many/", b"b/x/"):
+        children: list[Child] = []
         after: bytes | None = None
         while True:
-            page = await engine.topics(prefix, after, rng.choice((1, 3, 1000)))
-            found += page.names
+            page = await engine.children(above, after, rng.choice((1, 2, 1000)))
+            children += page.children
             after = page.after
             if after is None:
                 break
-        assert found == sorted(topic for topic in model.topics if topic.startswith(prefix)), "topics"
+        assert children == naive_children(model.topics, above), "children"
+    for prefix in (b"", b"a", b"many/1"):
+        found: list[bytes] = []
+        after = None
+        while True:
+            names = await engine.topics(prefix, after, rng.choice((1, 3, 1000)))
+            found += names.names
+            after = names.after
+            if after is None:
+                break
+        wanted = [topic for topic in model.topics if topic.startswith(prefix)]
+        assert found == sorted(wanted, key=levels), "topics"
+
+
+def naive_children(topics: Iterable[bytes], above: bytes) -> list[Child]:
+    """What `Store.children` has to say about these topics."""
+    below = [levels(topic[len(above) :]) for topic in topics if topic.startswith(above)]
+    names = sorted({given[0] for given in below})
+    return [Child(name, [name] in below, any(given[0] == name and len(given) > 1 for given in below)) for name in names]
 
 
 async def _check_retained(engine: Engine, model: Model, rng: Random) -> None:
@@ -95,7 +107,8 @@ async def _check_retained(engine: Engine, model: Model, rng: Random) -> None:
             found += [(value.topic, value.frame) for value in page]
             if len(page) < limit:
                 break
-        assert found == sorted(item for item in model.retained.items() if matches(name, item[0])), "retained"
+        wanted = [item for item in model.retained.items() if matches(name, item[0])]
+        assert found == sorted(wanted, key=lambda item: levels(item[0])), "retained"
 
 
 async def _check_keys(engine: Engine, model: Model, rng: Random) -> None:
