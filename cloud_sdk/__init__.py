@@ -17,12 +17,13 @@ from cloud_sdk.errors import (
     SluiceError,
     Unavailable,
 )
-from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.properties import Properties
 
 __all__ = [
     "Batch",
     "Busy",
+    "Child",
     "Client",
     "ClientClosed",
     "Consumer",

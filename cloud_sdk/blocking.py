@@ -17,7 +17,7 @@ from cloud_sdk import client as aio
 from cloud_sdk import consumer as aio_consumer
 from cloud_sdk.consumer import Start
 from cloud_sdk.errors import ClientClosed
-from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.properties import UserProperties
 
 Result = TypeVar("Result")
@@ -173,6 +173,16 @@ class Client:
         """See `cloud_sdk.Client.parents`."""
         thread, client = self._opened()
         return thread.run(client.parents())
+
+    def children(self, above: str = "", *, after: str | None = None, limit: int = 1000) -> list[Child]:
+        """See `cloud_sdk.Client.children`."""
+        thread, client = self._opened()
+        return thread.run(client.children(above, after=after, limit=limit))
+
+    def topics(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """See `cloud_sdk.Client.topics`."""
+        thread, client = self._opened()
+        return thread.run(client.topics(prefix, after=after, limit=limit))
 
     def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
         """See `cloud_sdk.Client.find`."""

@@ -8,8 +8,8 @@ from types import TracebackType
 import record
 from cloud_sdk.connection import Connection
 from cloud_sdk.consumer import Consumer, Start
-from cloud_sdk.errors import InvalidArgument, Unavailable, refused_values
-from cloud_sdk.message import Batch, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.errors import Unavailable, refused_values, require_positive
+from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.producer import Producer
 from cloud_sdk.properties import UserProperties
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -146,17 +146,46 @@ class Client:
         names: list[str] = []
         more = True
         while more:
-            request = pb.ParentsRequest(after=names[-1] if names else None)
-            reply = await self._connection.call(self._connection.stub.Parents, request)
-            names += reply.parents
+            request = pb.ChildrenRequest(after=names[-1] if names else None)
+            reply = await self._connection.call(self._connection.stub.Children, request)
+            names += (child.name for child in reply.children)
             more = reply.more
         return names
+
+    async def children(self, above: str = "", *, after: str | None = None, limit: int = 1000) -> list[Child]:
+        """Names of one level of the tree of topics, sorted, up to `limit`, behind the name `after`: the parent topics,
+        or those below some levels, which end in a slash (`"home/"`). It costs the same whatever is below them."""
+        require_positive(limit)
+        children: list[Child] = []
+        more = True
+        while more and len(children) < limit:
+            with refused_values():
+                request = pb.ChildrenRequest(above=above, after=after, limit=limit - len(children))
+            reply = await self._connection.call(self._connection.stub.Children, request)
+            children += (Child(each.name, each.is_topic, each.has_children) for each in reply.children)
+            more = reply.more
+            after = children[-1].name if children else None
+        return children
+
+    async def topics(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """Topics that were ever published to and begin with `prefix`, in the order of their levels, up to `limit`,
+        behind the topic `after`."""
+        require_positive(limit)
+        topics: list[str] = []
+        more = True
+        while more and len(topics) < limit:
+            with refused_values():
+                request = pb.TopicsRequest(prefix=prefix, after=after, limit=limit - len(topics))
+            reply = await self._connection.call(self._connection.stub.Topics, request)
+            topics += reply.topics
+            more = reply.more
+            after = topics[-1] if topics else None
+        return topics
 
     async def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
         """Messages below `parent` that were sent with this key, the oldest first, up to `limit`. The position of the
         last one as `after` gets those behind. Raises `InvalidArgument`."""
-        if limit < 1:
-            raise InvalidArgument(f"a limit of {limit} messages finds none")
+        require_positive(limit)
         messages: list[Message] = []
         while True:
             with refused_values():

@@ -83,3 +83,9 @@ def refused_values() -> Iterator[None]:
         yield
     except ValueError as error:
         raise InvalidArgument(str(error)) from error
+
+
+def require_positive(limit: int) -> None:
+    """A limit of 0 means the node's on the wire, and nothing to whoever says it."""
+    if limit < 1:
+        raise InvalidArgument(f"a limit is at least 1, not {limit}")

@@ -163,6 +163,15 @@ class PartitionBounds:
     end: int
 
 
+@dataclass(slots=True, frozen=True)
+class Child:
+    """A name in the tree of topics."""
+
+    name: str  # one level, which may be empty
+    is_topic: bool  # it was published to
+    has_children: bool  # there are topics below it
+
+
 @dataclass(slots=True)
 class Batch:
     """Consecutive records of a partition, read by offset. `frames` are sealed frames, back to back."""

@@ -293,7 +293,7 @@ class Store(Protocol):
         """Committed offset by partition; a partition nobody committed is absent."""
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        """Topics that were ever published to and begin with `prefix`."""
+        """Topics that were ever published to and begin with `prefix`, up to `limit`, fewer where they are long."""
 
     async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
         """The names that follow `above` in topics that were ever published to, at a cost that does not grow with what

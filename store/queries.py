@@ -17,6 +17,7 @@ from store.views.retained import is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
 _LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
+_PAGE_BYTES: Final = 1 << 20  # of topic names in one page
 _LOOKS: Final = 1000  # rows looked at in one turn of the loop: a few milliseconds
 
 
@@ -126,21 +127,25 @@ class Queries:
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         found = TopicPage([], after)
+        size = 0
         while True:
             page = self._views.names.topics(prefix, found.after, min(limit - len(found.names), _LOOKS))
             found.names += page.names
             found.after = page.after
-            if page.after is None or len(found.names) >= limit:
+            size += sum(map(len, page.names))
+            if page.after is None or len(found.names) >= limit or size >= _PAGE_BYTES:
                 return found
             await asyncio.sleep(0)
 
     async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
         found = ChildPage([], after)
+        size = 0
         while True:
             page = self._views.names.children(above, found.after, min(limit - len(found.children), _LOOKS))
             found.children += page.children
             found.after = page.after
-            if page.after is None or len(found.children) >= limit:
+            size += sum(len(child.name) for child in page.children)
+            if page.after is None or len(found.children) >= limit or size >= _PAGE_BYTES:
                 return found
             await asyncio.sleep(0)
 

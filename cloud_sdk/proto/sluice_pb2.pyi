@@ -110,21 +110,51 @@ class OffsetAtReply(_message.Message):
     offset: int
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
-class ParentsRequest(_message.Message):
-    __slots__ = ("after", "limit")
+class TopicsRequest(_message.Message):
+    __slots__ = ("prefix", "after", "limit")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
     after: str
     limit: int
-    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, prefix: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
-class ParentsReply(_message.Message):
-    __slots__ = ("parents", "more")
-    PARENTS_FIELD_NUMBER: _ClassVar[int]
+class TopicsReply(_message.Message):
+    __slots__ = ("topics", "more")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
-    parents: _containers.RepeatedScalarFieldContainer[str]
+    topics: _containers.RepeatedScalarFieldContainer[str]
     more: bool
-    def __init__(self, parents: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class ChildrenRequest(_message.Message):
+    __slots__ = ("above", "after", "limit")
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    above: str
+    after: str
+    limit: int
+    def __init__(self, above: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ChildrenReply(_message.Message):
+    __slots__ = ("children", "more")
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    children: _containers.RepeatedCompositeFieldContainer[Child]
+    more: bool
+    def __init__(self, children: _Optional[_Iterable[_Union[Child, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class Child(_message.Message):
+    __slots__ = ("name", "is_topic", "has_children")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HAS_CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    is_topic: bool
+    has_children: bool
+    def __init__(self, name: _Optional[str] = ..., is_topic: _Optional[bool] = ..., has_children: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("parent", "key", "position", "after", "max_records", "max_bytes")

@@ -54,10 +54,15 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.OffsetAtRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.OffsetAtReply.FromString,
                 _registered_method=True)
-        self.Parents = channel.unary_unary(
-                '/sluice.v1.Sluice/Parents',
-                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.SerializeToString,
-                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.FromString,
+        self.Topics = channel.unary_unary(
+                '/sluice.v1.Sluice/Topics',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TopicsRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TopicsReply.FromString,
+                _registered_method=True)
+        self.Children = channel.unary_unary(
+                '/sluice.v1.Sluice/Children',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenReply.FromString,
                 _registered_method=True)
         self.Find = channel.unary_unary(
                 '/sluice.v1.Sluice/Find',
@@ -110,8 +115,15 @@ class SluiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Parents(self, request, context):
-        """The parent topics there are, in sorted order, page by page.
+    def Topics(self, request, context):
+        """Topics that were published to, in the order of their levels, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Children(self, request, context):
+        """One level of the tree of topics, sorted, page by page: the parent topics, or the names below some levels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,10 +174,15 @@ def add_SluiceServicer_to_server(servicer, server):
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.OffsetAtRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.OffsetAtReply.SerializeToString,
             ),
-            'Parents': grpc.unary_unary_rpc_method_handler(
-                    servicer.Parents,
-                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.FromString,
-                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.SerializeToString,
+            'Topics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Topics,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TopicsRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TopicsReply.SerializeToString,
+            ),
+            'Children': grpc.unary_unary_rpc_method_handler(
+                    servicer.Children,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenReply.SerializeToString,
             ),
             'Find': grpc.unary_unary_rpc_method_handler(
                     servicer.Find,
@@ -302,7 +319,7 @@ class Sluice:
             _registered_method=True)
 
     @staticmethod
-    def Parents(request,
+    def Topics(request,
             target,
             options=(),
             channel_credentials=None,
@@ -315,9 +332,36 @@ class Sluice:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/sluice.v1.Sluice/Parents',
-            cloud__sdk_dot_proto_dot_sluice__pb2.ParentsRequest.SerializeToString,
-            cloud__sdk_dot_proto_dot_sluice__pb2.ParentsReply.FromString,
+            '/sluice.v1.Sluice/Topics',
+            cloud__sdk_dot_proto_dot_sluice__pb2.TopicsRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.TopicsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Children(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Children',
+            cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.ChildrenReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,8 @@ class SluiceStub:
     Pull: grpc.aio.UnaryUnaryMultiCallable[pb.PullRequest, pb.PullReply]
     Partitions: grpc.aio.UnaryUnaryMultiCallable[pb.PartitionsRequest, pb.PartitionsReply]
     OffsetAt: grpc.aio.UnaryUnaryMultiCallable[pb.OffsetAtRequest, pb.OffsetAtReply]
-    Parents: grpc.aio.UnaryUnaryMultiCallable[pb.ParentsRequest, pb.ParentsReply]
+    Topics: grpc.aio.UnaryUnaryMultiCallable[pb.TopicsRequest, pb.TopicsReply]
+    Children: grpc.aio.UnaryUnaryMultiCallable[pb.ChildrenRequest, pb.ChildrenReply]
     Find: grpc.aio.UnaryUnaryMultiCallable[pb.FindRequest, pb.FindReply]
     Receive: grpc.aio.UnaryUnaryMultiCallable[pb.ReceiveRequest, pb.ReceiveReply]
     Acknowledge: grpc.aio.UnaryUnaryMultiCallable[pb.AcknowledgeRequest, pb.AcknowledgeReply]
@@ -32,9 +33,12 @@ class SluiceServicer:
     async def OffsetAt(
         self, request: pb.OffsetAtRequest, context: grpc.aio.ServicerContext[pb.OffsetAtRequest, pb.OffsetAtReply]
     ) -> pb.OffsetAtReply: ...
-    async def Parents(
-        self, request: pb.ParentsRequest, context: grpc.aio.ServicerContext[pb.ParentsRequest, pb.ParentsReply]
-    ) -> pb.ParentsReply: ...
+    async def Topics(
+        self, request: pb.TopicsRequest, context: grpc.aio.ServicerContext[pb.TopicsRequest, pb.TopicsReply]
+    ) -> pb.TopicsReply: ...
+    async def Children(
+        self, request: pb.ChildrenRequest, context: grpc.aio.ServicerContext[pb.ChildrenRequest, pb.ChildrenReply]
+    ) -> pb.ChildrenReply: ...
     async def Find(
         self, request: pb.FindRequest, context: grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]
     ) -> pb.FindReply: ...

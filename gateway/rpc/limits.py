@@ -18,7 +18,7 @@ class RpcLimits:
     max_fetch_records: int = 16_384  # per Pull or Receive
     max_fetch_bytes: int = 4 << 20
     max_wait_ms: int = 60_000
-    max_parents: int = 10_000  # per page of Parents
+    max_names: int = 10_000  # per page of Topics or Children
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included
     max_groups: int = 4_096  # (group, parent) pairs held in memory
     max_group_name: int = 255

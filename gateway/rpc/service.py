@@ -92,16 +92,33 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         except (StoreError, RequestError) as error:
             await abort(context, error)
 
-    async def Parents(
-        self, request: pb.ParentsRequest, context: "grpc.aio.ServicerContext[pb.ParentsRequest, pb.ParentsReply]"
-    ) -> pb.ParentsReply:
-        limit = _within(request.limit, self._limits.max_parents)
+    async def Topics(
+        self, request: pb.TopicsRequest, context: "grpc.aio.ServicerContext[pb.TopicsRequest, pb.TopicsReply]"
+    ) -> pb.TopicsReply:
+        limit = _within(request.limit, self._limits.max_names)
+        after = request.after.encode() if request.HasField("after") else None
         try:
-            after = request.after.encode() if request.HasField("after") else None
-            page = await self._store.children(b"", after, limit)
+            page = await self._store.topics(request.prefix.encode(), after, limit)
         except StoreError as error:
             await abort(context, error)
-        return pb.ParentsReply(parents=[child.name.decode() for child in page.children], more=page.after is not None)
+        return pb.TopicsReply(topics=[name.decode() for name in page.names], more=page.after is not None)
+
+    async def Children(
+        self, request: pb.ChildrenRequest, context: "grpc.aio.ServicerContext[pb.ChildrenRequest, pb.ChildrenReply]"
+    ) -> pb.ChildrenReply:
+        limit = _within(request.limit, self._limits.max_names)
+        after = request.after.encode() if request.HasField("after") else None
+        try:
+            if request.above and not request.above.endswith("/"):
+                raise invalid(f"{request.above!r} are not levels with a slash behind")
+            page = await self._store.children(request.above.encode(), after, limit)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+        children = [
+            pb.Child(name=child.name.decode(), is_topic=child.is_topic, has_children=child.has_children)
+            for child in page.children
+        ]
+        return pb.ChildrenReply(children=children, more=page.after is not None)
 
     async def Find(
         self, request: pb.FindRequest, context: "grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]"

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import cloud_sdk as aio
-from cloud_sdk import ClientClosed, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk import Child, ClientClosed, OffsetOutOfRange, OutgoingMessage
 from cloud_sdk.blocking import Client
 
 
@@ -28,6 +28,8 @@ def _use(endpoint: str) -> None:
         assert client.message(sent.position).keys == ["order-17"]
         client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(1, 50)])
         assert client.parents() == ["home"]
+        assert client.topics() == ["home/1"]
+        assert client.children("home/") == [Child("1", True, False)]
         bounds = next(each for each in client.partitions("home") if each.end)
         batch = client.pull("home", bounds.partition, bounds.begin, max_records=10)
         assert [message.payload for message in batch.messages()] == [b"%d" % i for i in range(10)]

@@ -7,6 +7,7 @@ import grpc.aio
 import pytest
 
 from cloud_sdk import (
+    Child,
     Client,
     ClientClosed,
     InvalidArgument,
@@ -92,9 +93,40 @@ async def test_parents_come_in_pages(node, client: Client) -> None:
     names = [f"p{i:02d}" for i in range(25)]
     await client.send_many([OutgoingMessage(f"{name}/t", b"") for name in names])
     await node.stop()
-    node.limits = type(node.limits)(max_parents=10)
+    node.limits = type(node.limits)(max_names=10)
     await node.start()
     assert await client.parents() == names
+
+
+async def test_the_tree_of_topics(node, client: Client) -> None:
+    topics = ["home", "home/bath", "home/bath/temp", "home/hall/temp", "homes/x", "/a", "home/bath!"]
+    await client.send_many([OutgoingMessage(topic, b"") for topic in topics])
+    in_order = sorted(topics, key=lambda topic: topic.split("/"))
+    for limit in (None, 2):
+        if limit is not None:
+            await node.stop()
+            node.limits = type(node.limits)(max_names=limit)
+            await node.start()
+        assert await client.topics() == in_order
+        assert await client.topics(limit=3) == in_order[:3]
+        assert await client.topics("home/b", after="home/bath") == ["home/bath/temp", "home/bath!"]
+        assert await client.topics("nobody") == []
+        assert await client.children() == [
+            Child("", False, True),
+            Child("home", True, True),
+            Child("homes", False, True),
+        ]
+        below = [Child("bath", True, True), Child("bath!", True, False), Child("hall", False, True)]
+        assert await client.children("home/") == below
+        assert await client.children("home/", limit=1) == below[:1]
+        assert await client.children("home/", after="bath") == below[1:]
+        assert await client.children("/") == [Child("a", True, False)]
+        assert await client.children("nobody/") == []
+    with pytest.raises(InvalidArgument, match="slash"):
+        await client.children("home")
+    for call in (client.children, client.topics):
+        with pytest.raises(InvalidArgument, match="limit"):
+            await call(limit=0)
 
 
 async def test_messages_are_found_by_key_and_by_id(node, client: Client) -> None:

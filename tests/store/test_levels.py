@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from matcher.names import levels, matches
 from store.api import Child
+from store.config import StoreConfig
+from store.engine import Engine
 from store.views.database import Checkpoint, Database
 from store.views.levels import row_name, topic_of, where_matches_go_on
 from store.views.names import Names
 from store.views.retained import RetainedValues
 from store.views.state import State
 from tests.store.simulation.checks import naive_children
+from tests.store.test_engine import append, message
 
 FRESH = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -130,6 +133,26 @@ def test_children_are_those_that_a_look_at_every_topic_finds(tmp_path_factory, s
                 after = page.after
                 more = after is not None
             assert found == naive_children(stored | fresh, prefix)
+
+
+async def test_a_page_of_long_names_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 24))
+    long = [b"long/%03d" % i + b"x" * 60_000 for i in range(100)]
+    await append(engine, *[message(topic) for topic in long])
+    monkeypatch.setattr("store.queries._LOOKS", 10)
+    names: list[bytes] = []
+    pages = 0
+    after: bytes | None = None
+    while pages == 0 or after is not None:
+        page = await engine.topics(b"long/", after, 1000)
+        children = await engine.children(b"long/", None if after is None else after[5:], 1000)
+        assert [b"long/" + child.name for child in children.children] == page.names
+        assert len(page.names) == 20
+        names += page.names
+        after = page.after
+        pages += 1
+    assert names == long
+    await engine.close()
 
 
 async def test_a_search_passes_over_what_cannot_match(tmp_path: Path):

@@ -115,7 +115,7 @@ async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until
         for sequence in range(12):
             await call.write(pb.ProduceRequest(sequence=sequence, frames=frame()))
         await until(lambda: store.appends == 4)
-        await SluiceStub(channel).Parents(pb.ParentsRequest())  # the node had every chance to read on
+        await SluiceStub(channel).Children(pb.ChildrenRequest())  # the node had every chance to read on
         assert store.appends == 4
         store.release()
         answered: list[int] = []
