@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from gateway.message import Message
+
 # How far acknowledgements may run ahead of the oldest missing one: a client that never acknowledges one
 # message must not make the node remember all later ones.
 MAX_SPREAD: Final = 65_536
+_MAX_LATE: Final = 1024  # messages that were held which a cursor remembers to have read
 
 
 class Cursor:
@@ -15,6 +18,7 @@ class Cursor:
         "committed",
         "end",
         "floor",
+        "late",
         "next",
         "open",
         "position",
@@ -28,7 +32,8 @@ class Cursor:
         self.queue = queue
         self.start_position = start_position  # of the log: older messages are not this subscription's
         self.next = offset  # first offset not yet read
-        self.position = -1  # in the log, of the last message read
+        self.position = -1  # in the log, of the last message read that was never held
+        self.late: set[int] = set()  # positions of messages read that were held: they are in no order
         self.end = offset  # of the queue, as far as heard
         self.floor = offset  # first offset not acknowledged
         self.committed = offset  # the floor that the log knows
@@ -47,10 +52,19 @@ class Cursor:
         elif offset > self.floor:
             self.acked.add(offset)
 
-    def pass_over(self, offset: int, position: int) -> None:
-        """Read `offset`, which is at `position` of the log, without sending it."""
+    def read(self, offset: int, message: Message) -> None:
+        """Go on behind `offset`, whose message this is."""
         self.next = offset + 1
-        self.position = position
+        if not message.held:
+            self.position = message.position
+        else:
+            if len(self.late) >= _MAX_LATE:
+                self.late.clear()
+            self.late.add(message.position)
+
+    def pass_over(self, offset: int, message: Message) -> None:
+        """Read `offset` without sending its message."""
+        self.read(offset, message)
         self.ack(offset)
 
     def jump(self, offset: int) -> list[int]:
@@ -76,9 +90,12 @@ class Cursor:
         self.open = {at: packet_id for at, packet_id in self.open.items() if at >= self.next}
         return lost
 
-    def has_read(self, position: int) -> bool:
-        """Whether it has come by the message at this position of the log, which is in its queue."""
-        return self.next >= self.end or self.position >= position
+    def has_read(self, message: Message) -> bool:
+        """Whether it has come by the message, which is in its queue. Of one that was held it may not know, and says so
+        when it is at the end."""
+        if self.next >= self.end:
+            return True
+        return message.position in self.late if message.held else self.position >= message.position
 
     @property
     def lagging(self) -> bool:

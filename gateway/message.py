@@ -8,7 +8,7 @@ an encoding of its own.
 from gateway.mqtt.encode import publish_parts
 from gateway.mqtt.properties import message_expiry, with_message_expiry
 from record import decode, position_of, store_time_of
-from record.layout import FLAG_QOS, FLAG_RETAIN
+from record.layout import FLAG_HELD, FLAG_QOS, FLAG_RETAIN
 
 _SHAPES = 24  # version × QoS × RETAIN × DUP
 
@@ -19,6 +19,7 @@ class Message:
     __slots__ = (
         "_encoded",
         "expires_at",
+        "held",
         "payload",
         "position",
         "properties",
@@ -37,6 +38,7 @@ class Message:
         self.payload: bytes = payload
         self.qos: int = flags & FLAG_QOS
         self.retain: bool = (flags & FLAG_RETAIN) != 0
+        self.held: bool = (flags & FLAG_HELD) != 0  # for a while: it entered its queues behind younger ones
         self.position: int = position_of(data, start)
         self.store_time: int = store_time_of(data, start)  # ms
         self.expires_at: int = 0  # ms; 0: never

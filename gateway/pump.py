@@ -6,16 +6,18 @@ the window or the socket is full; acknowledgements start it again (`Session.on_r
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from time import time
 from typing import Final
 
 from gateway.cursor import Cursor
+from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.router import Router
 from gateway.session import WAITING, Route, Session
 from matcher.names import has_wildcard
-from record import scan, split
-from record.layout import Kind
+from record import scan, split, store_time_of
+from record.layout import FLAG_HELD, Kind
 from store.api import Store, filter_queue, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
 
@@ -32,10 +34,12 @@ class Pump:
     def __init__(self, store: Store, router: Router) -> None:
         self._store = store
         self._router = router
+        self._late = LateMessages(store)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, session: Session) -> None:
-        """Have the session's backlog read, unless that is under way."""
+        """Have the session's backlog read; what is under way looks once more before it ends."""
+        session.nudged = True
         if session.pumping or session.closed:
             return
         session.pumping = True
@@ -49,10 +53,14 @@ class Pump:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._late.stop()
 
     async def _run(self, session: Session) -> None:
         try:
-            while not session.closed and session.has_room and await self._step(session):  # noqa: ASYNC110
+            while not session.closed and session.has_room:
+                session.nudged = False
+                if not await self._step(session) and not session.nudged:
+                    break
                 # Lets the gathered packets reach the socket, so that `congested` is true when it is.
                 await asyncio.sleep(0)
         except StoreError as error:
@@ -113,16 +121,15 @@ class Pump:
             if offset in cursor.open:
                 if not session.has_room:
                     break
-                cursor.next = offset + 1
-                cursor.position = message.position
+                cursor.read(offset, message)
                 self._resend_here(session, cursor.open.pop(offset), message, route, now_ms)
             else:
                 owner = _owner(route, message) if route is not None else None
                 if owner is cursor and route is not None:
                     if not session.take(cursor, offset, message, route, now_ms):
                         break
-                elif owner is None or owner.has_read(message.position):
-                    cursor.pass_over(offset, message.position)
+                elif owner is None or owner.has_read(message):
+                    cursor.pass_over(offset, message)
                     session.note_change()
                 else:
                     break
@@ -177,7 +184,7 @@ class Pump:
             return None
         return Message(fetched.data, 0) if fetched.count and fetched.offset == offset else None
 
-    # --- transient sessions
+    # --- what has no cursor: transient sessions, and the QoS 0 subscriptions of durable ones
 
     async def _read_log(self, session: Session) -> None:
         behind = session.behind
@@ -188,30 +195,57 @@ class Pump:
                 raise
             # Reclaimed while the session was behind. How many of its messages that were, nobody can tell now.
             session.counters.dropped_reclaimed += 1
-            session.behind = error.begin
+            session.behind, session.behind_sent = error.begin, 0
             return
         if session.closed or session.behind != behind:
             return
-        now_ms = int(time() * 1000)
-        starts, kinds, _flags, topics, _refs, _keyed = scan(chunk.data)
+        starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         for i in range(len(starts)):
-            if kinds[i] != Kind.MESSAGE:
+            messages: Sequence[Message | None]
+            if lets_in(kinds[i], flags[i]):
+                messages = await self._late.of(chunk.data, starts[i])
+            elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD and session.route(topics[i]) is not None:
+                messages = (Message(chunk.data, starts[i]),)
+            else:
                 continue
-            route = session.route(topics[i])
-            if route is not None and not self._send_behind(session, route, Message(chunk.data, starts[i]), now_ms):
+            store_time = store_time_of(chunk.data, starts[i])
+            if not self._send_behind(session, messages, chunk.position + starts[i], store_time):
                 return
         session.behind = chunk.next_position
         if session.behind >= self._router.delivered_end:
             session.behind = -1
 
-    def _send_behind(self, session: Session, route: Route, message: Message, now_ms: int) -> bool:
-        if message.position < route.start or (route.no_local and message.publisher == session.client_id):
+    def _send_behind(
+        self, session: Session, messages: Sequence[Message | None], position: int, store_time: int
+    ) -> bool:
+        """Send the messages that entered their queues with the record at `position`, from where it was left. False:
+        there was no room for all, and the session stays there; or it was closed."""
+        if session.closed:
+            return False
+        now_ms = int(time() * 1000)
+        seen = session.late_at(store_time)
+        for number in range(session.behind_sent, len(messages)):
+            message = messages[number]
+            if message is None or message.position in seen:
+                continue
+            if not self._send_one_behind(session, message, position, now_ms):
+                session.behind, session.behind_sent = position, number
+                return False
+            if message.held:
+                seen.add(message.position)
+        session.behind_sent = 0
+        return True
+
+    def _send_one_behind(self, session: Session, message: Message, position: int, now_ms: int) -> bool:
+        route = session.route(message.topic)
+        if route is None or route.cursors or position < route.start:
+            return True
+        if route.no_local and message.publisher == session.client_id:
             return True
         if message.expired(now_ms):
             session.counters.dropped_expired += 1
             return True
         if not session.has_room:
-            session.behind = message.position
             return False
         qos = min(route.qos, message.qos)
         retain = message.retain and route.retain_as_published
@@ -245,6 +279,6 @@ class Pump:
 
 def _owner(route: Route, message: Message) -> Cursor | None:
     """The cursor that sends this message: the oldest, unless even that is younger than the message."""
-    if route.cursors and route.cursors[0].start_position <= message.position:
+    if route.cursors and (message.held or route.cursors[0].start_position <= message.position):
         return route.cursors[0]
     return None

@@ -43,7 +43,8 @@ class Router:
         self.trie.remove(subscription.topic_filter, subscription)
 
     def deliver(self, events: TopicEvents) -> None:
-        """Offer every message of the commit to the sessions that match, in log order."""
+        """Offer every message of the commit to the sessions that match, in log order, and tell those that match one
+        that was held, and is older than the commit, to read it."""
         commit = events.commit
         data = commit.data
         topics = commit.topics
@@ -54,6 +55,9 @@ class Router:
         if not len(self.trie):
             return
         now_ms = int(time() * 1000)
+        for moved in commit.moved:  # first: whoever reads these reads all of the commit
+            for route in self._routes(moved.topic):
+                route.session.offer_moved(route, moved, commit.position)
         for i in range(len(topics)):
             routes = self._routes(topics[i])
             if not routes:

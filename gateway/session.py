@@ -19,6 +19,7 @@ from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
 from matcher.names import matches
+from store.api import Moved
 
 SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
 RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
@@ -180,9 +181,13 @@ class Session:
         self.inbound: dict[int, int] = {}  # QoS 2 packet ids received and not released
         self.inflight: dict[int, Inflight] = {}
         self.in_window: int = 0  # entries of `inflight` that count against the window
-        self.behind: int = -1  # transient: log position to read on from; -1: at the end
+        self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
+        self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
+        self._late: set[int] = set()  # positions of messages that were held, entered at `_late_time` and were read
+        self._late_time: int = 0
         self.lagging: bool = False  # the pump has work once there is room
         self.pumping: bool = False
+        self.nudged: bool = False  # something came while the pump was at work
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
         self.urgent: bool = False  # …and a packet to the client waits for that record
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
@@ -260,6 +265,28 @@ class Session:
             return
         self.send(message, qos, message.retain and route.retain_as_published, False, route.identifiers, None, now_ms)
 
+    def offer_moved(self, route: Route, moved: Moved, position: int) -> None:
+        """A message that was held entered its queues with the commit at `position`: it is read from the store, and
+        what comes behind it with it."""
+        if not route.cursors and self.behind < 0:
+            self.behind = position
+        filter_offsets = dict(moved.filter_offsets)
+        for cursor in route.cursors:
+            is_filter = cursor.queue[0] == 0x66  # b"f"
+            offset = filter_offsets.get(cursor.topic_filter, -1) if is_filter else moved.topic_offset
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+        self.lagging = True
+        self.on_room(self)
+
+    def late_at(self, store_time: int) -> set[int]:
+        """Which messages that were held this session has read of those that entered their queues at `store_time`: of
+        two records of one time that name a message, nobody can tell which of them let it in."""
+        if store_time != self._late_time:
+            self._late_time = store_time
+            self._late = set()
+        return self._late
+
     def _offer_durable(
         self,
         route: Route,
@@ -282,8 +309,8 @@ class Session:
             elif cursor is owner:
                 if not self.take(cursor, offset, message, route, now_ms):
                     self.lagging = True
-            elif owner.has_read(message.position):
-                cursor.pass_over(offset, message.position)
+            elif owner.has_read(message):
+                cursor.pass_over(offset, message)
                 self.note_change()
             else:
                 self.lagging = True
@@ -299,8 +326,7 @@ class Session:
         elif not (route.no_local and message.publisher == self.client_id):
             qos = route.qos if route.qos < message.qos else message.qos
             retain = message.retain and route.retain_as_published
-            cursor.next = offset + 1
-            cursor.position = message.position
+            cursor.read(offset, message)
             if qos == 0:
                 cursor.ack(offset)
                 self.note_change()
@@ -309,7 +335,7 @@ class Session:
                 entry = Inflight(cursor, cursor.topic_filter, offset, qos)
                 self.send(message, qos, retain, False, route.identifiers, entry, now_ms)
             return True
-        cursor.pass_over(offset, message.position)
+        cursor.pass_over(offset, message)
         self.note_change()
         return True
 

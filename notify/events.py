@@ -21,5 +21,8 @@ class TopicEvents:
         """Topic → offset behind its last message of this commit; merged: one event per topic."""
         if self._ends is None:
             commit = self.commit
-            self._ends = {topic: offset + 1 for topic, offset in zip(commit.topics, commit.topic_offsets, strict=True)}
+            ends = {topic: offset + 1 for topic, offset in zip(commit.topics, commit.topic_offsets, strict=True)}
+            for moved in commit.moved:
+                ends[moved.topic] = max(ends.get(moved.topic, 0), moved.topic_offset + 1)
+            self._ends = ends
         return self._ends

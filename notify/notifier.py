@@ -27,11 +27,11 @@ class Notifier:
         self._sinks[node] = sink
 
     def _on_commit(self, commit: Commit) -> None:
-        if not commit.topics:
+        if not commit.topics and not commit.moved:
             return
         events = TopicEvents(commit)
         self.commits += 1
-        self.events += len(commit.topics)
+        self.events += len(commit.topics) + len(commit.moved)
         for node, sink in self._sinks.items():
             try:
                 sink(events)

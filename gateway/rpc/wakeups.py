@@ -35,7 +35,7 @@ class Wakeups:
         if not self._waiting:
             return
         unseen = set(self._waiting)
-        for topic in set(commit.topics):
+        for topic in {*commit.topics, *[moved.topic for moved in commit.moved]}:
             parent = parent_of(topic)
             if parent in unseen:
                 unseen.discard(parent)

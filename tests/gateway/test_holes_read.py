@@ -92,7 +92,8 @@ def test_a_cursor_skips_only_what_it_has_not_sent() -> None:
     cursor.open = {7: 1, 9: 2}
     assert cursor.skip(8) == [1]
     assert (cursor.floor, cursor.next, cursor.open) == (8, 8, {9: 2})
-    cursor.pass_over(8, 100)
+    cursor.ack(8)
+    cursor.next = 9
     cursor.next = 11  # 9 and 10 are on their way
     assert cursor.skip(14) == [2]
     assert (cursor.floor, cursor.next) == (9, 14)
