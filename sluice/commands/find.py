@@ -1,0 +1,73 @@
+"""`sluice find`: messages of a node by business key, or one by its id."""
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from sluice.commands import service
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.records import human, payload_field
+
+if TYPE_CHECKING:
+    from cloud_sdk.blocking import Client
+    from cloud_sdk.message import Message
+
+EXAMPLE: Final = "sluice find home --key order-17 --json"
+_PAGE: Final = 100
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = declare(subparsers, "find", "find messages by key (user property `key`), or one by its id", EXAMPLE, run)
+    parser.add_argument("parent", nargs="?", default="", help="with --key: the first level of their topics")
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--key", help="the value of one of their user properties `key`")
+    way.add_argument("--id", type=int, metavar="POSITION", help="the message's position in the log")
+    parser.add_argument("--limit", type=positive, default=100, metavar="N", help="messages to print (default: 100)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    service.add_arguments(parser)
+
+
+def run(arguments: Arguments) -> int:
+    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
+
+    try:
+        with service.connect(arguments) as client:
+            found = _found(client, arguments)
+            for message in islice(found, arguments.limit):
+                row = _fields(message)
+                print(json.dumps(row) if arguments.json else human(row))
+            if next(found, None) is not None:
+                print("sluice find: there are more: raise --limit", file=sys.stderr)
+    except SluiceError as error:
+        print(f"sluice find: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _found(client: "Client", arguments: Arguments) -> Iterator["Message"]:
+    if arguments.id is not None:
+        yield client.message(arguments.id)
+        return
+    after = None
+    more = True
+    while more:
+        page = client.find(arguments.parent, key=arguments.key, after=after, limit=_PAGE)
+        yield from page
+        after = page[-1].position if page else None
+        more = len(page) == _PAGE
+
+
+def _fields(message: "Message") -> dict[str, Any]:
+    row = {
+        "position": message.position,
+        "time_ms": message.store_time,
+        "kind": "message",
+        "topic": message.topic,
+        "publisher": message.publisher,
+        "qos": message.qos,
+        "retain": message.retain,
+        "user_properties": message.user_properties,
+    }
+    return row | payload_field(message.payload)

@@ -1,0 +1,56 @@
+"""A record as a JSON object, and as a line for people: what `log dump` and `find` print."""
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+SHOWN: Final = 60  # bytes of a payload on a line for people
+
+
+def describe(data: bytes, at: int) -> dict[str, Any]:
+    """The record at `at` as JSON fields; bytes that are no UTF-8 are base64 under a name that says so."""
+    import record  # noqa: PLC0415
+    from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, FLAG_REVIVED, Kind  # noqa: PLC0415
+
+    kind, flags, packet_id, topic, publisher, properties, payload = record.decode(data, at)
+    row: dict[str, Any] = {
+        "position": record.position_of(data, at),
+        "length": record.length_of(data, at),
+        "time_ms": record.store_time_of(data, at),
+        "epoch": int.from_bytes(data[at + 12 : at + 16], "little"),
+        "kind": Kind(kind).name.lower(),
+    }
+    if kind != Kind.MESSAGE:
+        return row | {"subject": topic.decode(), "fields": json.loads(payload)}
+    row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
+    row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}
+    if flags & FLAG_HALF:
+        row["half"] = True
+    if flags & (FLAG_DELAYED | FLAG_REVIVED):
+        row["due_ms" if flags & FLAG_DELAYED else "revives"] = record.trailer_of(data, at)
+    if properties:
+        row["properties_base64"] = base64.b64encode(properties).decode()
+    return row | payload_field(payload)
+
+
+def payload_field(payload: bytes) -> dict[str, str]:
+    """A payload as a JSON field."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def human(row: dict[str, Any]) -> str:
+    """The line for people that says what the fields do."""
+    time = datetime.fromtimestamp(row["time_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    start = f"{row['position']:>12} {time.removesuffix('+00:00')}Z {row['kind']}"
+    if "subject" in row:
+        return f"{start} {row['subject']} {json.dumps(row['fields'])}"
+    retain = " retain" if row["retain"] else ""
+    held = "".join(f" {name} {row[name]}" for name in ("due_ms", "revives") if name in row)
+    held += " half" if "half" in row else ""
+    payload = str(row["payload"] if "payload" in row else row["payload_base64"])
+    shown = payload if len(payload) <= SHOWN else f"{payload[:SHOWN]}… ({len(payload)})"
+    return f"{start} {row['topic']} qos {row['qos']}{retain}{held} from {row['publisher'] or '-'}: {shown!r}"

@@ -1,0 +1,25 @@
+"""The connection to a node's gRPC port that commands for its data share: the flags, and the client."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from sluice.commands.command import Arguments, port_number
+
+if TYPE_CHECKING:
+    from cloud_sdk.blocking import Client
+
+PATIENCE_S: Final = 5.0  # so long a node may be away
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which node."""
+    group = parser.add_argument_group("node")
+    group.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    group.add_argument("--port", type=port_number, default=7070, help="its gRPC port (default: 7070)")
+
+
+def connect(arguments: Arguments) -> "Client":
+    """A client of the node, to be closed."""
+    from cloud_sdk.blocking import Client  # noqa: PLC0415
+
+    return Client(f"{arguments.host}:{arguments.port}", retry_seconds=PATIENCE_S)
