@@ -26,8 +26,7 @@ class StoreConfig:
     checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may
     checkpoint_age_s: float = 1.0
-    max_queue_tails: int = 50_000  # queues whose tail is kept in memory: about 1 KB each
-    max_queue_ends: int = 8 << 20  # other queues whose end is: 24 bytes each; any more cost a seek when next used
+    max_queue_ends: int = 8 << 20  # queues whose end is kept in memory: 32 bytes each; more cost a seek when next used
     view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
     view_cache_bytes: int = 64 << 20  # RocksDB's block cache
     retention_age_s: float = 0  # segments go whose newest record is older; 0: never
@@ -67,5 +66,5 @@ class StoreConfig:
             raise ValueError(f"max_deliveries must be 1 to {MAX_MAX_DELIVERIES}")
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
             raise ValueError("retry_delays_s must be one delay or more, none negative")
-        if self.max_queue_tails < 1 or self.max_queue_ends < 1:
-            raise ValueError("max_queue_tails and max_queue_ends must be at least 1")
+        if self.max_queue_ends < 1:
+            raise ValueError("max_queue_ends must be at least 1")

@@ -24,7 +24,7 @@ from store.recovery import sound_batches
 from store.segments import Segments
 from store.views.database import Checkpoint, Database
 from store.views.fold import Views
-from store.views.queues import queue_digest
+from store.views.tails import queue_digest
 from store.writer import Writer
 
 Figures = dict[str, float]
@@ -180,15 +180,15 @@ def index_size(folder: Path, _scale: float) -> Figures:
     figures: Figures = {}
     for kind in ("partition", "topic"):
         copy = Database(folder / kind, 1 << 20)
-        references, rows = 0, []
+        references, batch = 0, copy.batch()
         for key, value in source.scan(b"q", b"q"):
             if (key[5:21] in partitions) == (kind == "partition"):
                 references += len(value) // 24
-                rows.append((key, value))
-                if len(rows) == 4096:
-                    copy.write(rows, [], Checkpoint(0, 0, 0))
-                    rows = []
-        copy.write(rows, [], Checkpoint(0, 0, 0))
+                batch.put(key, value)
+                if batch.len() == 4096:
+                    copy.write(batch, Checkpoint(0, 0, 0))
+                    batch = copy.batch()
+        copy.write(batch, Checkpoint(0, 0, 0))
         copy.flush()
         figures[f"{kind}_bytes_per_reference"] = copy.size() / references
         copy.close()

@@ -1,23 +1,25 @@
-"""Puts every committed message into its queues. The one loop of the fold that runs per message: compiled.
+"""Puts every committed message into its queues. The loop of the fold that runs per message: compiled.
 
 A message enters its partition, its topic queue and the filter queues that are wanted at its position. Entering
-is counting the queue's end up and keeping the reference; references reach RocksDB at the checkpoint.
+is counting the queue's end up and keeping the reference (`store.views.tails`); references reach RocksDB at the
+checkpoint.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable
 from typing import Final
 
+from matcher.names import parent_of
 from matcher.trie import Trie
+from record import crc32c
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store.api import Commit, Moved, filter_queue, partition_queue, topic_queue
-from store.views.ends import Ends
-from store.views.queues import QueueTail, TopicTail, queue_digest
+from store.views.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
 _STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
+_MAX_MATCHES: Final = 1 << 16  # topics whose filters are remembered
 
 # (commit data, start, reference, flags, topic) of a message that is state as well as a queue entry
 OnSpecial = Callable[[bytes, int, bytes, int, bytes], None]
@@ -28,40 +30,30 @@ OnControl = Callable[[int, Commit, int], None]
 
 
 class Dispatcher:
-    """Queue ends and the wanted filter queues. `cold_end` finds the end of a queue that has no tail;
-    `partition_of` gives a topic's (parent, partition), and enters the names into their views unless they are known
-    to be there."""
+    """Queue ends and the wanted filter queues. Of a queue whose end is not in `tails`, `cold_end` finds it;
+    `topic_end` does so for a topic's queue when a message enters it, and enters the names into their views if they
+    are new."""
 
     def __init__(
         self,
-        limit: int,
-        ends: Ends,
+        tails: Tails,
+        partitions: int,
         cold_end: Callable[[bytes], int],
-        partition_of: Callable[[bytes, bool], tuple[bytes, int]],
+        topic_end: Callable[[bytes], int],
         on_special: OnSpecial,
         on_held: OnHeld,
         on_control: OnControl,
     ) -> None:
-        self._limit = limit
-        self._ends = ends  # of queues whose tail was forgotten
+        self._tails = tails
+        self._partitions = partitions  # per parent topic
         self._cold_end = cold_end
-        self._partition_of = partition_of
+        self._topic_end = topic_end
         self._on_special = on_special
         self._on_held = on_held
         self._on_control = on_control
-        self._topics: dict[bytes, TopicTail] = {}  # by topic; both least recently checkpointed first
-        self._queues: dict[bytes, QueueTail] = {}  # partitions, and filters that are not wanted, by queue name
-        self._wanted: dict[bytes, QueueTail] = {}  # by filter; never forgotten while wanted
+        self._wanted: dict[bytes, bytes] = {}  # filter → digest of its queue
         self._trie: Trie[bytes] = Trie()
-        self._version = 0  # counts changes of `_wanted`
-        self._dirty: list[QueueTail] = []  # queues with references
-        self._dirty_topics: list[TopicTail] = []
-        self.references = 0  # in memory
-
-    @property
-    def dirty(self) -> int:
-        """Queues with references that are not in RocksDB."""
-        return len(self._dirty)
+        self._matches: dict[bytes, list[bytes]] = {}  # topic → wanted filters that match it
 
     def fold(
         self,
@@ -108,149 +100,66 @@ class Dispatcher:
             entered = () if filters is None else filters[i]
             commit.moved.append(Moved(position, length, topic, flags, own.topic_offsets[i], entered))
 
-    def enter_reference(self, name: bytes, ref: bytes) -> int:
+    def enter_reference(self, queue: bytes, reference: bytes) -> int:
         """Enter a reference into one queue that messages do not enter by their topic: no partition, topic or filter
         queue. Returns its offset there. For use by `on_control`."""
-        queue = self._queue_tail(name)
-        if not queue.refs:
-            self._dirty.append(queue)
-        queue.refs.append(ref)
-        queue.end += 1
-        self.references += 1
-        return queue.end - 1
+        return self._enter_queue(queue, queue_digest(queue), reference)
 
     def _enter(self, commit: Commit, topics: list[bytes], refs: list[bytes]) -> None:
         offsets = commit.topic_offsets
+        if self._wanted and commit.filter_offsets is None:
+            commit.filter_offsets = [()] * len(offsets)
+        first = 0
+        while True:
+            first = self._tails.enter_messages(topics, refs, first, offsets)
+            if first == len(topics):
+                break
+            self._learn(topics[first])
         filter_offsets = commit.filter_offsets
-        if self._wanted and filter_offsets is None:
-            filter_offsets = commit.filter_offsets = [()] * len(offsets)
-        tails = self._topics
-        dirty = self._dirty
-        for i in range(len(topics)):
-            topic = topics[i]
-            ref = refs[i]
-            entry = tails.get(topic)
-            if entry is None:
-                entry = self._topic_tail(topic)
-            queue = entry.queue
-            if not queue.refs:
-                dirty.append(queue)
-                self._dirty_topics.append(entry)
-            queue.refs.append(ref)
-            offsets.append(queue.end)
-            queue.end += 1
-            queue = entry.partition
-            if queue.end < 0:
-                queue = entry.partition = self._queue_tail(queue.name)
-            if not queue.refs:
-                dirty.append(queue)
-            queue.refs.append(ref)
-            queue.end += 1
-            if filter_offsets is not None:
-                filter_offsets.append(self._enter_filters(entry, ref) if self._wanted else ())
-        self.references += 2 * len(topics)
+        if filter_offsets is not None:
+            for i in range(len(topics)):
+                filter_offsets.append(self._enter_filters(topics[i], refs[i]) if self._wanted else ())
 
-    def _enter_filters(self, entry: TopicTail, ref: bytes) -> tuple[tuple[bytes, int], ...]:
-        if entry.filters_version != self._version:
-            entry.filters = [(name, self._wanted[name]) for name in self._trie.match(entry.topic)]
-            entry.filters_version = self._version
-        if not entry.filters:
+    def _learn(self, topic: bytes) -> None:
+        """Have the ends of the topic's queue and of its partition known."""
+        digest = queue_digest(topic_queue(topic))
+        if self._tails.end(digest) < 0:
+            self._tails.learn(digest, self._topic_end(topic))
+        queue = partition_queue(parent_of(topic), crc32c(topic) % self._partitions)
+        digest = queue_digest(queue)
+        if self._tails.end(digest) < 0:
+            self._tails.learn(digest, self._cold_end(queue))
+
+    def _enter_filters(self, topic: bytes, reference: bytes) -> tuple[tuple[bytes, int], ...]:
+        filters = self._matches.get(topic)
+        if filters is None:
+            if len(self._matches) >= _MAX_MATCHES:
+                self._matches.clear()
+            filters = self._matches[topic] = self._trie.match(topic)
+        if not filters:
             return ()
-        entered: list[tuple[bytes, int]] = []
-        for name, queue in entry.filters:
-            if not queue.refs:
-                self._dirty.append(queue)
-            queue.refs.append(ref)
-            entered.append((name, queue.end))
-            queue.end += 1
-        self.references += len(entered)
-        return tuple(entered)
+        return tuple([(name, self._enter_queue(filter_queue(name), self._wanted[name], reference)) for name in filters])
+
+    def _enter_queue(self, queue: bytes, digest: bytes, reference: bytes) -> int:
+        offset = self._tails.enter(digest, reference)
+        if offset < 0:
+            self._tails.learn(digest, self._cold_end(queue))
+            offset = self._tails.enter(digest, reference)
+        return offset
 
     def want(self, topic_filter: bytes) -> None:
         """From here on the wildcard filter has a queue."""
-        name = filter_queue(topic_filter)
-        queue = self._queue_tail(name)
-        del self._queues[name]
-        self._wanted[topic_filter] = queue
+        self._wanted[topic_filter] = queue_digest(filter_queue(topic_filter))
         self._trie.add(topic_filter, topic_filter)
-        self._version += 1
+        self._matches.clear()
 
     def unwant(self, topic_filter: bytes) -> None:
         """From here on nothing enters the filter's queue; what is in it stays."""
-        queue = self._wanted.pop(topic_filter)
-        self._queues[queue.name] = queue
+        del self._wanted[topic_filter]
         self._trie.remove(topic_filter, topic_filter)
-        self._version += 1
-
-    def tail(self, queue: bytes) -> QueueTail | None:
-        """The tail of a queue, if it is in memory."""
-        kind = queue[:1]
-        if kind == b"t":
-            entry = self._topics.get(queue[1:])
-            return None if entry is None else entry.queue
-        if kind == b"f":
-            wanted = self._wanted.get(queue[1:])
-            if wanted is not None:
-                return wanted
-        return self._queues.get(queue)
+        self._matches.clear()
 
     def end(self, queue: bytes) -> int:
         """The offset that the next message of the queue gets."""
-        tail = self.tail(queue)
-        if tail is not None:
-            return tail.end
-        known = self._ends.get(queue_digest(queue))
+        known = self._tails.end(queue_digest(queue))
         return known if known >= 0 else self._cold_end(queue)
-
-    def drain(self) -> list[tuple[bytes, int, bytes]]:
-        """(digest, first offset, references) of every queue with references, which are expected to be in RocksDB
-        when next asked for. Forgets the tails that were not used for longest beyond the limit."""
-        rows = [(tail.digest, tail.end - len(tail.refs), b"".join(tail.refs)) for tail in self._dirty]
-        for tail in self._dirty:
-            tail.refs = []
-            if tail.name in self._queues:
-                self._queues[tail.name] = self._queues.pop(tail.name)
-        for entry in self._dirty_topics:
-            if entry.topic in self._topics:
-                self._topics[entry.topic] = self._topics.pop(entry.topic)
-        self._dirty = []
-        self._dirty_topics = []
-        self.references = 0
-        self._forget()
-        return rows
-
-    def _forget(self) -> None:
-        """Keep no more than the end of the tails that were not used for longest, beyond the limit."""
-        for topic in _oldest(self._topics, len(self._topics) - self._limit):
-            tail = self._topics.pop(topic).queue
-            self._ends.put(tail.digest, tail.end)
-            tail.end = -1
-        for name in _oldest(self._queues, len(self._queues) - self._limit):
-            tail = self._queues.pop(name)
-            self._ends.put(tail.digest, tail.end)
-            tail.end = -1
-
-    def _topic_tail(self, topic: bytes) -> TopicTail:
-        name = topic_queue(topic)
-        digest = queue_digest(name)
-        end = self._ends.get(digest)
-        is_known = end >= 0
-        queue = QueueTail(name, digest, end if is_known else self._cold_end(name))  # a topic without a name: 0 at once
-        parent, partition = self._partition_of(topic, is_known)
-        entry = TopicTail(topic, queue, self._queue_tail(partition_queue(parent, partition)))
-        self._topics[topic] = entry
-        return entry
-
-    def _queue_tail(self, name: bytes) -> QueueTail:
-        tail = self._queues.get(name)
-        if tail is None:
-            digest = queue_digest(name)
-            end = self._ends.get(digest)
-            tail = self._queues[name] = QueueTail(name, digest, end if end >= 0 else self._cold_end(name))
-        return tail
-
-
-def _oldest(names: Iterable[bytes], count: int) -> list[bytes]:
-    """The first `count` of a dictionary's names. At once: its first name alone is found by stepping over all the
-    places in front that were deleted, which is quadratic when done for each."""
-    return list(islice(names, max(count, 0)))

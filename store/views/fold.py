@@ -10,23 +10,22 @@ import record
 from matcher.names import parent_of
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, dead_letter_queue
+from store.api import Commit, dead_letter_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.views.begins import Begins
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
-from store.views.ends import Ends
 from store.views.groups import Groups
 from store.views.held import Held, HeldRow
-from store.views.index import REFERENCE, Index, at_time, index_key
+from store.views.index import REFERENCE, Index, at_time, index_prefix
 from store.views.keys import Keys, key_digests
 from store.views.names import Names
 from store.views.pops import Pops
-from store.views.queues import queue_digest
 from store.views.retained import RetainedValues
 from store.views.sessions import Sessions
 from store.views.state import State
+from store.views.tails import Tails, queue_digest
 from store.writer import Batch
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
@@ -53,12 +52,13 @@ class Views:
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, begin_time)
-        self.names = Names(self._state, config.partitions)
+        self.names = Names(self._state)
+        self._tails = Tails(config.max_queue_ends, config.partitions)
         self._dispatcher = Dispatcher(
-            config.max_queue_tails,
-            Ends(config.max_queue_ends),
+            self._tails,
+            config.partitions,
             self._cold_end,
-            self.names.partition_of,
+            self._topic_end,
             self._fold_special,
             self._fold_held,
             self._fold_control,
@@ -97,22 +97,18 @@ class Views:
 
     def is_full(self) -> bool:
         """Whether what waits in memory has reached its bound."""
-        waiting = self._dispatcher.dirty + self._state.count + self.pops.changed
-        return (
-            waiting >= self._config.checkpoint_keys or self._dispatcher.references >= self._config.checkpoint_references
-        )
+        waiting = self._tails.dirty + self._state.count + self.pops.changed
+        return waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
 
     def checkpoint(self, durable: int) -> None:
         """Write what changed; `durable` of the log is known to be on disk."""
         if not self.is_dirty and not self._state.count:
             return
         self.pops.checkpoint()
-        puts, deletes = self._state.drain()
-        generation = self._index.newest
-        for digest, first, refs in self._dispatcher.drain():
-            puts.append((index_key(generation, digest, first), refs))
-        puts.sort()
-        self._database.write(puts, deletes, Checkpoint(self.position, min(durable, self.position), self.store_time))
+        batch = self._database.batch()
+        self._state.drain(batch)
+        self._tails.drain(index_prefix(self._index.newest), batch.put)
+        self._database.write(batch, Checkpoint(self.position, min(durable, self.position), self.store_time))
         self.checkpointed = self.position
 
     def end(self, queue: bytes) -> int:
@@ -123,11 +119,10 @@ class Views:
         """The first offset whose record is in the log; the queue's end if there is none."""
         if self._index.begin == 0:
             return 0
-        tail = self._dispatcher.tail(queue)
-        if tail is None:
-            end = self._dispatcher.end(queue)
-            return self._begins.first(queue, queue_digest(queue), end, end)
-        return self._begins.first(queue, tail.digest, tail.end - len(tail.refs), tail.end)
+        digest = queue_digest(queue)
+        end = self.end(queue)
+        waiting = self._tails.first_waiting(digest)
+        return self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
 
     @property
     def begin(self) -> int:
@@ -160,22 +155,25 @@ class Views:
 
     def references(self, queue: bytes, offset: int, limit: int) -> bytes:
         """Up to `limit` packed references of the queue's entries from `offset` on."""
-        tail = self._dispatcher.tail(queue)
-        if tail is None:
-            return self._index.references(queue_digest(queue), offset, limit)
-        first = tail.end - len(tail.refs)
-        if offset >= first:
-            return b"".join(tail.refs[offset - first : offset - first + limit])
-        older = self._index.references(tail.digest, offset, min(limit, first - offset))
+        digest = queue_digest(queue)
+        waiting = self._tails.first_waiting(digest)
+        if waiting < 0:
+            return self._index.references(digest, offset, limit)
+        if offset >= waiting:
+            return self._tails.waiting(digest, offset, limit)
+        older = self._index.references(digest, offset, min(limit, waiting - offset))
         count = len(older) // REFERENCE
-        if offset + count == first and count < limit:
-            return older + b"".join(tail.refs[: limit - count])
+        if offset + count == waiting and count < limit:
+            return older + self._tails.waiting(digest, waiting, limit - count)
         return older
 
     def _cold_end(self, queue: bytes) -> int:
         if queue[:1] == b"t" and not self.names.is_topic(queue[1:]):
             return 0
         return self._index.end(queue_digest(queue))
+
+    def _topic_end(self, topic: bytes) -> int:
+        return 0 if self.names.enter(topic) else self._index.end(queue_digest(topic_queue(topic)))
 
     def _fold_special(self, data: bytes, start: int, reference: bytes, flags: int, topic: bytes) -> None:
         fields = record.decode(data, start)

@@ -36,6 +36,11 @@ def index_key(generation: int, digest: bytes, first: int) -> bytes:
     return _KEY.pack(_QUEUES, generation, digest, first)
 
 
+def index_prefix(generation: int) -> bytes:
+    """What the keys of a generation's index entries begin with."""
+    return by_generation(_QUEUES, generation)
+
+
 def by_generation(view: bytes, generation: int) -> bytes:
     """What the keys of a generation's rows begin with, in one of the two views that go with the log's begin."""
     return view + generation.to_bytes(4, "big")
@@ -119,7 +124,7 @@ class Index:
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
         """Write down the ends of up to `limit` queues of a generation, from `digest` on. Returns the digest to go on
         from, None when all are done. Changes nothing that can be read."""
-        prefix = by_generation(_QUEUES, generation)
+        prefix = index_prefix(generation)
         rows = self._database.cursor()
         rows.seek(prefix + digest)
         key: bytes

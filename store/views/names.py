@@ -2,8 +2,6 @@
 
 from typing import Final
 
-from matcher.names import parent_of
-from record import crc32c
 from store.api import Child, ChildPage, TopicPage
 from store.views.levels import behind_all_below, row_name, topic_of
 from store.views.state import State
@@ -14,17 +12,18 @@ _TOPICS: Final = b"t"
 class Names:
     """Topics by name and by level."""
 
-    __slots__ = ("_partitions", "_state")
+    __slots__ = ("_state",)
 
-    def __init__(self, state: State, partitions: int) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._partitions = partitions
 
-    def partition_of(self, topic: bytes, is_known: bool) -> tuple[bytes, int]:
-        """(parent, partition) of a topic, which is entered if it is new. Stable: by the topic's CRC-32C."""
-        if not is_known and not self.is_topic(topic):
-            self._state.put(_TOPICS, row_name(topic), b"")
-        return parent_of(topic), crc32c(topic) % self._partitions
+    def enter(self, topic: bytes) -> bool:
+        """Enter a topic. Whether it is new."""
+        name = row_name(topic)
+        if self._state.get(_TOPICS, name) is not None:
+            return False
+        self._state.put(_TOPICS, name, b"")
+        return True
 
     def is_topic(self, topic: bytes) -> bool:
         return self._state.get(_TOPICS, row_name(topic)) is not None

@@ -7,6 +7,9 @@ the owner with its length in front, so that no bucket is the beginning of anothe
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+
+from rocksdict import WriteBatch
 
 from store.views.database import Database
 
@@ -118,19 +121,16 @@ class State:
             yield rows.name, rows.value
             is_at_row = rows.next()
 
-    def drain(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """The changed rows, as (puts, deletes); they are expected to be in RocksDB when next asked for."""
-        puts: list[tuple[bytes, bytes]] = []
-        deletes: list[bytes] = []
-        for bucket, changed in self._buckets.items():
-            for name, value in changed.items():
+    def drain(self, batch: WriteBatch) -> None:
+        """Put the changed rows into the batch; they are expected to be in RocksDB when next asked for."""
+        for bucket in sorted(self._buckets):
+            for name, value in sorted(self._buckets[bucket].items(), key=itemgetter(0)):
                 if value is None:
-                    deletes.append(bucket + name)
+                    batch.delete(bucket + name)
                 else:
-                    puts.append((bucket + name, value))
+                    batch.put(bucket + name, value)
         self._buckets = {}
         self.count = 0
-        return puts, deletes
 
     def _change(self, bucket: bytes, name: bytes, value: bytes | None) -> None:
         changed = self._buckets.get(bucket)

@@ -212,7 +212,7 @@ async def test_interval_policy_commits_and_survives_a_restart(tmp_path: Path):
 @pytest.mark.parametrize(
     "bad",
     [{"partitions": 0}, {"segment_size": 5000}, {"policy": "never"}, {"spacing_ms": -1}, {"checkpoint_keys": 0},
-     {"batch_bytes": 1}, {"max_queue_tails": 0}],
+     {"batch_bytes": 1}, {"max_queue_ends": 0}],
 )  # fmt: skip
 def test_config_is_checked(bad: dict[str, int]):
     with pytest.raises(ValueError, match="must"):

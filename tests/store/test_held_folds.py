@@ -18,7 +18,7 @@ from store.views.keys import key_digest
 from store.views.state import State
 from tests.store.bare import BareStore
 
-CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
+CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_ends=2)
 FILTERS = [b"#", b"a/+"]
 TOPICS = [b"a/b", b"a/c", b"b"]
 MOVES = ("fire", "recall", "end", "ask", "revive")

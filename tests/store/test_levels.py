@@ -38,7 +38,10 @@ def opened(path: Path, stored: set[bytes], bucket: bytes) -> Iterator[State]:
     database = Database(path, 0)
     try:
         rows = sorted((bucket + row_name(topic), b"stored") for topic in stored)
-        database.write([(b"\x00before", b""), *rows, (bytes((bucket[0] + 1,)), b"")], [], Checkpoint(0, 0, 0))
+        batch = database.batch()
+        for key, value in [(b"\x00before", b""), *rows, (bytes((bucket[0] + 1,)), b"")]:
+            batch.put(key, value)
+        database.write(batch, Checkpoint(0, 0, 0))
         yield State(database)
     finally:
         database.close()
@@ -119,9 +122,9 @@ def test_retained_values_are_those_that_a_look_at_every_one_finds(tmp_path_facto
 @given(st.sets(topics, max_size=25), st.sets(topics, max_size=10), st.data())
 def test_children_are_those_that_a_look_at_every_topic_finds(tmp_path_factory, stored, fresh, data):
     with opened(tmp_path_factory.mktemp("names") / "db", stored, b"t") as state:
-        names = Names(state, 4)
+        names = Names(state)
         for topic in fresh:
-            names.partition_of(topic, False)
+            names.enter(topic)
         above = {b"", b"/", b"nobody/"} | {topic[: topic.rfind(b"/") + 1] for topic in stored | fresh}
         for prefix in sorted(above):
             found: list[Child] = []
@@ -187,6 +190,6 @@ async def test_children_pass_over_what_is_below_them(tmp_path: Path, monkeypatch
             return is_at_row(database, rows)
 
         monkeypatch.setattr(Database, "is_at_row", count)
-        page = Names(state, 4).children(b"home/", None, 100)
+        page = Names(state).children(b"home/", None, 100)
         assert page.children == [Child(b"%d" % i, i == 1, True) for i in range(4)]
         assert looks == 6

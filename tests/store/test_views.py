@@ -11,7 +11,7 @@ from store.api import Subscription, dead_letter_queue, filter_queue, partition_q
 from store.config import StoreConfig
 from tests.store.bare import BareStore
 
-CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_tails=2)
+CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_ends=2)
 
 
 def keyed(key: bytes) -> bytes:

@@ -112,7 +112,7 @@ class History:
             tail_cache_bytes=rng.choice((0, 2000, 1 << 20)),
             checkpoint_keys=rng.choice((1, 5, 50, 5000)),
             checkpoint_age_s=FOREVER,
-            max_queue_tails=rng.choice((1, 3, 1000)),
+            max_queue_ends=rng.choice((1, 3, 1000)),
             view_cache_bytes=0,
         )
         self.records = Records(rng, size - 200)

@@ -1,0 +1,196 @@
+"""Ends remembered are the ends that were put, or forgotten: never others. Tails are the same compiled and plain."""
+
+from hashlib import blake2b
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from record import crc32c, pack_refs
+from store.views.tails import Ends, PlainEnds, PlainTails, Tails, plain_queue_digest, queue_digest
+
+ENDS = [pytest.param(Ends, id="compiled"), pytest.param(PlainEnds, id="plain")]
+TAILS = [pytest.param(Tails, id="compiled"), pytest.param(PlainTails, id="plain")]
+TOPICS = [b"a/b", b"a/c", b"a", b"", b"/", *(b"x" * size + b"/t" for size in (43, 44, 45, 46)), b"x" * 45, b"y" * 300]
+
+
+def reference(number: int, topic: bytes = b"") -> bytes:
+    return pack_refs([number], [100], [7], [crc32c(topic)])
+
+
+def known(kind: type, partitions: int = 3) -> PlainTails:
+    """Tails that know the end of every queue of `TOPICS`."""
+    tails = kind(100_000, partitions)
+    for topic in TOPICS:
+        tails.learn(queue_digest(b"t" + topic), 10)
+        for partition in range(partitions):
+            tails.learn(queue_digest(b"p" + topic.split(b"/")[0] + b"\0" + partition.to_bytes(2, "big")), 20)
+    return tails
+
+
+def drained(tails: PlainTails, prefix: bytes = b"q") -> list[tuple[bytes, bytes]]:
+    rows: list[tuple[bytes, bytes]] = []
+    tails.drain(prefix, lambda key, value: rows.append((key, value)))
+    return rows
+
+
+@pytest.mark.parametrize("kind", ENDS)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1 << 60))))
+def test_the_newest_end_is_the_one_that_is_found(kind, puts):
+    ends, model = kind(1 << 16), {}
+    for number, end in puts:
+        ends.put(queue_digest(b"%d" % number), end)
+        model[number] = end
+    for number in range(60):
+        assert ends.get(queue_digest(b"%d" % number)) == model.get(number, -1)
+
+
+@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("limit", [1, 10_000, 1_000_000])
+def test_many_more_than_the_limit(kind, limit):
+    """What is not remembered is forgotten; nearly all are remembered up to the limit; no memory beyond it."""
+    ends = kind(limit)
+    count = 50_000
+    for again in range(2):
+        for number in range(count):
+            ends.put(queue_digest(b"%d" % number), number + again)
+    found = [ends.get(queue_digest(b"%d" % number)) for number in range(count)]
+    kept = sum(end >= 0 for end in found)
+    assert all(end in (-1, number + 1) for number, end in enumerate(found))
+    assert kept <= 2 * limit
+    assert kept >= min(limit, count) * 9 // 10
+
+
+def test_what_is_forgotten_is_not_found_again_in_the_table_before():
+    """Digests of one place, more than it takes, put again and again while the table grows."""
+    ends, model = Ends(1 << 16), {}
+    for again in range(3):
+        for number in range(9_000):
+            digest = (number if number % 3 else number << 48).to_bytes(8, "big") + number.to_bytes(8, "big")
+            ends.put(digest, number + again)
+            model[digest] = number + again
+            if number % 100 == 0:
+                assert all(ends.get(digest) in (-1, end) for digest, end in model.items())
+    assert sum(ends.get(digest) < 0 for digest in model) > 1000
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_digest_has_16_bytes(kind):
+    ends = kind(10)
+    with pytest.raises(ValueError, match="16 bytes"):
+        ends.put(b"short", 1)
+    with pytest.raises(ValueError, match="16 bytes"):
+        ends.get(b"short")
+
+
+@given(st.binary(max_size=600))
+def test_the_digest_is_blake2b(name):
+    assert queue_digest(name) == plain_queue_digest(name) == blake2b(name, digest_size=16).digest()
+
+
+steps = st.one_of(
+    st.tuples(st.just("messages"), st.lists(st.integers(0, len(TOPICS) - 1), max_size=40)),
+    st.tuples(st.just("one"), st.integers(0, 30)),
+    st.tuples(st.just("learn"), st.integers(0, 30)),
+    st.tuples(st.just("drain"), st.just(0)),
+)
+
+
+@given(st.lists(steps, max_size=30), st.integers(1, 5))
+def test_compiled_and_plain_are_the_same(history, partitions):
+    one, other = known(Tails, partitions), known(PlainTails, partitions)
+    number = 0
+    for step, what in history:
+        if step == "messages":
+            topics = [TOPICS[i] for i in what]
+            references = [reference(number + i, topic) for i, topic in enumerate(topics)]
+            offsets: list[int] = []
+            expected: list[int] = []
+            assert one.enter_messages(topics, references, 0, offsets) == len(topics)
+            assert other.enter_messages(topics, references, 0, expected) == len(topics)
+            assert offsets == expected
+            number += len(topics)
+        elif step == "one":
+            digest = queue_digest(b"d%d" % what)
+            assert one.enter(digest, reference(number)) == other.enter(digest, reference(number))
+        elif step == "learn":
+            one.learn(queue_digest(b"d%d" % what), 5)
+            other.learn(queue_digest(b"d%d" % what), 5)
+        else:
+            assert drained(one) == drained(other)
+        assert (one.dirty, one.references) == (other.dirty, other.references)
+    names = [b"t" + topic for topic in TOPICS] + [b"d%d" % i for i in range(32)]
+    for digest in map(queue_digest, names):
+        first = one.first_waiting(digest)
+        assert first == other.first_waiting(digest)
+        assert one.end(digest) == other.end(digest)
+        for offset in range(max(first, 0), one.end(digest) + 2 if first >= 0 else 0):
+            assert one.waiting(digest, offset, 3) == other.waiting(digest, offset, 3)
+    assert drained(one) == drained(other)
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_a_message_enters_both_its_queues_or_none(kind):
+    tails = kind(100, 4)
+    refs = [reference(1, b"a/b"), reference(2, b"c/d"), reference(3, b"a/b")]
+    offsets: list[int] = []
+    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 0
+    tails.learn(queue_digest(b"ta/b"), 5)
+    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 0
+    assert (tails.dirty, tails.references, offsets) == (0, 0, [])
+    partition = queue_digest(b"pa\0" + (crc32c(b"a/b") % 4).to_bytes(2, "big"))
+    tails.learn(partition, 7)
+    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 1
+    tails.learn(queue_digest(b"tc/d"), 0)
+    tails.learn(queue_digest(b"pc\0" + (crc32c(b"c/d") % 4).to_bytes(2, "big")), 0)
+    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 1, offsets) == 3
+    assert offsets == [5, 0, 6]
+    assert tails.waiting(partition, 7, 9) == refs[0] + refs[2]
+    assert (tails.dirty, tails.references) == (4, 6)
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_rows_are_sorted_and_hold_what_waited(kind):
+    tails, model = kind(1 << 16, 1), {}
+    for number in range(5000):
+        digest = queue_digest(b"%d" % (number % 1700))
+        tails.learn(digest, 0)
+        assert tails.enter(digest, reference(number)) == number // 1700
+        model.setdefault(digest, []).append(reference(number))
+    rows = drained(tails, b"prefix")
+    assert rows == [(b"prefix" + digest + bytes(8), b"".join(model[digest])) for digest in sorted(model)]
+    assert (tails.dirty, tails.references, drained(tails)) == (0, 0, [])
+    digest = queue_digest(b"0")
+    assert (tails.end(digest), tails.first_waiting(digest), tails.waiting(digest, 0, 9)) == (3, -1, b"")
+    assert tails.enter(digest, reference(9)) == 3
+    assert drained(tails) == [(b"q" + digest + (3).to_bytes(8, "big"), reference(9))]
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_tails_of_very_many_queues_at_once(kind):
+    tails = kind(1 << 20, 1)
+    for again in range(2):
+        for number in range(100_000):
+            digest = queue_digest(b"%d" % number)
+            if not again:
+                tails.learn(digest, 0)
+            assert tails.enter(digest, reference(number)) == again
+        assert len(drained(tails)) == 100_000
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_what_is_no_digest_no_reference_and_not_waiting(kind):
+    tails = kind(10, 1)
+    digest = queue_digest(b"q")
+    tails.learn(digest, 3)
+    for call in (tails.end, tails.first_waiting, lambda short: tails.waiting(short, 0, 1)):
+        with pytest.raises(ValueError, match="16 bytes"):
+            call(b"short")
+    for call in (lambda: tails.enter(digest, b"short"), lambda: tails.enter_messages([b"a"], [b"short"], 0, [])):
+        with pytest.raises(ValueError, match="24 bytes"):
+            call()
+    with pytest.raises(ValueError, match="different length"):
+        tails.enter_messages([b"a"], [], 0, [])
+    with pytest.raises(ValueError, match="does not wait"):
+        tails.waiting(digest, 2, 1)
+    assert tails.enter(queue_digest(b"unknown"), reference(1)) == -1
