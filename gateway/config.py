@@ -34,7 +34,11 @@ class MqttConfig:
     max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
     max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
     receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
-    topic_alias_maximum: int = 64
+    topic_alias_maximum: int = 64  # that a client may give the node
+    max_topic_aliases: int = 64  # that the node gives a client which takes them; 0: none
+    response_information: str = ""  # told to clients that ask (section 4.10); "": nothing
+    server_reference: str = ""  # "host:port …": where clients are sent (section 4.11)
+    redirect: str = "stopping"  # who is sent there: when the node stops, all; "always", "moved": nobody is served
     max_subscriptions: int = 1024  # per session
     max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
     max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
@@ -181,6 +185,17 @@ def _check(config: Config) -> None:
     between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
     between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
     between("mqtt.topic_alias_maximum", mqtt.topic_alias_maximum, 0, 65_535)
+    if mqtt.redirect not in ("stopping", "always", "moved"):
+        raise ConfigError(f'mqtt.redirect is "stopping", "always" or "moved", not {mqtt.redirect!r}')
+    if mqtt.redirect != "stopping" and not mqtt.server_reference:
+        raise ConfigError("mqtt.redirect sends clients away: mqtt.server_reference must say where to")
+    for name, text in (
+        ("mqtt.response_information", mqtt.response_information),
+        ("mqtt.server_reference", mqtt.server_reference),
+    ):
+        if len(text.encode()) > 1024 or "\0" in text:
+            raise ConfigError(f"{name} must be a text of at most 1024 bytes without U+0000")
+    between("mqtt.max_topic_aliases", mqtt.max_topic_aliases, 0, 65_535)
     between("mqtt.max_keep_alive", mqtt.max_keep_alive, 1, 65_535)
     between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
     between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)

@@ -14,8 +14,17 @@ from typing import Protocol
 
 from gateway.counters import Counters
 from gateway.mqtt.decode import Decoder
-from gateway.mqtt.encode import ConnackProperties, connack, disconnect, pingresp, puback, pubcomp, pubrec
-from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.encode import (
+    ConnackProperties,
+    Explanation,
+    connack,
+    disconnect,
+    pingresp,
+    puback,
+    pubcomp,
+    pubrec,
+)
+from gateway.mqtt.errors import PacketTooLarge, ProtocolError
 from gateway.mqtt.packets import (
     Auth,
     Connect,
@@ -31,6 +40,8 @@ from gateway.mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from gateway.mqtt.properties import varint
+from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Outlet, Transport
 from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
@@ -189,6 +200,7 @@ class Connection(Outlet):
         self.reading_paused: bool = False
         self.last_received: float = 0.0  # monotonic seconds
         self.keep_alive: int = 0  # seconds
+        self.problem_information: bool = True  # the client wants to hear why, beside reason codes
         self.will: Will | None = None
         self.disconnect_packet: Disconnect | None = None
 
@@ -221,18 +233,24 @@ class Connection(Outlet):
                 self.connecting = True
                 self.version = packet.version
                 self.client_id = packet.client_id
+                self.maximum_packet_size = packet.maximum_packet_size
+                self.problem_information = packet.request_problem_information
                 self.pause_reading()
                 self.desk.connect(self, packet)
             else:
                 self.early.append(packet)
 
-    def refuse(self, reason: ReasonCode, text: str) -> None:
-        """Answer CONNECT with a refusal and close (MQTT-3.2.2-7)."""
+    def refuse(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
+        """Answer CONNECT with a refusal and close (MQTT-3.2.2-7), with silence where no answer fits."""
         if self.closed:
             return
         properties = ConnackProperties()
-        properties.reason_string = text.encode()
-        self.send(connack(self.version, reason, False, properties))
+        if server_reference:
+            properties.server_reference = server_reference
+        limit = self.maximum_packet_size
+        answer = connack(self.version, reason, False, properties, Explanation(text.encode()), limit)
+        if not limit or len(answer) <= limit:
+            self.send(answer)
         self._shut()
         self.desk.lost(self, True)
 
@@ -281,7 +299,10 @@ class Connection(Outlet):
     def _publish(self, session: Session, packet: Publish, unit: _Unit) -> None:
         """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
         if packet.topic.startswith(_SYS):
-            self._refuse(packet)
+            self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"$SYS/ is the node's own")
+            return
+        if packet.is_text and not is_utf8(packet.payload):
+            self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
             return
         qos = packet.qos
         flags = (qos | FLAG_RETAIN) if packet.retain else qos
@@ -335,15 +356,28 @@ class Connection(Outlet):
         self.fail(ProtocolError(f"packet id {packet_id} is in another exchange", ReasonCode.PROTOCOL_ERROR))
         return False
 
-    def _refuse(self, packet: Publish) -> None:
-        """`$SYS` is the node's own. MQTT 3.1.1 has no way to say no but a normal acknowledgement (MQTT-3.3.5-2)."""
-        reason = ReasonCode.NOT_AUTHORIZED if self.version == 5 else ReasonCode.SUCCESS
+    def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:
+        """Do not take a message. 3.1.1 has no way to say so but a normal acknowledgement (3.1.1: MQTT-3.3.5-2)."""
+        self.counters.messages_refused += 1
         if packet.qos == 1:
-            self.send(puback(self.version, packet.packet_id, reason))
+            self.send(puback(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
         elif packet.qos == 2:
-            self.send(pubrec(self.version, packet.packet_id, reason))
+            self.send(pubrec(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
         if packet.qos == 1 or (packet.qos == 2 and self.version == 5):
             self.decoder.acknowledged(1)
+
+    def explain(self, text: bytes) -> Explanation | None:
+        """What an acknowledgement may say beside its reason code, where the client wants it (MQTT-3.1.2-29)."""
+        return Explanation(text) if self.version == 5 and self.problem_information else None
+
+    def may_answer(self, filters: int) -> bool:
+        """Whether a SUBACK or UNSUBACK for so many filters is within what the client takes; else close."""
+        limit = self.maximum_packet_size
+        size = 3 + filters  # packet id, length of the properties, reason codes
+        if not limit or 1 + len(varint(size)) + size <= limit:
+            return True
+        self.fail(PacketTooLarge(f"the answer would be larger than the {limit} bytes the client takes", limit))
+        return False
 
     # --- QoS 2 in
 
@@ -352,7 +386,9 @@ class Connection(Outlet):
         known: list[int] = []
         for packet_id in packet_ids:
             if packet_id not in session.inbound:
-                self.send(pubcomp(self.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+                why = self.explain(b"no message was received under this packet id")
+                unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+                self.send(pubcomp(self.version, packet_id, unknown, why, self.maximum_packet_size))
             elif packet_id not in self.releasing:  # else the client repeats itself: one PUBCOMP answers both
                 self.releasing.add(packet_id)
                 known.append(packet_id)
@@ -403,14 +439,15 @@ class Connection(Outlet):
             self.version = self.decoder.version
             self.refuse(error.reason, str(error))
             return
-        self.close(error.reason, str(error))
+        user = ((b"limit", b"%d" % error.limit),) if error.limit else ()
+        self.close(error.reason, Explanation(str(error).encode(), user))
 
-    def close(self, reason: ReasonCode, text: str = "") -> None:
+    def close(self, reason: ReasonCode, why: Explanation | None = None, server_reference: bytes = b"") -> None:
         """Close from this side. The session treats it as a lost connection: its will is sent."""
         if self.closed:
             return
         if self.version == 5 and self.session is not None:
-            self.send(disconnect(5, reason, text.encode()))
+            self.send(disconnect(5, reason, why, server_reference, self.maximum_packet_size))
         self._shut()
         self.desk.lost(self, False)
 

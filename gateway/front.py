@@ -57,8 +57,10 @@ class MqttFront:
         """Accept no more, and drop what has not become a session."""
         if self._server is not None:
             self._server.close()
+        elsewhere = self._config.server_reference.encode()
+        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
-            connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+            connection.close(reason, None, elsewhere)
 
     def accept(self, transport: Transport) -> Connection | None:
         """A new network connection; None (and closed) when the node holds as many as it may."""

@@ -72,6 +72,7 @@ class _NodeCollector:
             ("sluice_mqtt_connections_refused", "Connections refused", counters.connections_refused),
             ("sluice_mqtt_connections_closed", "Connections ended", counters.connections_closed),
             ("sluice_mqtt_messages_received", "PUBLISH packets accepted", counters.messages_received),
+            ("sluice_mqtt_messages_refused", "PUBLISH packets not accepted", counters.messages_refused),
             ("sluice_mqtt_messages_sent", "PUBLISH packets sent", counters.messages_sent),
             ("sluice_mqtt_bytes_received", "Bytes read from clients", counters.bytes_received),
             ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),

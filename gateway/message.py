@@ -1,12 +1,12 @@
 """One message on its way out: decoded once per node, encoded once per shape of subscriber.
 
 The shapes are few: protocol version, QoS, RETAIN and DUP. Subscribers of one shape share one encoding
-(design section 5.3); only subscription identifiers (MQTT-3.3.4-3) and a running message expiry make
-an encoding of its own.
+(design section 5.3), and those that know the topic by an alias share another, but for the alias; only
+subscription identifiers (MQTT-3.3.4-3) and a running message expiry make an encoding of its own.
 """
 
-from gateway.mqtt.encode import publish_parts
-from gateway.mqtt.properties import message_expiry, with_message_expiry
+from gateway.mqtt.encode import aliased_parts, publish_parts
+from gateway.mqtt.properties import TOPIC_ALIAS, message_expiry, number_property, with_message_expiry
 from record import decode, position_of, store_time_of
 from record.layout import FLAG_HELD, FLAG_QOS, FLAG_RETAIN
 
@@ -17,6 +17,7 @@ class Message:
     """A stored message with its shared encodings."""
 
     __slots__ = (
+        "_aliased",
         "_encoded",
         "expires_at",
         "held",
@@ -47,6 +48,7 @@ class Message:
             if expiry is not None:
                 self.expires_at = self.store_time + expiry * 1000
         self._encoded: list[tuple[bytes, bytes] | None] | None = None
+        self._aliased: list[tuple[bytes, bytes, bytes] | None] | None = None
 
     def expired(self, now_ms: int) -> bool:
         """Whether its message expiry interval has passed (MQTT-3.3.2-5)."""
@@ -72,11 +74,45 @@ class Message:
             encoded[shape] = shared
         return shared
 
+    def naming_parts(
+        self, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int, alias: int
+    ) -> tuple[bytes, bytes]:
+        """As `parts`, and from now on the topic is `alias` to the client."""
+        properties = number_property(TOPIC_ALIAS, alias) + self._properties(5, now_ms)
+        return publish_parts(5, self.topic, self.payload, qos, retain, dup, properties, identifiers)
+
+    def aliased_parts(
+        self, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int, alias: int
+    ) -> tuple[bytes, bytes]:
+        """As `parts`, for a client that knows the topic by `alias`."""
+        if identifiers or (self.expires_at and now_ms - self.store_time >= 1000):
+            pieces = aliased_parts(self.payload, qos, retain, dup, self._properties(5, now_ms), identifiers)
+        else:
+            aliased = self._aliased
+            if aliased is None:
+                aliased = [None] * _SHAPES
+                self._aliased = aliased
+            shape = qos * 8 + (2 if retain else 0) + (1 if dup else 0)
+            shared = aliased[shape]
+            if shared is None:
+                properties = self._properties(5, self.store_time)
+                shared = aliased_parts(self.payload, qos, retain, dup, properties, identifiers)
+                aliased[shape] = shared
+            pieces = shared
+        head, prefix, rest = pieces
+        number = alias.to_bytes(2, "big")
+        if qos:
+            return head, b"".join((prefix, number, rest))
+        return b"".join((head, prefix, number, rest)), b""
+
     def _encode(
         self, version: int, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> tuple[bytes, bytes]:
-        properties = self.properties
-        if self.expires_at and version == 5:
-            left = max(1, (self.expires_at - now_ms + 999) // 1000)
-            properties = with_message_expiry(properties, left)
+        properties = self._properties(version, now_ms)
         return publish_parts(version, self.topic, self.payload, qos, retain, dup, properties, identifiers)
+
+    def _properties(self, version: int, now_ms: int) -> bytes:
+        """The block to send, its expiry counted down. What was sent before is sent again though it has expired."""
+        if not self.expires_at or version != 5:
+            return self.properties
+        return with_message_expiry(self.properties, max(0, (self.expires_at - now_ms + 999) // 1000))

@@ -8,6 +8,8 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+from gateway.mqtt.aliases import TopicAliases
+
 log = logging.getLogger(__name__)
 
 
@@ -73,6 +75,7 @@ class Outlet:
         self.congested: bool = False  # the socket takes no more for now
         self.closed: bool = False
         self.maximum_packet_size: int = 0  # the client's; 0: no limit
+        self.aliases: TopicAliases | None = None  # None: the client takes none (MQTT-3.1.2-27)
         self._out: list[bytes] = []
 
     def send(self, data: bytes) -> None:

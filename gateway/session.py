@@ -15,6 +15,7 @@ from typing import Final
 from gateway.counters import Counters
 from gateway.cursor import Cursor
 from gateway.message import Message
+from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
@@ -34,6 +35,7 @@ RESTORED: Final = 2  # committed, and received on an earlier connection
 MAX_STAGED: Final = 1024  # messages of a session that wait for a record
 MAX_HELD: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
 _MAX_ROUTES: Final = 1024  # cached per session
+_ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and a byte more of two lengths
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
 
@@ -254,6 +256,9 @@ class Session:
             return  # the pump will come to it, in order
         if route.no_local and message.publisher == self.client_id:
             return
+        if message.expires_at and message.expired(now_ms):
+            self.counters.dropped_expired += 1
+            return
         qos = route.qos if route.qos < message.qos else message.qos
         if qos == 0:
             if self.outlet.congested:
@@ -351,7 +356,10 @@ class Session:
     ) -> None:
         """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
         outlet = self.outlet
-        head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
+        if outlet.aliases is None:
+            head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
+        else:
+            head, tail = self._aliased_parts(outlet.aliases, message, qos, retain, dup, identifiers, now_ms)
         if outlet.maximum_packet_size and self._is_oversized(head, tail):
             if entry is not None and entry.cursor is not None:
                 entry.cursor.ack(entry.offset)
@@ -376,6 +384,28 @@ class Session:
             self._note_urgent()
         else:
             self.outlet.send(data)
+
+    def _aliased_parts(
+        self,
+        aliases: TopicAliases,
+        message: Message,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        identifiers: tuple[int, ...],
+        now_ms: int,
+    ) -> tuple[bytes, bytes]:
+        """The parts of a message to a client that takes aliases: one in place of the topic, or beside it, or none."""
+        alias = aliases.known(message.topic)
+        if alias:
+            return message.aliased_parts(qos, retain, dup, identifiers, now_ms, alias)
+        head, tail = message.parts(5, qos, retain, dup, identifiers, now_ms)
+        limit = self.outlet.maximum_packet_size
+        if not limit or len(head) + len(tail) + 2 + _ALIAS_ROOM <= limit:
+            alias = aliases.give(message.topic)
+            if alias:  # a message that is left out would leave the client without the name
+                return message.naming_parts(qos, retain, dup, identifiers, now_ms, alias)
+        return head, tail
 
     def _is_oversized(self, head: bytes, tail: bytes) -> bool:
         """Larger than the client takes: not sent, and treated as if it had been (MQTT-3.1.2-24, -25)."""

@@ -14,6 +14,7 @@ from typing import Final
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
+from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Connect, Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
@@ -37,9 +38,10 @@ _NEVER: Final = 0xFFFF_FFFF
 class Refused(Exception):
     """CONNECT cannot be served; the reason goes into CONNACK."""
 
-    def __init__(self, reason: ReasonCode, text: str) -> None:
+    def __init__(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
         super().__init__(text)
         self.reason = reason
+        self.server_reference = server_reference  # where the client is served instead
 
 
 class _Turn:
@@ -139,6 +141,7 @@ class Sessions:
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:
             client_id = self._admit(packet)
+            self._check_answer(packet, client_id)
             turn = self._turns.setdefault(client_id, _Turn())
             turn.users += 1
             try:
@@ -150,13 +153,17 @@ class Sessions:
                     del self._turns[client_id]
         except Refused as refused:
             self._counters.connections_refused += 1
-            connection.refuse(refused.reason, str(refused))
+            connection.refuse(refused.reason, str(refused), refused.server_reference)
         except StoreError as error:
             self._counters.connections_refused += 1
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE, str(error))
 
     def _admit(self, packet: Connect) -> bytes:
         """The client id to serve. Raises Refused."""
+        if self._config.redirect != "stopping":
+            moved = self._config.redirect == "moved"
+            reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
+            raise Refused(reason, "this node serves no clients", self._config.server_reference.encode())
         if self._stopping:
             raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.authentication_method:
@@ -169,6 +176,12 @@ class Sessions:
             # MQTT-3.1.3-8: nobody could come back to such a session.
             raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
         return b"sluice-" + uuid.uuid4().hex.encode()
+
+    def _check_answer(self, packet: Connect, client_id: bytes) -> None:
+        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
+        limit = packet.maximum_packet_size
+        if limit and len(self._connack(packet, client_id, self._expiry(packet), True)) > limit:
+            raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
 
     async def _open(self, connection: Connection, packet: Connect, client_id: bytes) -> None:
         held = self.held.get(client_id)
@@ -216,7 +229,8 @@ class Sessions:
         if state is not None:
             self._restore(session, state)
         self.held[client_id] = (session, connection)
-        connection.maximum_packet_size = packet.maximum_packet_size
+        aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
+        connection.aliases = TopicAliases(aliases) if aliases else None
         connection.will = packet.will
         connection.client_id = client_id
         connection.send(self._connack(packet, client_id, expiry, not fresh))
@@ -230,7 +244,10 @@ class Sessions:
         return min(packet.session_expiry_interval, self._config.max_session_expiry)
 
     def _keep_alive(self, packet: Connect) -> int:
-        return min(packet.keep_alive, self._config.max_keep_alive) if packet.keep_alive else 0
+        """Seconds, 0 for none. 3.1.1 has no way to tell a client another one than its own."""
+        if packet.version < 5 or not packet.keep_alive:
+            return packet.keep_alive
+        return min(packet.keep_alive, self._config.max_keep_alive)
 
     def _connack(self, packet: Connect, client_id: bytes, expiry: int, present: bool) -> bytes:
         properties = ConnackProperties()
@@ -241,6 +258,8 @@ class Sessions:
             properties.server_keep_alive = keep_alive
         if not packet.client_id:
             properties.assigned_client_id = client_id
+        if packet.request_response_information and self._config.response_information:
+            properties.response_information = self._config.response_information.encode()
         properties.receive_maximum = self._config.receive_maximum
         properties.maximum_packet_size = self._config.max_packet_size
         properties.topic_alias_maximum = self._config.topic_alias_maximum

@@ -1,6 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE: granting filters, recording them for durable sessions, making them live."""
 
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 from gateway.connection import Connection
 from gateway.cursor import Cursor
@@ -15,6 +16,11 @@ from store import control
 from store.api import Appended, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
+
+_REFUSALS: Final = {
+    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: b"shared subscriptions are not offered",
+    ReasonCode.QUOTA_EXCEEDED: b"the session has as many subscriptions as it may",
+}
 
 
 class Subscriptions:
@@ -37,13 +43,13 @@ class Subscriptions:
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """SUBSCRIBE. A durable session's SUBACK follows the commit of its record."""
         session = connection.session
-        if session is None:
+        if session is None or not connection.may_answer(len(packet.requests)):
             return
         reasons: list[ReasonCode] = []
         granted: list[StoredSubscription] = []
         names = session.subscribing.union(session.subscriptions)
         for request in packet.requests:
-            reason = self._grant(session, names, request.topic_filter, request.qos)
+            reason = self._grant(names, request.topic_filter, request.qos)
             reasons.append(reason)
             if reason < 0x80:
                 names.add(request.topic_filter)
@@ -59,7 +65,9 @@ class Subscriptions:
                         0,
                     )
                 )
-        reply = suback(connection.version, packet.packet_id, reasons)
+        refused = b"; ".join(dict.fromkeys([_REFUSALS[reason] for reason in reasons if reason in _REFUSALS]))
+        why = connection.explain(refused) if refused else None
+        reply = suback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach(session, stored) for stored in granted]
             connection.send(reply)
@@ -76,13 +84,12 @@ class Subscriptions:
 
         self._store.append([control.subscribed(session.client_id, granted)], done)
 
-    def _grant(self, session: Session, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
+    def _grant(self, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
         if topic_filter.startswith(b"$share/"):
             # MQTT 5, 3.2.2.3.13: CONNACK said that they are not available.
-            version5 = session.outlet.version == 5
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED if version5 else ReasonCode.UNSPECIFIED_ERROR
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if topic_filter not in names and len(names) >= self._limit:
-            return ReasonCode.QUOTA_EXCEEDED if session.outlet.version == 5 else ReasonCode.UNSPECIFIED_ERROR
+            return ReasonCode.QUOTA_EXCEEDED
         return ReasonCode(qos)
 
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
@@ -129,7 +136,7 @@ class Subscriptions:
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE."""
         session = connection.session
-        if session is None:
+        if session is None or not connection.may_answer(len(packet.topic_filters)):
             return
         filters = list(packet.topic_filters)
         reasons: list[ReasonCode] = []
@@ -138,7 +145,9 @@ class Subscriptions:
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-        reply = unsuback(connection.version, packet.packet_id, reasons)
+        unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
+        why = connection.explain(b"there was no subscription with such a filter") if unknown else None
+        reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable:
             connection.send(reply)
             return

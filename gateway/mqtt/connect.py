@@ -5,6 +5,7 @@ from typing import Final
 from gateway.mqtt.errors import (
     ClientIdentifierNotValid,
     MalformedPacket,
+    PayloadFormatInvalid,
     TopicNameInvalid,
     UnsupportedProtocolVersion,
 )
@@ -21,7 +22,7 @@ from gateway.mqtt.properties import (
     read_properties,
     read_will_properties,
 )
-from gateway.mqtt.reader import Reader
+from gateway.mqtt.reader import Reader, is_utf8
 from matcher.names import is_valid_topic
 
 _RESERVED: Final = 0x01  # connect flags
@@ -89,9 +90,11 @@ def _read_connect_properties(reader: Reader, connect: Connect) -> None:
 
 
 def _read_will(reader: Reader, flags: int, version: int) -> Will:
-    block, delay = read_will_properties(reader) if version == MQTT_5 else (b"", 0)
+    block, delay, is_text = read_will_properties(reader) if version == MQTT_5 else (b"", 0, False)
     topic = reader.text()
     if not is_valid_topic(topic):
         raise TopicNameInvalid("the will's topic is not a topic name (section 3.1.3.3)")
     payload = reader.binary()
+    if is_text and not is_utf8(payload):
+        raise PayloadFormatInvalid("the will's payload is not UTF-8, as its properties say (section 3.1.3.2.3)")
     return Will(topic, payload, (flags & _WILL_QOS) >> 3, flags & _WILL_RETAIN != 0, block, delay)

@@ -85,7 +85,7 @@ class _Cache:
     def __init__(self) -> None:
         self.topics: dict[bytes, bytes] = {}  # a topic to itself
         self.topics_cost: i64 = 0
-        self.blocks: dict[bytes, tuple[bytes, int]] = {}  # a PUBLISH's block to what `read_publish_block` says
+        self.blocks: dict[bytes, tuple[bytes, int, bool]] = {}  # a PUBLISH's block to what `read_publish_block` says
         self.blocks_cost: i64 = 0
 
     def add_topic(self, raw: bytes) -> bytes:
@@ -99,7 +99,7 @@ class _Cache:
         self.topics[raw] = raw
         return raw
 
-    def add_block(self, raw: bytes) -> tuple[bytes, int]:
+    def add_block(self, raw: bytes) -> tuple[bytes, int, bool]:
         read = read_publish_block(raw)
         if len(raw) <= _CACHED_BLOCK:
             self.blocks_cost += 2 * len(raw) + _CACHE_OVERHEAD
@@ -202,7 +202,8 @@ class Decoder:
                 length = _length(data, at, start)
             stop = start + length
             if stop - at > self._limit:
-                raise PacketTooLarge(f"a packet of {stop - at} bytes, more than {self._limit} (MQTT-3.2.2-15)")
+                text = f"a packet of {stop - at} bytes, more than {self._limit} (MQTT-3.2.2-15)"
+                raise PacketTooLarge(text, self._limit)
             if stop > end:
                 self._needed = stop - at
                 return at
@@ -240,27 +241,29 @@ class Decoder:
             raise MalformedPacket("DUP with QoS 0 (MQTT-3.3.1-2)")
         block = b""
         alias: i64 = 0
+        is_text = False
         if self.version == MQTT_5:
             if at < stop and data[at] == 0:
                 at += 1
             else:
                 reader = Reader(data, at, stop)
-                block, alias = self._block(reader)
+                block, alias, is_text = self._block(reader)
                 at = reader.at
         topic = self._topic(raw, alias) if alias or not raw else self._topics.get(raw)
         if topic is None:
             topic = _cache.add_topic(raw)
-        return Publish(topic, data[at:stop], qos, first & 1 != 0, first & 8 != 0, packet_id, block)
+        return Publish(topic, data[at:stop], qos, first & 1 != 0, first & 8 != 0, packet_id, block, is_text)
 
     def _count_in(self, qos: i64) -> None:
         if qos == 3:
             raise MalformedPacket("PUBLISH of QoS 3 (MQTT-3.3.1-4)")
         self.unacknowledged += 1
         if self.unacknowledged > self.receive_maximum and self.version == MQTT_5:
-            raise ReceiveMaximumExceeded(f"more than {self.receive_maximum} messages in flight (MQTT-3.3.4-9)")
+            text = f"more than {self.receive_maximum} messages in flight (MQTT-3.3.4-7)"
+            raise ReceiveMaximumExceeded(text, self.receive_maximum)
 
-    def _block(self, reader: Reader) -> tuple[bytes, int]:
-        """What is forwarded of a PUBLISH's properties, and its topic alias or 0."""
+    def _block(self, reader: Reader) -> tuple[bytes, int, bool]:
+        """What is forwarded of a PUBLISH's properties, its topic alias or 0, and whether its payload is UTF-8."""
         length: i64 = reader.varint()
         if length > reader.stop - reader.at:
             raise MalformedPacket("the properties end beyond their packet")

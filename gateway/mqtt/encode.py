@@ -24,16 +24,28 @@ from gateway.mqtt.properties import (
     SESSION_EXPIRY,
     SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
     TOPIC_ALIAS_MAXIMUM,
     number_property,
     text_property,
+    user_property,
     varint,
 )
-from gateway.mqtt.reasons import ReasonCode, connack_return_code
+from gateway.mqtt.reasons import CONNACK_REASONS, DISCONNECT_REASONS, ReasonCode, connack_return_code
 
 _SUBACK_FAILURE_311: Final = 0x80
 
 PINGRESP: Final = b"\xd0\x00"
+
+
+class Explanation:
+    """What a packet may say beside its reason code: a text for people, user properties for programs."""
+
+    __slots__ = ("text_block", "user_block")
+
+    def __init__(self, text: bytes, user: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        self.text_block = text_property(REASON_STRING, text[:0xFFFF])
+        self.user_block = b"".join([user_property(name, value) for name, value in user])
 
 
 class ConnackProperties:
@@ -45,7 +57,6 @@ class ConnackProperties:
         "authentication_method",
         "maximum_packet_size",
         "maximum_qos",
-        "reason_string",
         "receive_maximum",
         "response_information",
         "retain_available",
@@ -66,7 +77,6 @@ class ConnackProperties:
         self.server_keep_alive: int | None = None  # seconds
         self.shared_subscription_available: bool | None = None
         self.assigned_client_id: bytes | None = None
-        self.reason_string: bytes | None = None
         self.response_information: bytes | None = None
         self.server_reference: bytes | None = None
         self.authentication_method: bytes | None = None
@@ -87,7 +97,6 @@ class ConnackProperties:
         )
         texts = (
             (ASSIGNED_CLIENT_ID, self.assigned_client_id),
-            (REASON_STRING, self.reason_string),
             (RESPONSE_INFORMATION, self.response_information),
             (SERVER_REFERENCE, self.server_reference),
             (AUTHENTICATION_METHOD, self.authentication_method),
@@ -99,14 +108,24 @@ class ConnackProperties:
 
 
 def connack(
-    version: int, reason: ReasonCode, session_present: bool = False, properties: ConnackProperties | None = None
+    version: int,
+    reason: ReasonCode,
+    session_present: bool = False,
+    properties: ConnackProperties | None = None,
+    why: Explanation | None = None,
+    limit: int = 0,
 ) -> bytes:
-    """CONNACK (section 3.2). A refused client has no session (MQTT-3.2.2-6)."""
+    """CONNACK (section 3.2). A refused client has no session (MQTT-3.2.2-6).
+
+    Nothing for a refusal that 3.1.1 has no code for: the server just closes (3.1.1: MQTT-3.2.2-6).
+    """
     present = session_present and reason == ReasonCode.SUCCESS
     if version != MQTT_5:
-        return bytes((0x20, 2, present, connack_return_code(reason)))
+        code = connack_return_code(reason)
+        return b"" if code is None else bytes((0x20, 2, present, code))
     block = b"" if properties is None else properties.block()
-    return _packet(0x20, bytes((present, reason)) + _sized(block))
+    code = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
+    return _explained(0x20, bytes((present, code)), block, b"", why, limit)
 
 
 def publish(
@@ -164,38 +183,89 @@ def publish_parts(
     return b"".join((header, topic, block, payload)), b""
 
 
-def puback(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
-    """PUBACK (section 3.4)."""
-    return _ack(b"\x40\x02", b"\x40\x03", version, packet_id, reason)
+def aliased_parts(
+    payload: bytes, qos: int, retain: bool, dup: bool, properties: bytes, subscription_ids: tuple[int, ...]
+) -> tuple[bytes, bytes, bytes]:
+    """PUBLISH with an alias in place of its topic: before the packet id, from there to the alias, and behind it.
+
+    The alias is two bytes; it is what differs between clients that know the topic by one.
+    """
+    if subscription_ids:
+        properties = _with_identifiers(properties, subscription_ids)
+    prefix = varint(len(properties) + 3) + bytes((TOPIC_ALIAS,))
+    first = 0x30 | qos << 1 | (1 if retain else 0) | (8 if dup else 0)
+    length = (4 if qos else 2) + len(prefix) + 2 + len(properties) + len(payload)
+    return bytes((first,)) + varint(length) + b"\x00\x00", prefix, properties + payload
 
 
-def pubrec(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
-    """PUBREC (section 3.5)."""
-    return _ack(b"\x50\x02", b"\x50\x03", version, packet_id, reason)
+def puback(
+    version: int,
+    packet_id: int,
+    reason: ReasonCode = ReasonCode.SUCCESS,
+    why: Explanation | None = None,
+    limit: int = 0,
+) -> bytes:
+    """PUBACK (section 3.4). Of `why`, a failure says what keeps it within `limit` bytes; 0: no limit."""
+    if int(reason) == 0 or version != MQTT_5:
+        return b"\x40\x02" + packet_id.to_bytes(2, "big")
+    return _failure(0x40, packet_id, reason, why, limit)
 
 
-def pubrel(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
-    """PUBREL (section 3.6)."""
-    return _ack(b"\x62\x02", b"\x62\x03", version, packet_id, reason)
+def pubrec(
+    version: int,
+    packet_id: int,
+    reason: ReasonCode = ReasonCode.SUCCESS,
+    why: Explanation | None = None,
+    limit: int = 0,
+) -> bytes:
+    """PUBREC (section 3.5); `why` and `limit` as for PUBACK."""
+    if int(reason) == 0 or version != MQTT_5:
+        return b"\x50\x02" + packet_id.to_bytes(2, "big")
+    return _failure(0x50, packet_id, reason, why, limit)
 
 
-def pubcomp(version: int, packet_id: int, reason: ReasonCode = ReasonCode.SUCCESS) -> bytes:
-    """PUBCOMP (section 3.7)."""
-    return _ack(b"\x70\x02", b"\x70\x03", version, packet_id, reason)
+def pubrel(
+    version: int,
+    packet_id: int,
+    reason: ReasonCode = ReasonCode.SUCCESS,
+    why: Explanation | None = None,
+    limit: int = 0,
+) -> bytes:
+    """PUBREL (section 3.6); `why` and `limit` as for PUBACK."""
+    if int(reason) == 0 or version != MQTT_5:
+        return b"\x62\x02" + packet_id.to_bytes(2, "big")
+    return _failure(0x62, packet_id, reason, why, limit)
 
 
-def suback(version: int, packet_id: int, reasons: list[ReasonCode], reason_string: bytes = b"") -> bytes:
+def pubcomp(
+    version: int,
+    packet_id: int,
+    reason: ReasonCode = ReasonCode.SUCCESS,
+    why: Explanation | None = None,
+    limit: int = 0,
+) -> bytes:
+    """PUBCOMP (section 3.7); `why` and `limit` as for PUBACK."""
+    if int(reason) == 0 or version != MQTT_5:
+        return b"\x70\x02" + packet_id.to_bytes(2, "big")
+    return _failure(0x70, packet_id, reason, why, limit)
+
+
+def suback(
+    version: int, packet_id: int, reasons: list[ReasonCode], why: Explanation | None = None, limit: int = 0
+) -> bytes:
     """SUBACK (section 3.9): a reason for each filter of the SUBSCRIBE, in its order."""
     if version == MQTT_5:
-        return _packet(0x90, packet_id.to_bytes(2, "big") + _sized(_reason_block(reason_string)) + bytes(reasons))
+        return _explained(0x90, packet_id.to_bytes(2, "big"), b"", bytes(reasons), why, limit)
     codes = bytes([min(int(reason), _SUBACK_FAILURE_311) for reason in reasons])
     return _packet(0x90, packet_id.to_bytes(2, "big") + codes)
 
 
-def unsuback(version: int, packet_id: int, reasons: list[ReasonCode], reason_string: bytes = b"") -> bytes:
+def unsuback(
+    version: int, packet_id: int, reasons: list[ReasonCode], why: Explanation | None = None, limit: int = 0
+) -> bytes:
     """UNSUBACK (section 3.11): a reason for each filter of the UNSUBSCRIBE, in its order."""
     if version == MQTT_5:
-        return _packet(0xB0, packet_id.to_bytes(2, "big") + _sized(_reason_block(reason_string)) + bytes(reasons))
+        return _explained(0xB0, packet_id.to_bytes(2, "big"), b"", bytes(reasons), why, limit)
     return b"\xb0\x02" + packet_id.to_bytes(2, "big")
 
 
@@ -204,33 +274,50 @@ def pingresp() -> bytes:
     return PINGRESP
 
 
-def disconnect(version: int, reason: ReasonCode, reason_string: bytes = b"", server_reference: bytes = b"") -> bytes:
+def disconnect(
+    version: int,
+    reason: ReasonCode,
+    why: Explanation | None = None,
+    server_reference: bytes = b"",
+    limit: int = 0,
+) -> bytes:
     """DISCONNECT (section 3.14); nothing for 3.1.1, where the server just closes."""
     if version != MQTT_5:
         return b""
-    block = _reason_block(reason_string)
-    if server_reference:
-        block += text_property(SERVER_REFERENCE, server_reference)
-    return _packet(0xE0, bytes((reason,)) + _sized(block)) if block else bytes((0xE0, 1, reason))
+    code = reason if reason in DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
+    block = text_property(SERVER_REFERENCE, server_reference) if server_reference else b""
+    if why is None and not block:
+        return bytes((0xE0, 1, code))
+    return _explained(0xE0, bytes((code,)), block, b"", why, limit)
 
 
 def auth(
     reason: ReasonCode,
     authentication_method: bytes,
     authentication_data: bytes | None = None,
-    reason_string: bytes = b"",
+    why: Explanation | None = None,
+    limit: int = 0,
 ) -> bytes:
     """AUTH (section 3.15), of MQTT 5 only."""
     block = text_property(AUTHENTICATION_METHOD, authentication_method)
     if authentication_data is not None:
         block += text_property(AUTHENTICATION_DATA, authentication_data)
-    return _packet(0xF0, bytes((reason,)) + _sized(block + _reason_block(reason_string)))
+    return _explained(0xF0, bytes((reason,)), block, b"", why, limit)
 
 
-def _ack(success: bytes, failure: bytes, version: int, packet_id: int, reason: ReasonCode) -> bytes:
-    if int(reason) == 0 or version != MQTT_5:
-        return success + packet_id.to_bytes(2, "big")
-    return failure + packet_id.to_bytes(2, "big") + bytes((reason,))
+def _failure(first: int, packet_id: int, reason: ReasonCode, why: Explanation | None, limit: int) -> bytes:
+    head = packet_id.to_bytes(2, "big") + bytes((reason,))
+    return bytes((first, 3)) + head if why is None else _explained(first, head, b"", b"", why, limit)
+
+
+def _explained(first: int, head: bytes, properties: bytes, tail: bytes, why: Explanation | None, limit: int) -> bytes:
+    """A packet that says as much of `why` as keeps it within `limit` bytes (MQTT-3.4.2-2, -3 and their like)."""
+    if why is not None:
+        for block in (why.text_block + why.user_block, why.text_block):
+            packet = _packet(first, head + _sized(properties + block) + tail)
+            if not limit or len(packet) <= limit:
+                return packet
+    return _packet(first, head + _sized(properties) + tail)
 
 
 def _with_identifiers(properties: bytes, subscription_ids: tuple[int, ...]) -> bytes:
@@ -238,10 +325,6 @@ def _with_identifiers(properties: bytes, subscription_ids: tuple[int, ...]) -> b
     parts = [number_property(SUBSCRIPTION_IDENTIFIER, identifier) for identifier in subscription_ids]
     parts.append(properties)
     return b"".join(parts)
-
-
-def _reason_block(reason_string: bytes) -> bytes:
-    return text_property(REASON_STRING, reason_string) if reason_string else b""
 
 
 def _sized(block: bytes) -> bytes:

@@ -6,9 +6,10 @@ from gateway.mqtt.reasons import ReasonCode
 class ProtocolError(Exception):
     """The client broke the protocol or a limit of this server. Tell it `reason` (MQTT 5) and close."""
 
-    def __init__(self, message: str, reason: ReasonCode = ReasonCode.PROTOCOL_ERROR) -> None:
+    def __init__(self, message: str, reason: ReasonCode = ReasonCode.PROTOCOL_ERROR, limit: int = 0) -> None:
         super().__init__(message)
         self.reason = reason
+        self.limit = limit  # that was reached; 0: the error is no matter of a limit
 
 
 class MalformedPacket(ProtocolError):
@@ -19,17 +20,17 @@ class MalformedPacket(ProtocolError):
 
 
 class PacketTooLarge(ProtocolError):
-    """Larger than the Maximum Packet Size of this server: split the payload (MQTT-3.2.2-15)."""
+    """Larger than the Maximum Packet Size of its receiver: split it (MQTT-3.2.2-15)."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ReasonCode.PACKET_TOO_LARGE)
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message, ReasonCode.PACKET_TOO_LARGE, limit)
 
 
 class ReceiveMaximumExceeded(ProtocolError):
-    """More QoS 1 and 2 messages in flight than the Receive Maximum of CONNACK (MQTT-3.3.4-9)."""
+    """More QoS 1 and 2 messages in flight than the Receive Maximum of CONNACK (MQTT-3.3.4-7)."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, limit)
 
 
 class TopicAliasInvalid(ProtocolError):
@@ -70,5 +71,12 @@ class ClientIdentifierNotValid(ProtocolError):
 class QuotaExceeded(ProtocolError):
     """More in one packet than this server takes: send several."""
 
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message, ReasonCode.QUOTA_EXCEEDED, limit)
+
+
+class PayloadFormatInvalid(ProtocolError):
+    """A payload that says it is UTF-8 and is not (section 3.3.2.3.2)."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(message, ReasonCode.QUOTA_EXCEEDED)
+        super().__init__(message, ReasonCode.PAYLOAD_FORMAT_INVALID)

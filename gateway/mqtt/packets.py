@@ -97,10 +97,18 @@ class Connect(Packet):
 class Publish(Packet):
     """PUBLISH (section 3.3), its topic alias resolved."""
 
-    __slots__ = ("dup", "packet_id", "payload", "properties", "qos", "retain", "topic")
+    __slots__ = ("dup", "is_text", "packet_id", "payload", "properties", "qos", "retain", "topic")
 
     def __init__(
-        self, topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, packet_id: int, properties: bytes
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        packet_id: int,
+        properties: bytes,
+        is_text: bool,
     ) -> None:
         self.topic = topic
         self.payload = payload
@@ -111,6 +119,7 @@ class Publish(Packet):
         # A property block without its length prefix, of only what is forwarded: payload format, message
         # expiry, content type, response topic, correlation data, user properties, in the publisher's order.
         self.properties = properties
+        self.is_text = is_text  # the payload says that it is UTF-8, and nobody has looked yet
 
 
 class Ack(Packet):

@@ -177,26 +177,31 @@ def read_properties(reader: Reader, packet_type: int) -> Properties:
     return _read_block(block, _ALLOWED[packet_type], keep_user=True)
 
 
-def read_will_properties(reader: Reader) -> tuple[bytes, int]:
-    """The message block and the delay in seconds of a will."""
+def read_will_properties(reader: Reader) -> tuple[bytes, int, bool]:
+    """The message block of a will, its delay in seconds, and whether its payload says that it is UTF-8."""
     length: i64 = reader.varint()
     if length > reader.stop - reader.at:
         raise MalformedPacket("the properties of the will end beyond their packet")
     block = reader.data[reader.at : reader.at + length]
     reader.at += length
     properties = _read_block(Reader(block, 0, length), _ALLOWED[_WILL], keep_user=False)
-    return _without(block, WILL_DELAY), properties.number(WILL_DELAY, 0)
+    is_text = properties.number(PAYLOAD_FORMAT, 0) == 1
+    return _without(block, WILL_DELAY), properties.number(WILL_DELAY, 0), is_text
 
 
-def read_publish_block(block: bytes) -> tuple[bytes, int]:
-    """Check the block of a client's PUBLISH; returns what is forwarded of it, and the topic alias or 0."""
+def read_publish_block(block: bytes) -> tuple[bytes, int, bool]:
+    """Check the block of a client's PUBLISH.
+
+    Returns what is forwarded of it, the topic alias or 0, and whether the payload says that it is UTF-8.
+    """
     properties = _read_block(Reader(block, 0, len(block)), _PUBLISH, keep_user=False)
     alias = properties.numbers.get(TOPIC_ALIAS)
+    is_text = properties.number(PAYLOAD_FORMAT, 0) == 1
     if alias is None:
-        return block, 0
+        return block, 0, is_text
     if alias == 0:
         raise TopicAliasInvalid("a topic alias of 0 (MQTT-3.3.2-8)")
-    return _without(block, TOPIC_ALIAS), alias
+    return _without(block, TOPIC_ALIAS), alias, is_text
 
 
 def message_expiry(block: bytes) -> int | None:

@@ -77,8 +77,16 @@ def check_text(raw: bytes) -> None:
     """Raise `MalformedPacket` unless `raw` is UTF-8 without surrogates and U+0000 (MQTT-1.5.4-1, -2)."""
     if b"\0" in raw:
         raise MalformedPacket("U+0000 in a text")
-    if not raw.isascii():
-        try:
-            raw.decode()
-        except UnicodeDecodeError as error:
-            raise MalformedPacket("a text is not UTF-8") from error
+    if not is_utf8(raw):
+        raise MalformedPacket("a text is not UTF-8")
+
+
+def is_utf8(raw: bytes) -> bool:
+    """Whether `raw` is well-formed UTF-8; U+0000 may be in it."""
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -56,18 +56,40 @@ class ReasonCode(IntEnum):
 
 BY_CODE: Final[dict[int, ReasonCode]] = {int(reason): reason for reason in ReasonCode}
 
+# What the server may say in these packets (table 2-6).
+CONNACK_REASONS: Final = frozenset(
+    (
+        *(0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97),
+        *(0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F),
+    )
+)
+DISCONNECT_REASONS: Final = frozenset(
+    (
+        *(0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, 0x93, 0x94, 0x95, 0x96),
+        *(0x97, 0x98, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2),
+    )
+)
+
 _CONNACK_311: Final[dict[int, int]] = {
     0x00: 0,
     0x84: 1,  # unacceptable protocol version
     0x85: 2,  # identifier rejected
+    0x80: 3,  # server unavailable
+    0x83: 3,
+    0x88: 3,
+    0x89: 3,
+    0x8B: 3,
+    0x97: 3,
+    0x9C: 3,
+    0x9D: 3,
+    0x9F: 3,
     0x86: 4,  # bad user name or password
+    0x8C: 4,
     0x87: 5,  # not authorized
     0x8A: 5,
-    0x8C: 4,
 }
-_UNAVAILABLE_311: Final = 3
 
 
-def connack_return_code(reason: ReasonCode) -> int:
-    """The CONNACK return code of 3.1.1 (its table 3.1) that comes nearest to `reason`."""
-    return _CONNACK_311.get(int(reason), _UNAVAILABLE_311)
+def connack_return_code(reason: ReasonCode) -> int | None:
+    """The CONNACK return code of 3.1.1 (its table 3.1) for `reason`; None where none applies."""
+    return _CONNACK_311.get(int(reason))

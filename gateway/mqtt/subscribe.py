@@ -80,4 +80,4 @@ def _request(topic_filter: bytes, options: int, version: int) -> SubscriptionReq
 
 def _check_count(count: int) -> None:
     if count == MAX_FILTERS:
-        raise QuotaExceeded(f"more than {MAX_FILTERS} filters in one packet")
+        raise QuotaExceeded(f"more than {MAX_FILTERS} filters in one packet", MAX_FILTERS)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.conformance.statements import STANDARDS, Proof, Proofs, Standard, Statement
+from tests.conformance.statements import FOLDER, STANDARDS, Proof, Proofs, Standard, Statement
 
 _HEAD = """\
 # Conformance
@@ -42,6 +42,7 @@ def render(proofs: dict[str, Proofs]) -> str:
                 rows += ["", f"### Section {chapter}", "", "| statement | says | binds | tests |", "| --- " * 4 + "|"]
             rows.append(_row(statement, proofs[standard.marker].get(statement.number, [])))
         parts.append("\n".join(rows[1:]) + "\n")
+    parts.append((FOLDER / "choices.md").read_text(encoding="utf-8"))
     return "\n".join(parts)
 
 

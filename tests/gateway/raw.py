@@ -33,6 +33,17 @@ class Packet:
             return self.body[0]
         return self.body[2] if len(self.body) > 2 else 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the whole packet."""
+        return len(wire.packet(self.first, self.body))
+
+    @property
+    def properties(self) -> list[wire.Property]:
+        """Of a version 5 packet other than PUBLISH."""
+        at = {SUBACK: 2, UNSUBACK: 2, DISCONNECT: 1, CONNACK: 2}.get(self.kind, 3)
+        return wire.properties(wire.split_sized(self.body[at:])[0]) if len(self.body) > at else []
+
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = (
     *(2, 3, 4, 5, 6, 7, 9),
@@ -130,14 +141,28 @@ class RawClient:
     async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1) -> bytes:
         """Subscribe and return the reason codes."""
         self.send(wire.subscribe(self.version, packet_id, *requests))
-        body = (await self.expect(SUBACK)).body
-        return body[3 + body[2] :] if self.version == 5 else body[2:]
+        reply = await self.expect(SUBACK)
+        assert reply.packet_id == packet_id
+        return wire.split_sized(reply.body[2:])[1] if self.version == 5 else reply.body[2:]
+
+    async def unsubscribe(self, *topic_filters: bytes, packet_id: int = 1) -> bytes:
+        """Unsubscribe and return the reason codes, of which 3.1.1 has none."""
+        self.send(wire.unsubscribe(self.version, packet_id, *topic_filters))
+        reply = await self.expect(UNSUBACK)
+        assert reply.packet_id == packet_id
+        return wire.split_sized(reply.body[2:])[1] if self.version == 5 else reply.body[2:]
 
     async def publish(
-        self, topic: bytes, payload: bytes, qos: int = 1, packet_id: int = 1, retain: bool = False
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int = 1,
+        packet_id: int = 1,
+        retain: bool = False,
+        properties: bytes = b"",
     ) -> None:
         """Publish and wait for the exchange to end."""
-        self.send(wire.publish(self.version, topic, payload, qos, packet_id, retain=retain))
+        self.send(wire.publish(self.version, topic, payload, qos, packet_id, properties, retain))
         if qos == 1:
             assert (await self.expect(PUBACK)).packet_id == packet_id
         elif qos == 2:
@@ -184,11 +209,11 @@ def parse(version: int, packet: Packet) -> Message:
         at += 2
     properties = b""
     if version == 5:
-        assert body[at] < 0x80
-        properties = body[at + 1 : at + 1 + body[at]]
-        at += 1 + body[at]
+        properties, payload = wire.split_sized(body[at:])
+    else:
+        payload = body[at:]
     flags = packet.first
-    return Message(body[2 : 2 + size], body[at:], qos, flags & 1 == 1, flags & 8 == 8, packet_id, properties)
+    return Message(body[2 : 2 + size], payload, qos, flags & 1 == 1, flags & 8 == 8, packet_id, properties)
 
 
 def ack(kind: int, packet_id: int) -> bytes:

@@ -143,3 +143,41 @@ async def test_a_will_to_the_nodes_own_topics_is_refused(ports: Ports, version: 
     client.send(connect(version, b"d", will=(b"$SYS/x", b"mine")))
     assert (await client.expect(CONNACK)).body[1] == reason
     await client.closed()
+
+
+@pytest.mark.mqtt5("3.1.2-10", "3.1.2-8")
+@pytest.mark.mqtt311("3.1.2-10", "3.1.2-12")
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_will_is_for_one_connection(ports: Ports, version: int, clean: bool) -> None:
+    """Published or given up it is gone: the next connection of the session has none unless it brings one."""
+    watching = await watcher(ports)
+    options = {"expiry": 0 if clean else 1000}
+    for ends_well in (False, True):
+        client = await RawClient.connect(ports.mqtt, b"d", version, clean, will=WILL, **options)
+        if ends_well:
+            await client.disconnect()
+        else:
+            await client.drop()
+            assert (await watching.take(1))[0].payload == b"gone"
+        client = await RawClient.connect(ports.mqtt, b"d", version, clean, **options)
+        await client.drop()
+        client = await RawClient.connect(ports.mqtt, b"d", version, clean, **options)
+        await client.publish(b"wills/end", b"nothing before this")
+        assert (await watching.take(1))[0].topic == b"wills/end"
+        await client.disconnect()
+    await watching.quiet()
+
+
+@pytest.mark.mqtt5("3.1.3-10", "3.1.2-7")
+async def test_the_properties_of_a_will_are_those_of_its_message(ports: Ports) -> None:
+    """In their order; the delay is not of the message."""
+    before = wire.pair(b"b", b"2") + b"\x03" + wire.text(b"text/plain") + wire.pair(b"a", b"1")
+    after = b"\x01\x01" + b"\x08" + wire.text(b"reply") + b"\x09" + wire.text(b"\0id") + wire.pair(b"b", b"2")
+    delay = b"\x18" + wire.u32(0)
+    rest = wire.sized(before + delay + after) + wire.text(WILL[0]) + wire.text(WILL[1])
+    watching = await watcher(ports)
+    client = await device(ports, wire.connect(5, b"d", flags=0x0E, rest=rest))
+    await client.drop()
+    message = (await watching.take(1))[0]
+    assert (message.payload, message.properties) == (b"gone", before + after)

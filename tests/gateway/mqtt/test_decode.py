@@ -128,6 +128,7 @@ def test_publish(version: int, qos: int, retain: bool, dup: bool, size: int) -> 
         "dup": dup,
         "packet_id": 0x1234 if qos else 0,
         "properties": b"",
+        "is_text": False,
     }
 
 

@@ -1,5 +1,7 @@
 """What the server sends, byte by byte where the standard has the table, and read back by paho elsewhere."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from gateway.mqtt.reasons import ReasonCode, connack_return_code
 from tests.gateway.mqtt import wire
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
+WHY = encode.Explanation(b"why", ((b"name", b"value"),))
 
 
 class Socket:
@@ -56,10 +59,16 @@ def test_connack_311() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"), [(0x00, 0), (0x84, 1), (0x85, 2), (0x88, 3), (0x97, 3), (0x86, 4), (0x87, 5), (0x8A, 5)]
+    ("reason", "code"),
+    [
+        *((0x00, 0), (0x84, 1), (0x85, 2), (0x88, 3), (0x97, 3), (0x9C, 3), (0x86, 4), (0x8C, 4), (0x87, 5), (0x8A, 5)),
+        *((0x81, None), (0x82, None), (0x90, None), (0x95, None)),
+    ],
 )
-def test_return_codes_311(reason: int, code: int) -> None:
+def test_return_codes_311(reason: int, code: int | None) -> None:
+    """Where none applies there is no CONNACK (3.1.1: MQTT-3.2.2-6)."""
     assert connack_return_code(ReasonCode(reason)) == code
+    assert encode.connack(4, ReasonCode(reason)) == (b"" if code is None else bytes((0x20, 2, 0, code)))
 
 
 @pytest.mark.mqtt5("3.2.2-6")
@@ -75,12 +84,12 @@ def test_connack_5() -> None:
     said.topic_alias_maximum = 16
     said.server_keep_alive = 30
     said.assigned_client_id = b"auto-1"
-    said.reason_string = "schön".encode()
     said.response_information = b"r"
     said.server_reference = b"other"
     said.authentication_method = b"M"
     said.authentication_data = b"\x00"
-    _, calls = paho(5, encode.connack(5, ReasonCode.SUCCESS, properties=said))
+    why = encode.Explanation("schön".encode(), ((b"limit", b"7"),))
+    _, calls = paho(5, encode.connack(5, ReasonCode.SUCCESS, properties=said, why=why))
     ((name, (flags, reason, properties)),) = calls
     assert name == "on_connect"
     assert not flags.session_present
@@ -95,6 +104,7 @@ def test_connack_5() -> None:
         "ServerKeepAlive": 30,
         "AssignedClientIdentifier": "auto-1",
         "ReasonString": "schön",
+        "UserProperty": [("limit", "7")],
         "ResponseInformation": "r",
         "ServerReference": "other",
         "AuthenticationMethod": "M",
@@ -119,14 +129,72 @@ def test_suback_and_unsuback() -> None:
     reasons = [ReasonCode.GRANTED_QOS_2, ReasonCode.NOT_AUTHORIZED, ReasonCode.SUCCESS]
     assert encode.suback(4, 258, reasons) == b"\x90\x05\x01\x02\x02\x80\x00"
     assert encode.suback(5, 258, reasons) == b"\x90\x06\x01\x02\x00\x02\x87\x00"
-    assert encode.suback(5, 1, reasons[:1], b"no") == b"\x90\x09\x00\x01\x05\x1f\x00\x02no\x02"
+    assert encode.suback(5, 1, reasons[:1], encode.Explanation(b"no")) == b"\x90\x09\x00\x01\x05\x1f\x00\x02no\x02"
     reasons = [ReasonCode.SUCCESS, ReasonCode.NO_SUBSCRIPTION_EXISTED]
     assert encode.unsuback(4, 258, reasons) == b"\xb0\x02\x01\x02"
     assert encode.unsuback(5, 258, reasons) == b"\xb0\x05\x01\x02\x00\x00\x11"
-    _, calls = paho(5, encode.suback(5, 7, [ReasonCode.GRANTED_QOS_1]) + encode.unsuback(5, 8, reasons, b"why"))
+    _, calls = paho(5, encode.suback(5, 7, [ReasonCode.GRANTED_QOS_1]) + encode.unsuback(5, 8, reasons, WHY))
     assert [(name, args[0], [reason.value for reason in args[1]]) for name, args in calls] == [
         ("on_subscribe", 7, [1]),
         ("on_unsubscribe", 8, [0, 0x11]),
+    ]
+
+
+SUCCESS, FAILURE = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
+SAID = encode.ConnackProperties()
+SAID.assigned_client_id = b"auto-1"
+EXPLAINED: dict[str, Callable[[encode.Explanation | None, int], bytes]] = {
+    "CONNACK": lambda why, limit: encode.connack(5, SUCCESS, True, SAID, why, limit),
+    "PUBACK": lambda why, limit: encode.puback(5, 7, FAILURE, why, limit),
+    "PUBREC": lambda why, limit: encode.pubrec(5, 7, FAILURE, why, limit),
+    "PUBREL": lambda why, limit: encode.pubrel(5, 7, FAILURE, why, limit),
+    "PUBCOMP": lambda why, limit: encode.pubcomp(5, 7, FAILURE, why, limit),
+    "SUBACK": lambda why, limit: encode.suback(5, 7, [FAILURE] * 100, why, limit),
+    "UNSUBACK": lambda why, limit: encode.unsuback(5, 7, [FAILURE] * 100, why, limit),
+    "DISCONNECT": lambda why, limit: encode.disconnect(5, ReasonCode.SERVER_MOVED, why, b"elsewhere", limit),
+    "AUTH": lambda why, limit: encode.auth(ReasonCode.CONTINUE_AUTHENTICATION, b"M", b"data", why, limit),
+}
+
+
+@pytest.mark.mqtt5(
+    "3.2.2-19", "3.4.2-2", "3.5.2-2", "3.6.2-2", "3.7.2-2", "3.9.2-1", "3.11.2-1", "3.14.2-3", "3.15.2-2"
+)
+@pytest.mark.mqtt5(
+    "3.2.2-20", "3.4.2-3", "3.5.2-3", "3.6.2-3", "3.7.2-3", "3.9.2-2", "3.11.2-2", "3.14.2-4", "3.15.2-3"
+)
+@pytest.mark.parametrize("name", EXPLAINED)
+@pytest.mark.parametrize("length", [1, 40, 400])
+def test_no_explanation_makes_a_packet_too_large(name: str, length: int) -> None:
+    """First the user properties stay away, then the reason string."""
+    make = EXPLAINED[name]
+    text, user = b"x" * length, (b"limit", b"7" * length)
+    whole = make(encode.Explanation(text, (user,)), 0)
+    plain = make(encode.Explanation(text), 0)
+    silent = make(encode.Explanation(text), 1)
+    assert wire.pair(*user) in whole
+    assert wire.text(text) in plain
+    assert wire.pair(*user) not in plain
+    assert wire.text(text) not in silent
+    assert len(whole) > len(plain) > len(silent)
+    why = encode.Explanation(text, (user,))
+    assert make(why, len(whole)) == whole
+    assert make(why, len(whole) - 1) == make(why, len(plain)) == plain
+    assert make(why, len(plain) - 1) == make(why, len(silent)) == silent
+    assert make(None, 0)[0] == silent[0]
+
+
+@pytest.mark.mqtt5("3.2.2-8", "3.14.2-1")
+def test_connack_and_disconnect_have_reasons_of_their_tables() -> None:
+    """Table 2-6; what is none of theirs becomes 0x80."""
+    connack = {encode.connack(5, reason)[3] for reason in ReasonCode}
+    assert sorted(connack) == [
+        *(0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97, 0x99),
+        *(0x9A, 0x9B, 0x9C, 0x9D, 0x9F),
+    ]
+    disconnect = {encode.disconnect(5, reason)[2] for reason in ReasonCode}
+    assert sorted(disconnect) == [
+        *(0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97),
+        *(0x98, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2),
     ]
 
 
@@ -134,15 +202,15 @@ def test_ping_disconnect_and_auth() -> None:
     assert encode.pingresp() == b"\xd0\x00"
     assert encode.disconnect(4, ReasonCode.SERVER_SHUTTING_DOWN) == b""
     assert encode.disconnect(5, ReasonCode.SERVER_SHUTTING_DOWN) == b"\xe0\x01\x8b"
-    full = encode.disconnect(5, ReasonCode.SERVER_MOVED, b"bye", b"elsewhere")
+    full = encode.disconnect(5, ReasonCode.SERVER_MOVED, encode.Explanation(b"bye"), b"elsewhere")
     assert full == wire.packet(
-        0xE0, b"\x9d" + wire.sized(b"\x1f" + wire.text(b"bye") + b"\x1c" + wire.text(b"elsewhere"))
+        0xE0, b"\x9d" + wire.sized(b"\x1c" + wire.text(b"elsewhere") + b"\x1f" + wire.text(b"bye"))
     )
     _, ((name, (_, reason, properties)),) = paho(5, full)
     assert (name, reason.value, properties.ServerReference) == ("on_disconnect", 0x9D, "elsewhere")
     block = b"\x15" + wire.text(b"M") + b"\x16" + wire.text(b"\x01") + b"\x1f" + wire.text(b"go")
     expected = wire.packet(0xF0, b"\x18" + wire.sized(block))
-    assert encode.auth(ReasonCode.CONTINUE_AUTHENTICATION, b"M", b"\x01", b"go") == expected
+    assert encode.auth(ReasonCode.CONTINUE_AUTHENTICATION, b"M", b"\x01", encode.Explanation(b"go")) == expected
     assert encode.auth(ReasonCode.SUCCESS, b"M") == b"\xf0\x06\x00\x04\x15\x00\x01M"
 
 

@@ -40,6 +40,55 @@ def sized(block: bytes) -> bytes:
     return varint(len(block)) + block
 
 
+NUMBERS = {0x01: 1, 0x02: 4, 0x11: 4, 0x13: 2, 0x21: 2, 0x22: 2, 0x23: 2, 0x24: 1, 0x25: 1, 0x27: 4, 0x2A: 1}
+TEXTS = (0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F)
+
+Property = tuple[int, int | bytes | tuple[bytes, bytes]]
+
+
+def properties(block: bytes) -> list[Property]:
+    """The properties of a block that the server sent, in their order."""
+    found: list[Property] = []
+    at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        assert at + size <= len(block), "a property ends beyond its block"
+        at += size
+        return block[at - size : at]
+
+    def take_text() -> bytes:
+        return take(int.from_bytes(take(2), "big"))
+
+    while at < len(block):
+        identifier = take(1)[0]
+        if identifier in NUMBERS:
+            found.append((identifier, int.from_bytes(take(NUMBERS[identifier]), "big")))
+        elif identifier in TEXTS:
+            found.append((identifier, take_text()))
+        elif identifier == 0x26:
+            found.append((identifier, (take_text(), take_text())))
+        else:
+            assert identifier == 0x0B, f"the server does not send property {identifier:#04x}"
+            value, shift = 0, 0
+            while (byte := take(1)[0]) >= 0x80:
+                value |= (byte & 0x7F) << shift
+                shift += 7
+            found.append((identifier, value | byte << shift))
+    return found
+
+
+def split_sized(data: bytes) -> tuple[bytes, bytes]:
+    """The block that `data` begins with, without its length, and what is behind it."""
+    length, at, shift = 0, 0, 0
+    while True:
+        length |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            return data[at : at + length], data[at + length :]
+
+
 def packet(first: int, body: bytes) -> bytes:
     return bytes([first]) + sized(body)
 
