@@ -118,20 +118,19 @@ def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(ends)]
 
 
-def verify(data: bytes, position: int) -> tuple[list[int], int]:
+def verify(data: bytes, position: int) -> tuple[int, int]:
     """Walk sealed frames, the first of which belongs at `position`, up to the first that is not sound.
 
-    Returns (starts of the sound frames, how many bytes they are).
+    Returns (start of the last sound frame, how many bytes they all are); (0, 0) when there is none.
     """
-    starts: list[int] = []
-    at = 0
+    last = at = 0
     while length := _length_at(data, at):
         crc = _LENGTH.unpack_from(data, at)[0]
         if position_of(data, at) != position + at or crc32c(data[at + 4 : at + length]) != crc:
             break
-        starts.append(at)
+        last = at
         at += length
-    return starts, at
+    return last, at
 
 
 def split(data: bytes) -> list[int]:

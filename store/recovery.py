@@ -19,6 +19,7 @@ from store.segments import Segments, segment_name
 from store.writer import Batch
 
 _CHUNK: Final = 4 << 20  # bytes read at once
+_BATCH: Final = 256 << 10  # of frames: they stay in the processor's cache while they are read, checked and folded
 _MARK: Final = MAGIC.to_bytes(2, "little") + bytes([VERSION])
 _MARK_AT: Final = 8  # where the mark is in a frame
 
@@ -74,16 +75,16 @@ def _last_batch(segments: Segments, position: int) -> Batch | None:
 
 
 def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
-    """The log from `position` on in pieces of some MiB, up to the first byte that is no sound frame."""
+    """The log from `position` on in pieces, up to the first byte that is no sound frame."""
     base = segments.base_of(position)
     while segments.has(base):
         fd = segments.open(base)
         try:
             while position < base + segments.size:
-                data = _sound(segments, fd, base, position)
+                data, last = _sound(segments, fd, base, position)
                 if not data:
                     break
-                yield Batch(position, data, record.store_time_of(data, record.split(data)[-1]))
+                yield Batch(position, data, record.store_time_of(data, last))
                 position += len(data)
         finally:
             os.close(fd)
@@ -93,17 +94,18 @@ def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
         position = base
 
 
-def _sound(segments: Segments, fd: int, base: int, position: int) -> bytes:
-    """Sound frames at `position`, as many as a chunk holds, or the one that is larger than a chunk."""
+def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
+    """Sound frames at `position`, as many as a batch holds, or the one that is larger than that; and where the last
+    begins."""
     room = base + segments.size - position
-    data = segments.disk.read(fd, min(_CHUNK, room), position - base)
-    valid = record.verify(data, position)[1]
+    data = segments.disk.read(fd, min(_BATCH, room), position - base)
+    last, valid = record.verify(data, position)
     if valid == 0 and len(data) >= HEADER_SIZE:
         length = int.from_bytes(data[4:8], "little")
         if len(data) < length <= min(room, MAX_FRAME) and data[_MARK_AT : _MARK_AT + 3] == _MARK:
             data = segments.disk.read(fd, length, position - base)
-            valid = record.verify(data, position)[1]
-    return data[:valid]
+            last, valid = record.verify(data, position)
+    return data[:valid], last
 
 
 def _continues(segments: Segments, base: int, end: int) -> bool:
@@ -112,7 +114,7 @@ def _continues(segments: Segments, base: int, end: int) -> bool:
         return False
     fd = segments.open(base)
     try:
-        data = _sound(segments, fd, base, base)
+        data, _ = _sound(segments, fd, base, base)
     finally:
         os.close(fd)
     return bool(data) and record.durable_of(data, 0) == end
