@@ -48,6 +48,10 @@ class Disk:
         finally:
             os.close(fd)
 
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there; its name may come back until the folder is synced."""
+        path.unlink(missing_ok=True)
+
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """`length` bytes, fewer only at the end of the file. May wait for the device."""
         data = os.pread(fd, length, offset)

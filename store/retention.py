@@ -73,6 +73,7 @@ class Retention:
     async def enforce(self) -> None:
         """Take away what may go now. Raises `StoreError` and OSError, after which the next look goes on."""
         async with self._one:
+            await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)  # what failed last time
             cut = await self._cut()
             if cut > self._views.begin:
                 await self._keep_retained(cut)
@@ -153,9 +154,9 @@ class Retention:
         except LogCorrupt:
             begin_time = self._views.begin_time  # an earlier one will do: references below `cut` are stepped over
         self._views.reclaim(cut, begin_time)
-        gone = self._segments.forget(cut)
-        await loop.run_in_executor(None, self._segments.remove, gone)
-        logger.info("retention took %d segments: the log begins at %d", len(gone), cut)
+        self._segments.forget(cut)
+        await loop.run_in_executor(None, self._segments.remove)
+        logger.info("retention took segments: the log begins at %d", cut)
 
     async def _fold_ends(self, generation: int) -> bool:
         """Write down the ends of a generation's queues. False when stopped on the way: then it is begun again."""

@@ -27,7 +27,18 @@ def segment_name(base: int) -> str:
 class Segments:
     """The segments of one folder. `bases` is sorted; used by the loop thread except where a method says else."""
 
-    __slots__ = ("_descriptors", "_lock", "_preparing", "_stopped", "_unprepared", "bases", "disk", "folder", "size")
+    __slots__ = (
+        "_descriptors",
+        "_forgotten",
+        "_lock",
+        "_preparing",
+        "_stopped",
+        "_unprepared",
+        "bases",
+        "disk",
+        "folder",
+        "size",
+    )
 
     def __init__(self, folder: Path, size: int, disk: Disk) -> None:
         self.folder = folder
@@ -35,6 +46,7 @@ class Segments:
         self.disk = disk
         self.bases: list[int] = []
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
+        self._forgotten: list[int] = []  # segments before the log's begin whose files are there, the oldest first
         self._preparing: threading.Thread | None = None
         self._unprepared = -1  # the segment that could not be prepared: it is tried again when it is needed
         self._stopped = threading.Event()
@@ -109,8 +121,8 @@ class Segments:
             self._make(base)
         return self.open(base)
 
-    def forget(self, begin: int) -> list[int]:
-        """The log begins at the segment `begin` from here on. Returns the bases before it, which are to be removed."""
+    def forget(self, begin: int) -> None:
+        """The log begins at the segment `begin` from here on: the files before it wait for `remove`."""
         with self._lock:
             count = bisect_left(self.bases, begin)
             gone, self.bases[:count] = self.bases[:count], []
@@ -118,13 +130,15 @@ class Segments:
             fd = self._descriptors.pop(base, None)
             if fd is not None:
                 os.close(fd)
-        return gone
+        self._forgotten += gone
 
-    def remove(self, bases: list[int]) -> None:
-        """Remove the files of forgotten segments, the oldest first: a crash leaves no hole. From any thread."""
-        for base in bases:
-            (self.folder / segment_name(base)).unlink()
-        self.disk.sync_folder(self.folder)
+    def remove(self) -> None:
+        """Remove the files of forgotten segments, the oldest first and each durably before the next: no failure or
+        crash leaves a hole. What could not be removed waits for the next call. From any thread."""
+        while self._forgotten:
+            self.disk.remove(self.folder / segment_name(self._forgotten[0]))
+            self.disk.sync_folder(self.folder)
+            del self._forgotten[0]
 
     def close(self) -> None:
         self._stopped.set()

@@ -126,7 +126,10 @@ class Database:
 
     def flush(self) -> None:
         """Put on disk what was written, so that a restart replays less. Slow; from any thread."""
-        self._db.flush()
+        try:
+            self._db.flush()
+        except Exception as error:
+            raise ViewsDamaged(self._path, error) from error
 
     def link_to(self, path: Path) -> None:
         """Put what was written into a new folder of the same file system, by hard links. It flushes what `flush` did

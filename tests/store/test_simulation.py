@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.simulation.simulator import simulate
+from tests.store.simulation.simulator import Lived, simulate
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -20,12 +20,12 @@ def test_no_history_violates_the_promises():
 
 
 def test_a_few_histories_and_the_same_seed_is_the_same_history(tmp_path: Path):
-    counts = []
+    lived: list[list[Lived]] = []
     for run in ("one", "two"):
         (tmp_path / run).mkdir()
-        counts.append([])
+        lived.append([])
         for seed in range(1, 4):
             folder = tmp_path / run / str(seed)
             folder.mkdir()
-            counts[-1].append(simulate(seed, folder))
-    assert counts[0] == counts[1]
+            lived[-1].append(simulate(seed, folder))
+    assert lived[0] == lived[1]

@@ -9,6 +9,7 @@ from store.api import filter_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from tests.store.simulation.checks import check_state, read_log
+from tests.store.simulation.truth import Truth
 from tests.store.vectors.make import batches
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -22,7 +23,9 @@ async def test_the_folder_of_format_1_opens_and_reads_back_exactly(tmp_path: Pat
     expected = [frame for batch in batches() for frame in batch]
     assert [record.decode(frame, 0) for frame in frames] == [record.decode(frame, 0) for frame in expected]
     assert frames[0][:48].hex() == (VECTORS / "v1" / "first-header.hex").read_text().strip()
-    await check_state(engine, frames, Random(1))
+    truth = Truth(engine.partitions)
+    truth.grow(frames)
+    await check_state(engine, truth.model, Random(1))
     assert (await engine.bounds(filter_queue(b"home/+/temp"))).end == 10
     assert (await engine.bounds(topic_queue(b"home/bath/temp"))).end == 1
     session = await engine.session(b"device")

@@ -7,21 +7,22 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.store.simulation.simulator import Violation, simulate
+from tests.store.simulation.simulator import Lived, Violation, simulate
 
 
-def run_seed(seed: int) -> tuple[int, dict[str, int], str]:
-    """(seed, counts, what was violated or nothing)."""
+def run_seed(seed: int) -> tuple[int, Lived, str]:
+    """(seed, what became of it, what was violated or nothing)."""
     fast = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=fast if fast.is_dir() else None))
     try:
         return seed, simulate(seed, folder), ""
     except Violation:
-        return seed, {}, traceback.format_exc()
+        return seed, Lived({}, 0), traceback.format_exc()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -34,16 +35,18 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     counts: Counter[str] = Counter()
+    digest = 0
     violations: list[int] = []
     started = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for seed, happened, violation in pool.map(run_seed, seeds, chunksize=4):
-            counts.update(happened)
+        for seed, lived, violation in pool.map(run_seed, seeds, chunksize=4):
+            counts.update(lived.counts)
+            digest = zlib.crc32(lived.digest.to_bytes(4, "big"), digest)
             if violation:
                 violations.append(seed)
                 print(violation, file=sys.stderr, flush=True)
     happened = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(seeds)} seeds in {time.monotonic() - started:.1f} s: {happened}")
+    print(f"{len(seeds)} seeds in {time.monotonic() - started:.1f} s, digest {digest:08x}: {happened}")
     print(f"{len(violations)} violations", *(f"make simulate SEEDS=1 FIRST={seed}" for seed in violations), sep="\n  ")
     return 1 if violations else 0
 

@@ -79,11 +79,13 @@ class File:
 class SimulatedDisk(Disk):
     """A disk for everything in `root` but the views. Made once a history: it outlives the store's restarts."""
 
-    def __init__(self, root: Path, rng: Random) -> None:
+    def __init__(self, root: Path, rng: Random, on_remove: Callable[[Path], None] | None = None) -> None:
         self.root = root
         self._rng = rng
+        self._on_remove = on_remove  # is called before a file is removed
         self._files: dict[int, File] = {}  # by inode
         self._names: dict[Path, dict[str, int]] = {}  # by folder: durable name → inode
+        self._removed: dict[Path, File] = {}  # what had a name that comes back when its removal is lost
         self._reads = 0
         self.fault: Fault | None = None
         self.dead = False  # after a cut: nothing reaches the files until `restart`
@@ -131,7 +133,39 @@ class SimulatedDisk(Disk):
         if kind == "error":
             raise _failed()
         self._names[folder] = self._present(folder)
+        for path in [path for path in self._removed if path.parent == folder]:
+            del self._removed[path]
         self._after(kind)
+
+    def remove(self, path: Path) -> None:
+        kind = self._operate()
+        if kind == "cut":
+            self.dead = True
+            raise PowerCut
+        if kind == "error":
+            raise _failed()
+        if not path.exists():
+            return
+        if self._on_remove is not None:
+            self._on_remove(path)
+        file = self._files.pop(path.stat().st_ino)
+        if self._names.get(path.parent, {}).pop(path.name, None) is not None:
+            self._removed[path] = file
+        super().remove(path)
+        self.full = False
+        self._after(kind)
+
+    def flush_views(self) -> bool:
+        """RocksDB is about to put on disk what it has in memory. Whether the machine stops right behind that."""
+        kind = self._operate()
+        if kind == "cut":
+            self.dead = True
+            raise PowerCut
+        if kind == "error":
+            raise _failed()
+        if self.full:
+            raise _no_space()
+        return kind == "cut after"
 
     def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
         self._reads += 1
@@ -176,6 +210,7 @@ class SimulatedDisk(Disk):
         self.kill()
         style = self._rng.choice(("nothing", "everything", "prefix", "pages", "pages"))
         self._lose_names(self.root)
+        self._lose_removals()
         for folder in (self.root, *(path for path in self.root.rglob("*") if path.is_dir() and path.name != "views")):
             for name, inode in self._present(folder).items():
                 file = self._files.get(inode)
@@ -250,6 +285,14 @@ class SimulatedDisk(Disk):
                     path.unlink()
             if path.is_dir():
                 self._lose_names(path)
+
+    def _lose_removals(self) -> None:
+        """Bring back files whose removal no sync of their folder has made sure of."""
+        removed, self._removed = self._removed, {}
+        for path, file in removed.items():
+            if self._rng.random() < 0.5:
+                path.write_bytes(file.durable)
+                self._files[path.stat().st_ino] = file
 
     def _present(self, folder: Path) -> dict[str, int]:
         return {

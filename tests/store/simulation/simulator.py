@@ -1,130 +1,120 @@
 """One history of a store with crashes, from a seed: the same seed, the same history.
 
-A history is lives of a store on one folder. In a life it appends, checkpoints, syncs and is asked; the life ends
-with a clean stop, a kill, a power cut or a disk that fails, at any operation of the disk, also while it opens.
+A history is lives of a store on one folder. In a life it appends, checkpoints, syncs, reclaims and is asked; the life
+ends with a clean stop, a kill, a power cut or a disk that fails, at any operation of the disk, also while it opens.
 Then the folder is what that leaves, the views are one of the copies that RocksDB may have had on disk, and the
 next life has to show everything that was acknowledged, in order, and nothing else.
 """
 
 import asyncio
-import logging
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
-
-from rocksdict import Checkpoint
 
 import record
-import store.segments
-from store.api import Appended
+from record.layout import HEADER_SIZE
+from store.api import Appended, Commit
 from store.config import StoreConfig
 from store.engine import Engine
-from store.errors import LogCorrupt, StoreError
+from store.errors import LogCorrupt, StoreError, ViewsDamaged
+from store.log import Unit
 from store.segments import segment_name
-from tests.store.images import copy_image
+from store.views.database import Database
 from tests.store.simulation import checks
-from tests.store.simulation.disk import FAULTS, Fault, SimulatedDisk
+from tests.store.simulation.copies import Copies
+from tests.store.simulation.disk import FAULTS, Fault, PowerCut, SimulatedDisk
+from tests.store.simulation.loop import SimulatedLoop, replayable
 from tests.store.simulation.records import Records
+from tests.store.simulation.replay import check_replay
+from tests.store.simulation.truth import Truth
 
 LIVES = 5
 STEPS = 12
-FOREVER = 10**9  # ms: timers of the store do not fire by themselves, the history calls them
+FOREVER = 10**6  # seconds: such a timer of the store does not fire by itself, the history calls it
 
 
 class Violation(AssertionError):
     """The store did what it must not. The message begins with the seed."""
 
 
-class Deferred:
-    """In place of a thread that prepares a segment: runs when it is joined, so that order is the seed's."""
+@dataclass(slots=True, frozen=True)
+class Lived:
+    """What became of a history."""
 
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...] = (), name: str = "") -> None:
-        self._work: Callable[[], None] | None = lambda: target(*args)
-
-    def start(self) -> None:
-        pass
-
-    def join(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()
+    counts: dict[str, int]  # of what happened in it
+    digest: int  # of all records that were ever in its log: the same for the same seed
 
 
-@dataclass(slots=True)
-class Copy:
-    """What RocksDB had on disk once. No `path`: nothing."""
-
-    path: Path | None
-    position: int  # the log position it is true up to
-
-
-def simulate(seed: int, folder: Path) -> dict[str, int]:
-    """Run a history in the empty `folder`. Returns counts of what happened. Raises `Violation`."""
-    with _deferred_threads():
-        history = History(seed, folder)
-        try:
-            asyncio.run(history.run())
-        except Exception as error:
-            raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
-    return history.counts
+def simulate(seed: int, folder: Path) -> Lived:
+    """Run a history in the empty `folder`. Raises `Violation`."""
+    history: History | None = None
+    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(Random(seed + 2))) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, SimulatedLoop)
+        history = History(seed, folder, loop)
+        with replayable(loop, history.on_flush), _flushes(history):
+            try:
+                runner.run(history.run())
+            except Exception as error:
+                raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
+    return Lived(dict(history.counts), zlib.crc32(b"".join(history.truth.frames)))
 
 
 @contextmanager
-def _deferred_threads() -> Iterator[None]:
-    threads = store.segments.threading
-    store.segments.threading = SimpleNamespace(  # type: ignore[assignment]
-        Thread=Deferred, Event=threading.Event, Lock=threading.Lock
-    )
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def _flushes(history: "History") -> Iterator[None]:
+    """While it lasts, RocksDB's flushes are operations of the history's disk."""
+    flush = Database.flush
+
+    def flush_or_fail(database: Database) -> None:
+        try:
+            cut = history.disk.flush_views()
+        except PowerCut:
+            raise
+        except OSError as error:
+            raise ViewsDamaged(history.path / "views", error) from error
+        flush(database)
+        history.copies.flushed(database)
+        if cut:
+            history.disk.dead = True
+            raise PowerCut
+
+    Database.flush = flush_or_fail  # type: ignore[method-assign]
     try:
         yield
     finally:
-        store.segments.threading = threads
-        logging.disable(level)
+        Database.flush = flush  # type: ignore[method-assign]
 
 
 class History:
     """The state of one history."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, loop: SimulatedLoop) -> None:
         self.rng = rng = Random(seed)
         self.root = folder / "disk"
         self.root.mkdir()
         self.path = self.root / "parent" / "data"
-        self._aside = folder
-        self.disk = SimulatedDisk(self.root, Random(seed + 1))
-        size = rng.choice((4096, 4096, 8192, 16384))
-        self.config = StoreConfig(
-            partitions=rng.choice((1, 2, 4)),
-            segment_size=size,
-            generation_segments=rng.choice((1, 2, 16)),
-            policy=rng.choice(("fsync", "fsync", "interval")),
-            interval_ms=FOREVER,
-            batch_bytes=rng.choice((200, 1000, 4000, 1 << 20)),
-            spacing_ms=0,
-            tail_cache_bytes=rng.choice((0, 2000, 1 << 20)),
-            checkpoint_keys=rng.choice((1, 5, 50, 5000)),
-            checkpoint_age_s=FOREVER,
-            max_queue_ends=rng.choice((1, 3, 1000)),
-            view_cache_bytes=0,
-        )
-        self.records = Records(rng, size - 200)
-        self.now = 1_000
-        self.frames: list[bytes] = []  # sealed, that earlier lives have left
-        self.submitted: list[bytes] = []  # unsealed, by this life in order
-        self.acknowledged: list[int] = []  # positions of those of `submitted` that were, a prefix of it
+        self.disk = SimulatedDisk(self.root, Random(seed + 1), self._check_removal)
+        self.copies = Copies(folder)
+        self.config = _config(rng)
+        self.records = Records(rng, self.config.segment_size - 200)
+        self.truth = Truth(self.config.partitions)
+        self.submitted: list[bytes] = []  # unsealed, that this life gave to the disk, in order
+        self.acknowledged: dict[int, bytes] = {}  # by position, unsealed, that this life was told are committed
+        self.commits: list[Commit] = []  # of this life, not checked yet
+        self.counts: Counter[str] = Counter()
+        self._loop = loop
+        self._skew = 1_000  # ms by which the store's clock is ahead of the loop's
+        self._latest = 0  # ms, that the clock ever showed
+        self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
         self._durable = 0  # up to where the last life knew the log to be on disk
+        self._begun = 0  # records in `truth` that are from earlier lives
         self._engine: Engine | None = None  # while it is open
-        self.copies = [Copy(None, 0)]  # of the views, that may be found after a crash
-        self._copied = 0
-        self.counts = dict.fromkeys(("lives", "records", "cuts", "kills", "faults", "flips", "cut records"), 0)
 
     async def run(self) -> None:
         """Live it. A violation leaves no store open."""
@@ -134,6 +124,11 @@ class History:
             if self._engine is not None:
                 self.disk.dead = True
                 await self._engine.close()
+
+    def on_flush(self, units: list[Unit]) -> None:
+        """The flush thread gets these appends."""
+        for unit in units:
+            self.submitted += unit.frames
 
     async def _live(self) -> None:
         for _ in range(self.rng.randint(2, LIVES)):
@@ -164,53 +159,82 @@ class History:
                 continue
             self.disk.fault = None
             self._engine = engine
+            engine.on_commit(self.commits.append)
             return engine
         raise AssertionError("the store does not open")
 
     async def _close(self, engine: Engine) -> None:
-        self._engine = None
         await engine.close()
+        self._engine = None
 
     async def _check_start(self, engine: Engine) -> None:
         """What the last life left is there, and nothing else."""
+        await self._learn(engine)
+        fresh = self.truth.frames[self._begun :]
+        self.counts["records"] += len(fresh)
+        self.counts["cut records"] += len(self.submitted) - len(fresh)
+        self._begun = len(self.truth.frames)
+        self.submitted, self.acknowledged = [], {}
+        self.copies.opened(engine.stats().log_end)
+        await self._check(engine)
+        if self.rng.random() < 0.3:
+            await check_replay(engine, self.truth.frames, self.copies.folder(), self.rng)
+
+    async def _learn(self, engine: Engine) -> None:
+        """Read the log: it goes on from what is known of it with records that were appended, in order, and all that
+        were acknowledged are there."""
         found = await checks.read_log(engine)
-        begun = len(self.frames)
-        assert found[:begun] == self.frames, "records of earlier lives are not what they were"
-        fresh = found[begun:]
-        assert len(fresh) >= len(self.acknowledged), "an acknowledged record is lost"
+        begin = record.position_of(found[0], 0) if found else checks.log_begin(engine)
+        self._learn_reclaimed(begin)
+        known = self.truth.behind(begin)
+        assert found[: len(known)] == known, "records are not what they were"
+        self.truth.grow(found[len(known) :])
+        fresh = self.truth.frames[self._begun :]
         assert len(fresh) <= len(self.submitted), "there are records that nobody appended"
         for sealed, unsealed in zip(fresh, self.submitted, strict=False):
             assert record.decode(sealed, 0) == record.decode(unsealed, 0), "not the record that was appended"
-        positions = [record.position_of(frame, 0) for frame in fresh[: len(self.acknowledged)]]
-        assert positions == self.acknowledged, "an acknowledged record is elsewhere"
-        self.counts["records"] += len(fresh)
-        self.counts["cut records"] += len(self.submitted) - len(fresh)
-        self.frames = found
-        self.submitted, self.acknowledged = [], []
-        await checks.check_state(engine, found, self.rng)
-        self.copies = [copy for copy in self.copies[-1:] if copy.position <= engine.stats().log_end] or [Copy(None, 0)]
-        if self.rng.random() < 0.3:
-            self._check_replay(engine)
+        by_position = {record.position_of(frame, 0): frame for frame in fresh}
+        for position, unsealed in self.acknowledged.items():
+            assert position in by_position, "an acknowledged record is lost"
+            assert record.decode(by_position[position], 0) == record.decode(unsealed, 0), "it is another record"
 
-    def _check_replay(self, engine: Engine) -> None:
-        checks.check_replay(engine, self._fresh_folder())
+    def _learn_reclaimed(self, begin: int) -> None:
+        """Records that retention took before anybody read them, or is about to take."""
+        size = self.config.segment_size
+        for base in range(self.truth.end // size * size, begin, size):
+            path = self.path / "log" / segment_name(base)
+            frames = self._reclaimed.get(base) or _frames(path)
+            end = self.truth.end
+            self.truth.grow([frame for frame in frames if record.position_of(frame, 0) >= end])
+
+    async def _check(self, engine: Engine) -> None:
+        """The store says what the model of its log says."""
+        for _ in range(checks.TRIES):
+            await self._learn(engine)
+            known = [commit for commit in self.commits if commit.end <= self.truth.end]
+            checks.check_commits(known, self.truth.model)
+            del self.commits[: len(known)]
+            if await checks.check_state(engine, self.truth.model, self.rng):
+                return
+        raise AssertionError("the log grows and grows by itself")
 
     async def _step(self, engine: Engine) -> bool:
         """Something happens. False when the life is over."""
-        match self.rng.randrange(12):
-            case 0:
-                self._checkpoint(engine)
-            case 1 | 2:
-                self._copy_views(engine)
+        failed = engine.stats().failed
+        match self.rng.randrange(13):
+            case 0 if not failed:
+                await self._checkpoint(engine)
+            case 1 | 2 if not failed:
+                await self._checkpoint(engine)
+                self.copies.add(engine._database)
             case 3:
-                self._prepare(engine)
+                await asyncio.sleep(self.rng.choice((0.001, 1, 30)))
             case 4:
-                engine._log._sync()
-                await self._append(engine)
-            case 5:
                 self._arm(6)
-            case 6 if not engine.stats().failed:
-                await checks.check_state(engine, await checks.read_log(engine), self.rng)
+            case 5 if not failed:
+                await self._check(engine)
+            case 6 if not failed:
+                await self._reclaim(engine)
             case _:
                 await self._append(engine)
         return not self.disk.dead and (not engine.stats().failed or self.rng.random() < 0.5)
@@ -221,43 +245,69 @@ class History:
 
     async def _append(self, engine: Engine) -> None:
         """Appends in one turn of the loop, some of which go together."""
-        self.now += self.rng.choice((0, 1, 1000, -500))
+        self._skew += self.rng.choice((0, 1, 1000, -500))
         loop = asyncio.get_running_loop()
-        answers: list[asyncio.Future[Appended]] = []
-        failed = engine.stats().failed
+        answers: list[tuple[list[bytes], asyncio.Future[Appended]]] = []
+        refused = engine.stats().failed
         for _ in range(self.rng.choice((1, 1, 3, 10))):
             frames = self.records.append()
-            answers.append(loop.create_future())
-            engine.append(frames, answers[-1].set_result)
-            if not failed:
-                self.submitted += frames
-        await checks.settled(answers)  # type: ignore[arg-type]
-        refused = failed
-        for answer in answers:
+            answers.append((frames, loop.create_future()))
+            engine.append(frames, answers[-1][1].set_result)
+        await checks.settled([answer for _, answer in answers])
+        for frames, answer in answers:
             appended = answer.result()
             if appended.error is None:
                 assert not refused, "acknowledged behind what was not"
-                self.acknowledged += appended.positions
+                self.acknowledged.update(zip(appended.positions, frames, strict=True))
             refused = refused or appended.error is not None
 
-    def _checkpoint(self, engine: Engine) -> None:
-        if not engine.stats().failed:
-            engine._views.checkpoint(engine._writer.durable)
+    async def _checkpoint(self, engine: Engine) -> None:
+        if not self._retains() and self.rng.random() < 0.2:
+            engine._views.checkpoint(engine._writer.durable)  # ahead of a log that was not synced, which must not be
+        else:
+            await engine._checkpoint()
 
-    def _copy_views(self, engine: Engine) -> None:
-        """RocksDB flushes: from here on a crash finds this, or something newer."""
+    async def _reclaim(self, engine: Engine) -> None:
+        """Retention takes all that it may."""
+        if self._retains() and self.rng.random() < 0.3:
+            self._arm(8)
+        size = self.config.segment_size
+        cut, end = checks.log_begin(engine), engine.stats().log_end
+        while cut + size <= max(end - 1, 0) // size * size and self._may_go(cut + size, end, self._clock()):
+            cut += size
+        try:
+            await engine.enforce_retention()
+        except (StoreError, OSError):
+            return
         if engine.stats().failed:
             return
-        self._checkpoint(engine)
-        path = self._fresh_folder()
-        Checkpoint(engine._database._db).create_checkpoint(str(path))
-        self.copies.append(Copy(path, engine.stats().checkpoint))
+        begin = checks.log_begin(engine)
+        assert begin >= cut, "retention left what may go"
+        oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
+        assert oldest == begin // (size * self.config.generation_segments), "the index of what is gone is there"
 
-    def _prepare(self, engine: Engine) -> None:
-        """The thread that prepares the next segment comes to its turn."""
-        preparing = engine._segments._preparing
-        if preparing is not None:
-            preparing.join()
+    def _retains(self) -> bool:
+        return bool(self.config.retention_bytes or self.config.retention_age_s)
+
+    def _may_go(self, following: int, end: int, now: int) -> bool:
+        """Whether the segment before `following` is one too many or too old."""
+        config = self.config
+        if config.retention_bytes and end - following >= config.retention_bytes:
+            return True
+        header = (self.path / "log" / segment_name(following)).read_bytes()[:HEADER_SIZE]
+        store_time = int.from_bytes(header[24:32], "little")
+        return bool(config.retention_age_s) and store_time < now - config.retention_age_s * 1000
+
+    def _check_removal(self, path: Path) -> None:
+        """A file of the log is about to go."""
+        assert self._engine is not None
+        base, end = int(path.stem), self._engine._log.end
+        following = base + self.config.segment_size
+        assert following < min(end, self._engine._writer.durable), "the segment that is written to goes"
+        assert self._may_go(following, end, self._latest), "a segment goes too early"
+        assert all(copy.position >= following for copy in self.copies.possible), "the views on disk still need it"
+        self._reclaimed[base] = _frames(path)
+        self.counts["reclaimed"] += 1
 
     async def _end(self, engine: Engine) -> None:
         ending = self.rng.choice(("stop", "kill", "kill", "power", "power", "power"))
@@ -269,74 +319,64 @@ class History:
             await self._close(engine)
         self._durable = engine._writer.durable
         if clean:
-            self._aside_views()
+            self._keep_views(engine)
             if self.rng.random() < 0.5:
                 self.disk.cut_power()
         else:
             self._crash(ending == "power")
+        self.commits.clear()
 
     def _crash(self, lost_power: bool) -> None:
         """The folder becomes what a crash leaves."""
         self.counts["cuts" if lost_power else "kills"] += 1
         if lost_power:
             self.disk.cut_power()
-            # Under the interval policy, what was not synced was never promised to survive this.
-            self.acknowledged = [position for position in self.acknowledged if position < self._durable]
         else:
             self.disk.kill()
+        if lost_power:
+            # Under the interval policy, what was not synced was never promised to survive this.
+            self.truth.cut(self._durable)
+            self.acknowledged = {at: frame for at, frame in self.acknowledged.items() if at < self._durable}
         if self.path.exists():
-            copy = self.rng.choice(self.copies)
-            views = self.path / "views"
-            shutil.rmtree(views, ignore_errors=True)
-            if copy.path is not None:
-                shutil.copytree(copy.path, views)
-            self.copies = [copy]
+            self.copies.leave(self.path / "views", self.rng)
 
-    def _aside_views(self) -> None:
+    def _keep_views(self, engine: Engine) -> None:
         """After a clean stop the views are on disk; or somebody deletes them, which is allowed."""
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.1 and not checks.log_begin(engine):
             shutil.rmtree(self.path / "views")
-            self.copies = [Copy(None, 0)]
+            self.copies.lost()
         else:
-            path = self._copy_closed_views()
-            position = len(self.submitted) and self.acknowledged[-1] if self.acknowledged else 0
-            self.copies = [Copy(path, position)]
-
-    def _copy_closed_views(self) -> Path:
-        """RocksDB may still be removing files that it does not need when it was closed."""
-        path = self._fresh_folder()
-        copy_image(self.path / "views", path)
-        return path
-
-    def _fresh_folder(self) -> Path:
-        self._copied += 1
-        return self._aside / f"views{self._copied}"
+            self.copies.closed(self.path / "views", engine._views.checkpointed)
 
     def _clock(self) -> int:
-        return self.now
+        now = self._skew + int(self._loop.time() * 1000)
+        self._latest = max(self._latest, now)
+        return now
 
     async def _damage(self) -> None:
         """A bit of a record turns around while the store is down: it is told, or it was the torn tail."""
         engine = await self._open()
         await self._check_start(engine)
         await self._close(engine)
-        self._aside_views()
-        if not self.frames:
+        self._keep_views(engine)
+        frames = self.truth.behind(checks.log_begin(engine))
+        if not frames:
             return
         self.counts["flips"] += 1
         self.disk.full = False
-        hit = self.rng.randrange(len(self.frames))
-        position = record.position_of(self.frames[hit], 0)
+        hit = self.rng.randrange(len(frames))
+        position = record.position_of(frames[hit], 0)
         base = position - position % self.config.segment_size
         path = self.path / "log" / segment_name(base)
-        at = position - base + self.rng.randrange(len(self.frames[hit]))
+        at = position - base + self.rng.randrange(len(frames[hit]))
         bit = self.rng.randrange(8)
         self.disk.flip(path, at, bit)
         damaged = self._log_bytes()
-        proven = any(record.durable_of(frame, 0) > position for frame in self.frames[hit + 1 :])
+        proven = any(record.durable_of(frame, 0) > position for frame in frames[hit + 1 :])
+        config = replace(self.config, retention_bytes=0, retention_age_s=0)
         refusal: LogCorrupt | None = None
         try:
-            engine = await Engine.open(self.path, self.config, self.disk, self._clock)
+            engine = await Engine.open(self.path, config, self.disk, self._clock)
         except LogCorrupt as error:
             refusal = error
         if refusal is not None:
@@ -347,9 +387,10 @@ class History:
         self._engine = engine
         if engine.stats().log_end <= position:
             assert not proven, "damage was taken for a torn tail"
-            self.frames = self.frames[:hit]
+            self.truth.cut(position)
+            self._begun = len(self.truth.frames)
             await self._close(engine)
-            self.copies = [Copy(None, 0)]
+            self.copies.lost()
             return
         await self._check_damage_is_told(engine, position)
         await self._close(engine)
@@ -365,3 +406,33 @@ class History:
 
     def _log_bytes(self) -> bytes:
         return b"".join(path.read_bytes() for path in sorted((self.path / "log").glob("*.log")))
+
+
+def _frames(path: Path) -> list[bytes]:
+    """The records of a segment."""
+    data = path.read_bytes()
+    starts, length = record.verify(data, int(path.stem))
+    return [data[start:end] for start, end in pairwise([*starts, length])]
+
+
+def _config(rng: Random) -> StoreConfig:
+    size = rng.choice((4096, 4096, 8192, 16384))
+    retention = rng.choice(((0, 0), (0, 0), (size, 0), (3 * size, 0), (0, 20), (4 * size, 20)))
+    return StoreConfig(
+        partitions=rng.choice((1, 2, 4)),
+        segment_size=size,
+        generation_segments=rng.choice((1, 2, 16)),
+        policy=rng.choice(("fsync", "fsync", "interval")),
+        interval_ms=rng.choice((50, FOREVER * 1000)),
+        batch_bytes=rng.choice((200, 1000, 4000, 1 << 20)),
+        spacing_ms=rng.choice((0, 3)),
+        tail_cache_bytes=rng.choice((0, 2000, 1 << 20)),
+        checkpoint_keys=rng.choice((1, 5, 50, 5000)),
+        checkpoint_age_s=rng.choice((1, FOREVER)),
+        max_queue_ends=rng.choice((1, 3, 1000)),
+        view_flush_bytes=rng.choice((3000, 1 << 30)),
+        view_cache_bytes=0,
+        retention_bytes=retention[0],
+        retention_age_s=retention[1],
+        retention_check_s=rng.choice((5, FOREVER)),
+    )

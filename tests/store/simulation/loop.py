@@ -1,0 +1,155 @@
+"""An event loop on which a history replays exactly: time that passes when nothing else is to be done, and no thread
+that runs beside it.
+
+What the store gives to a thread of the executor or makes a thread for runs on the loop a little later, in an order
+that the seed decides. The flush thread is a real one, but it has its turns only while the loop stands still.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import store.log
+import store.retention
+import store.segments
+from store.log import Unit
+
+DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
+
+
+class Stuck(AssertionError):
+    """Everybody waits and nothing will happen."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """Is its own selector: nothing comes from outside."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._selector = self
+        self._time = 0.0
+        self._rng = rng
+
+    def time(self) -> float:
+        return self._time
+
+    def select(self, timeout: float | None) -> list[object]:
+        """Nothing is ready: time passes until the next timer."""
+        if timeout is None:
+            raise Stuck("nothing will ever happen again")
+        self._time += timeout
+        return []
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do it after one of the delays."""
+        self.call_later(self._rng.choice(DELAYS), work)
+
+    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        done: asyncio.Future[Any] = self.create_future()
+
+        def run() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001  it is told to whoever waits, as an executor does
+                if not done.cancelled():
+                    done.set_exception(error)
+            else:
+                if not done.cancelled():
+                    done.set_result(result)
+
+        self.soon(run)
+        return done
+
+    def _process_events(self, event_list: list[object]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+class TurnQueue:
+    """In place of the queue of the flush thread, which has a turn for each entry a little after it was put. The loop
+    stands still meanwhile."""
+
+    def __init__(self, loop: SimulatedLoop, on_flush: Callable[[list[Unit]], None]) -> None:
+        self._loop = loop
+        self._on_flush = on_flush
+        self._jobs: list[list[Unit] | None] = []
+        self._idle = threading.Semaphore(0)  # the thread waits for its turn
+        self._turn = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: list[Unit] | None) -> None:
+        assert self._thread is None or self._thread.is_alive(), "the flush thread has ended"
+        self._jobs.append(job)
+        if job is None:
+            self._finish()
+        else:
+            self._loop.soon(self._give_turn)
+
+    def get(self) -> list[Unit] | None:
+        self._thread = threading.current_thread()
+        self._idle.release()
+        self._turn.acquire()
+        return self._jobs.pop(0)
+
+    def _give_turn(self) -> None:
+        if self._jobs and self._jobs[0] is not None:
+            self._on_flush(self._jobs[0])
+            self._idle.acquire()
+            self._turn.release()
+            self._idle.acquire()
+            self._idle.release()
+
+    def _finish(self) -> None:
+        while self._jobs[0] is not None:
+            self._give_turn()
+        self._idle.acquire()
+        self._turn.release()
+        assert self._thread is not None
+        self._thread.join()
+
+
+class Deferred:
+    """In place of a thread that prepares a segment: runs on the loop a little later, or when it is joined."""
+
+    def __init__(
+        self, loop: SimulatedLoop, target: Callable[..., None], args: tuple[Any, ...] = (), name: str = ""
+    ) -> None:
+        self._loop = loop
+        self._work: Callable[[], None] | None = lambda: target(*args)
+        self.name = name
+
+    def start(self) -> None:
+        self._loop.soon(self.join)
+
+    def join(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work()
+
+
+@contextmanager
+def replayable(loop: SimulatedLoop, on_flush: Callable[[list[Unit]], None]) -> Iterator[None]:
+    """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
+    called with the appends that go to the disk next."""
+    saved = store.log.SimpleQueue, store.segments.threading, store.retention.time
+    store.log.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
+    store.segments.threading = SimpleNamespace(  # type: ignore[assignment]
+        Thread=lambda target, args, name: Deferred(loop, target, args, name),
+        Event=threading.Event,
+        Lock=threading.Lock,
+    )
+    store.retention.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        store.log.SimpleQueue, store.segments.threading, store.retention.time = saved  # type: ignore[misc]
+        logging.disable(level)
