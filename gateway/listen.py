@@ -1,6 +1,7 @@
 """Listening for HTTP with a bound on the connections that are held: aiohttp itself takes what comes."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from aiohttp import web
@@ -8,13 +9,20 @@ from aiohttp import web
 
 async def listen(runner: web.AppRunner, host: str, port: int, has_room: Callable[[], bool]) -> asyncio.Server:
     """Serve `runner`, which is set up, on host:port; without room a connection is closed. Raises OSError."""
+    protocol = _protocol(runner, has_room)
+    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=128)
+
+
+async def listen_at(runner: web.AppRunner, bound: socket.socket, has_room: Callable[[], bool]) -> asyncio.Server:
+    """The same on a Unix socket that is bound. Raises OSError."""
+    protocol = _protocol(runner, has_room)
+    return await asyncio.get_running_loop().create_unix_server(protocol, sock=bound, backlog=8)
+
+
+def _protocol(runner: web.AppRunner, has_room: Callable[[], bool]) -> Callable[[], asyncio.BaseProtocol]:
     accept = runner.server
     assert accept is not None
-
-    def protocol() -> asyncio.BaseProtocol:
-        return accept() if has_room() else _Refused()
-
-    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=128)
+    return lambda: accept() if has_room() else _Refused()
 
 
 def bound_port(server: asyncio.Server) -> int:

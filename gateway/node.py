@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import uvloop
 
+from gateway.admin import AdminFront
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.front import MqttFront
@@ -67,7 +68,9 @@ class Node:
         self._websocket = WebSocketFront(self._front, config.mqtt.max_packet_size)
         self._rpc = RpcServer(engine)
         self._http = HttpFront(engine, self.counters, lambda: len(self._front.connections))
+        self._admin = AdminFront(engine, config.data_dir)
         try:
+            await self._admin.start()
             await self._sessions.start()
             self.ports = Ports(
                 grpc=await self._rpc.start(config.host, config.grpc.port),
@@ -89,6 +92,7 @@ class Node:
         await self._websocket.stop()
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()
+        await self._admin.stop()
         await self._engine.close()
         self._engine = None
 

@@ -1,6 +1,7 @@
 """Copies files in pieces, so that whoever else uses the disk hardly notices: synced as they go, with rests between
 them, and without pushing other files out of memory."""
 
+import errno
 import os
 import time
 import zlib
@@ -14,6 +15,8 @@ from store.errors import StoreError
 _PIECE: Final = 1 << 20
 _ZEROS: Final = bytes(_PIECE)
 _SYNC_EVERY: Final = 8  # pieces
+# Other file system; not ours, or no links there; too many; no such thing there; not ours; gone meanwhile.
+_NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOENT)
 
 
 class Copier:
@@ -91,3 +94,24 @@ class Copier:
 
 def _is_zero(piece: bytes) -> bool:
     return piece == _ZEROS[: len(piece)]
+
+
+def try_link(source: Path, target: Path) -> bool:
+    """Have `target` be a second name of `source`. False where that cannot be: copy it. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
+
+
+def sync_files(folder: Path) -> None:
+    """Make the files in the folder durable, with their names."""
+    for path in (*folder.iterdir(), folder):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -13,7 +13,7 @@ from pathlib import Path
 from store.api import CommitListener, Done, StoreStats
 from store.config import StoreConfig
 from store.disk import Disk
-from store.errors import StoreError
+from store.errors import StoreError, StoreFailed
 from store.folder import Folder
 from store.log import Log
 from store.queries import Queries
@@ -21,6 +21,7 @@ from store.reader import Reader
 from store.recovery import Recovered, recover, sound_batches
 from store.retention import Retention
 from store.segments import Segments
+from store.stage import Staged, link_segments, remove_left
 from store.tail import TailCache
 from store.views.database import Database
 from store.views.fold import Views
@@ -60,6 +61,7 @@ class Engine(Queries):
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
         self._view_flushed = self._views.position  # log position of the last view flush
+        self._stagings: set[asyncio.Task[Staged]] = set()
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
 
@@ -77,6 +79,8 @@ class Engine(Queries):
     async def close(self) -> None:
         """Commit what was accepted, checkpoint the views, release the folder."""
         await self._retention.stop()
+        if self._stagings:
+            await asyncio.wait(self._stagings)
         await self._log.close()
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
@@ -89,6 +93,27 @@ class Engine(Queries):
     async def enforce_retention(self) -> None:
         """Take away now what retention lets go, instead of at its next look. Raises `StoreError` and OSError."""
         await self._retention.enforce()
+
+    async def stage(self, folder: Path) -> Staged:
+        """Put this moment of the store into `folder`, an empty one on the data folder's file system: `views` and `log`,
+        which is to be read up to the position that is returned. Raises `StoreError` and OSError."""
+        if self._log.failed:
+            raise StoreFailed("the log has failed: stop the node and back up its folder")
+        task = self._loop.create_task(self._stage(folder))
+        self._stagings.add(task)
+        task.add_done_callback(self._stagings.discard)
+        return await asyncio.shield(task)  # a thread does not end with who waits for it
+
+    async def _stage(self, folder: Path) -> Staged:
+        async with self._retention.taking:
+            # What is left to flush when the checkpoint is taken holds everybody up: it is made little before.
+            await self._loop.run_in_executor(None, self._database.flush)
+            await self._checkpoint()
+            await self._loop.run_in_executor(None, self._database.flush)
+            await self._loop.run_in_executor(None, self._database.link_to, folder / "views")
+            staged = Staged(self._views.begin, self._views.position, self._views.store_time)
+            await self._loop.run_in_executor(None, link_segments, self._segments, staged.position, folder / "log")
+        return staged
 
     def append(self, frames: list[bytes], done: Done) -> None:
         self._log.append(frames, done)
@@ -209,6 +234,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
     with ExitStack() as undo:
         folder = Folder(path, disk)
         undo.callback(folder.close)
+        remove_left(path)
         meta = folder.begin_epoch(config)
         for name in ("partitions", "segment_size", "generation_segments"):
             if getattr(config, name) != getattr(meta, name):

@@ -41,10 +41,19 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
     `checked` is the position the views have come to, `durable` what they know to have been on disk. Raises
     `LogCorrupt` for damage; an end before `checked` (possible under the interval policy) is the caller's matter.
     """
+    begin, end, last = find_end(segments, checked, durable)
+    if last is not None:
+        _settle(segments, last)
+    store_time = 0 if last is None else last.store_time
+    return Recovered(begin, begin_time(segments, begin), end, store_time, clear(segments, end))
+
+
+def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, Batch | None]:
+    """The same without changing anything: where the log begins and ends, and what its last records are in."""
     if not segments.bases:
         if durable:
             raise LogCorrupt(segment_name(0), 0, "the segments are gone")
-        return Recovered(0, 0, 0, 0, 0)
+        return 0, 0, None
     begin = segments.bases[0]
     first = max(segments.base_of(checked), begin)
     first = min(first, segments.bases[-1])
@@ -53,16 +62,14 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
         first -= segments.size
         last = _last_batch(segments, first)
     end = begin if last is None else last.position + len(last.data)
-    store_time = 0 if last is None else last.store_time
     _refuse_damage(segments, end)
     if end < durable:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
-    if last is not None:
-        _settle(segments, last)
-    return Recovered(begin, _begin_time(segments, begin), end, store_time, clear(segments, end))
+    return begin, end, last
 
 
-def _begin_time(segments: Segments, begin: int) -> int:
+def begin_time(segments: Segments, begin: int) -> int:
+    """Store time of the log's first record; 0 when nothing was reclaimed, or that record is damaged."""
     first = next(sound_batches(segments, begin), None) if begin else None
     return 0 if first is None else record.store_time_of(first.data, 0)
 
@@ -78,20 +85,28 @@ def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
     """The log from `position` on in pieces, up to the first byte that is no sound frame."""
     base = segments.base_of(position)
     while segments.has(base):
-        fd = segments.open(base)
-        try:
-            while position < base + segments.size:
-                data, last = _sound(segments, fd, base, position)
-                if not data:
-                    break
-                yield Batch(position, data, record.store_time_of(data, last))
-                position += len(data)
-        finally:
-            os.close(fd)
+        for batch in segment_batches(segments, position):
+            yield batch
+            position += len(batch.data)
         base += segments.size
         if not _continues(segments, base, position):
             break
         position = base
+
+
+def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
+    """The same, of the segment of `position` alone."""
+    base = segments.base_of(position)
+    fd = segments.open(base)
+    try:
+        while position < base + segments.size:
+            data, last = _sound(segments, fd, base, position)
+            if not data:
+                break
+            yield Batch(position, data, record.store_time_of(data, last))
+            position += len(data)
+    finally:
+        os.close(fd)
 
 
 def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:

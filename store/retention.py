@@ -56,6 +56,7 @@ class Retention:
         self._clock = clock
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
+        self.taking = asyncio.Lock()  # whoever has it sees no segment go
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -142,6 +143,10 @@ class Retention:
         self._kept_below = below
 
     async def _take(self, cut: int) -> None:
+        async with self.taking:
+            await self._take_now(cut)
+
+    async def _take_now(self, cut: int) -> None:
         loop = asyncio.get_running_loop()
         await self._checkpoint()
         folded = self._views.checkpointed

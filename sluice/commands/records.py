@@ -1,9 +1,10 @@
-"""A record as a JSON object, and as a line for people: what `log dump` and `find` print."""
+"""A record as a JSON object, and as a line for people: what `log dump`, `find` and `show` print."""
 
 import base64
 import json
-from datetime import UTC, datetime
 from typing import Any, Final
+
+from sluice.commands.moment import told
 
 SHOWN: Final = 60  # bytes of a payload on a line for people
 
@@ -44,8 +45,7 @@ def payload_field(payload: bytes) -> dict[str, str]:
 
 def human(row: dict[str, Any]) -> str:
     """The line for people that says what the fields do."""
-    time = datetime.fromtimestamp(row["time_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
-    start = f"{row['position']:>12} {time.removesuffix('+00:00')}Z {row['kind']}"
+    start = f"{row['position']:>12} {told(row['time_ms'])} {row['kind']}"
     if "subject" in row:
         return f"{start} {row['subject']} {json.dumps(row['fields'])}"
     retain = " retain" if row["retain"] else ""

@@ -1,0 +1,42 @@
+"""Moments of the log as they are written on a command line, and told."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store.until import Until
+
+
+def moment(text: str) -> "Until":
+    """A position of the log, or a time: ISO 8601, UTC unless it says else."""
+    from store.until import Until  # noqa: PLC0415
+
+    if text.isascii() and text.isdigit():
+        return Until(position=int(text))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a position nor a time such as 2025-06-01T12:00:00Z"
+        ) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return Until(time_ms=int(time.timestamp() * 1000))
+
+
+def told(time_ms: int) -> str:
+    """A store time for people."""
+    if time_ms == 0:
+        return "never"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,69 @@
+"""`sluice restore`: a backup into a new data folder, whole or up to a moment."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.commands.moment import moment, size, told
+
+if TYPE_CHECKING:
+    from store.restore import Restored
+
+EXAMPLE: Final = "sluice restore /mnt/backups/2025-06-01 /var/lib/sluice --until 2025-06-01T11:59:00Z"
+
+
+def add(subparsers: Subparsers) -> None:
+    summary = "restore a backup into a new data folder, whole or up to a moment"
+    parser = declare(subparsers, "restore", summary, EXAMPLE, run)
+    parser.add_argument("backup", type=Path, metavar="BACKUP", help="a backup, or the data folder of a stopped node")
+    parser.add_argument("data", type=Path, metavar="DATA", help="the data folder to make: not there yet, or empty")
+    parser.add_argument("--until", type=moment, metavar="WHEN",
+                        help="leave out what was stored later: a time (ISO 8601, UTC unless it says else) or a "
+                             "position of the log to stop before")  # fmt: skip
+    parser.add_argument("--base", type=Path, action="append", default=[], metavar="BACKUP",
+                        help="an older backup of the same node: where its log is cut behind the views of BACKUP, and "
+                             "does not begin at 0, these are folded on from; may be repeated")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object when it is done")
+
+
+def run(arguments: Arguments) -> int:
+    from sluice.commands.progress import Progress  # noqa: PLC0415
+    from store.backup import Options  # noqa: PLC0415
+    from store.errors import StoreError  # noqa: PLC0415
+    from store.restore import restore  # noqa: PLC0415
+    from store.until import Until  # noqa: PLC0415
+
+    began = time.monotonic()
+    try:
+        with Progress() as progress:
+            options = Options(tell=progress.tell)
+            until = arguments.until or Until()
+            found = restore(arguments.backup, arguments.data, until, arguments.base, options)
+    except (StoreError, OSError) as error:
+        print(f"sluice restore: {error}", file=sys.stderr)
+        return 1
+    _tell(arguments, found, time.monotonic() - began)
+    return 0
+
+
+def _tell(arguments: Arguments, found: "Restored", seconds: float) -> None:
+    if arguments.json:
+        facts = {
+            "data": str(arguments.data),
+            "begin": found.begin,
+            "position": found.position,
+            "time_ms": found.time_ms,
+            "views": found.views,
+            "dropped_bytes": found.dropped_bytes,
+            "seconds": round(seconds, 3),
+        }
+        print(json.dumps(facts))
+        return
+    print(f"{arguments.data}: the log from {found.begin} to {found.position}, as of {told(found.time_ms)}")
+    if found.dropped_bytes:
+        print(f"left out: {size(found.dropped_bytes)} of the log behind that")
+    if found.views < found.position:
+        print(f"the first start folds {size(found.position - found.views)} of the log")

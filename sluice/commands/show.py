@@ -1,0 +1,168 @@
+"""`sluice show`: what a store holds, or held at a moment, without a node and beside one. Changes nothing."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.commands.moment import moment, told
+from sluice.commands.records import describe, human
+
+if TYPE_CHECKING:
+    from store.snapshot import Snapshot
+
+EXAMPLE: Final = "sluice show --data-dir /var/lib/sluice --at 2025-06-01T11:59:00Z session meter-17"
+PAGE: Final = 1000
+NEVER: Final = 0xFFFF_FFFF
+NOT_FOUND: Final = 1
+
+Row = dict[str, Any]
+
+
+def add(subparsers: Subparsers) -> None:
+    summary = "show what a data folder or a backup holds, or held at a moment"
+    parser = declare(subparsers, "show", summary, EXAMPLE, run)
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR",
+                        help="a data folder, also while its node runs, or a backup (default: data)")  # fmt: skip
+    parser.add_argument("--at", type=moment, metavar="WHEN",
+                        help="as of then: a time (ISO 8601, UTC unless it says else) or a position of the log "
+                             "(default: now)")  # fmt: skip
+    parser.add_argument("--base", type=Path, action="append", default=[], metavar="BACKUP",
+                        help="an older backup of the same node: its views lead back to where those of DIR, which only "
+                             "go forward, do not; may be repeated")  # fmt: skip
+    parser.add_argument("--temp", type=Path, metavar="DIR",
+                        help="where the views are put together; quickest on the file system of DIR")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
+    parts = parser.add_subparsers(title="what to show", metavar="WHAT", required=True)
+    for name, about, argument, meaning, example, show in (
+        ("session", "a session with its subscriptions", "CLIENT", "client id", "meter-17", _session),
+        ("sessions", "the sessions that are open", None, "", "", _sessions),
+        ("retained", "retained messages", "FILTER", "topic filter", "'home/#'", _retained),
+        ("topics", "topics that were published to", "PREFIX", "their beginning", "home/", _topics),
+        ("group", "the offsets that a group has committed", "GROUP", "name of the group", "billing", _group),
+    ):
+        part = declare(parts, name, about, f"sluice show --data-dir data {name} {example}".rstrip(), run)
+        part.set_defaults(show=show)
+        if argument is not None:
+            nargs = "?" if name == "topics" else None
+            part.add_argument("name", nargs=nargs, default="", metavar=argument, help=meaning)
+
+
+def run(arguments: Arguments) -> int:
+    from store.errors import StoreError  # noqa: PLC0415
+
+    try:
+        return asyncio.run(_show(arguments))
+    except BrokenPipeError:  # the whole command's matter
+        raise
+    except (StoreError, OSError) as error:
+        print(f"sluice show: {error}", file=sys.stderr)
+        return 1
+
+
+async def _show(arguments: Arguments) -> int:
+    from sluice.commands.progress import Progress  # noqa: PLC0415
+    from store.snapshot import Snapshot  # noqa: PLC0415
+    from store.until import Until  # noqa: PLC0415
+
+    until = arguments.at or Until()
+    with Progress() as progress:
+        folded = 0
+
+        def tell(count: int) -> None:
+            nonlocal folded
+            folded += count
+            progress.tell("folding", folded, 0)
+
+        snapshot = await Snapshot.open(arguments.data_dir, until, arguments.base, arguments.temp, tell)
+    try:
+        if not arguments.json:
+            print(f"as of {told(snapshot.time_ms)}, position {snapshot.position}", file=sys.stderr)
+        found = False
+        async with aclosing(arguments.show(snapshot, arguments)) as rows:
+            async for row, line in rows:
+                print(json.dumps(row) if arguments.json else line)
+                found = True
+    finally:
+        await snapshot.close()
+    if not found:
+        print("sluice show: there is nothing of the kind", file=sys.stderr)
+    return 0 if found else NOT_FOUND
+
+
+async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    session = await snapshot.session(arguments.name.encode())
+    if session is None:
+        return
+    row = {name: _text(value) for name, value in asdict(session).items()}
+    state = f"closed at {told(session.closed_at)}" if session.closed_at else "open"
+    expiry = "never" if session.expiry_interval == NEVER else f"{session.expiry_interval} s after it closes"
+    lines = [f"{arguments.name}: {state}, epoch {session.epoch}, expires {expiry}"]
+    for each in session.subscriptions:
+        lines.append(f"  {each.topic_filter.decode()} qos {each.qos}, acknowledged up to offset {each.offset}")
+    if session.inbound:
+        lines.append(f"  received and not released: {', '.join(map(str, session.inbound))}")
+    for sent in session.outbound:
+        state = "released" if sent.released else "sent"
+        where = f"offset {sent.offset} of {sent.topic_filter.decode()}"
+        lines.append(f"  packet id {sent.packet_id} {state}, {where}")
+    yield row, "\n".join(lines)
+
+
+async def _sessions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    after: bytes | None = None
+    while page := await snapshot.sessions_open(after, PAGE):
+        for client, epoch, expiry in page:
+            name = client.decode()
+            yield {"client_id": name, "epoch": epoch, "expiry_interval": expiry}, name
+        after = page[-1][0]
+
+
+async def _retained(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    after: bytes | None = None
+    while page := await snapshot.retained(arguments.name.encode(), after, PAGE):
+        for value in page:
+            row = describe(value.frame, 0)
+            yield row, human(row)
+        after = page[-1].topic
+
+
+async def _topics(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    after: bytes | None = None
+    while True:
+        page = await snapshot.topics(arguments.name.encode(), after, PAGE)
+        for topic in page.names:
+            yield {"topic": topic.decode()}, topic.decode()
+        after = page.after
+        if after is None:
+            return
+
+
+async def _group(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    after: bytes | None = None
+    while True:
+        page = await snapshot.children(b"", after, PAGE)
+        for child in page.children:
+            offsets = await snapshot.group_offsets(arguments.name.encode(), child.name)
+            for partition, offset in sorted(offsets.items()):
+                parent = child.name.decode()
+                yield {"parent": parent, "partition": partition, "offset": offset}, f"{parent}/{partition}: {offset}"
+        after = page.after
+        if after is None:
+            return
+
+
+def _text(value: Any) -> Any:
+    """With strings in place of bytes, which are UTF-8 here."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _text(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,325 @@
+"""Backups: data folders that open by themselves, made from a store that goes on (`store.stage`) or from a folder that
+nobody has open.
+
+A backup is made beside its name, checked, and renamed at the very end: what has the name is whole. Files that never
+change again (segments that are full, RocksDB's tables) are linked where that is possible: from a backup beside this
+one that has them from the same file already, else from the store. All others are copied.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from store.checking import check_log
+from store.copying import Copier, sync_files, try_link
+from store.disk import Disk
+from store.errors import StoreError
+from store.folder import META, Folder, is_data_folder, read_meta, replace_file
+from store.pinned import PinnedSegments
+from store.recovery import find_end
+from store.segments import Segments, segment_name
+from store.stage import Staged, lock_folder
+from store.views.database import Checkpoint, saved_checkpoint
+from store.writer import Clock, clock_ms
+
+FORMAT: Final = 1
+FILE: Final = "backup.json"
+UNFINISHED: Final = ".unfinished"
+_TABLE: Final = ".sst"
+_ROOM: Final = 1 << 20  # bytes that are to be left for names and small files
+
+Tell = Callable[[str, int, int], None]  # what is done ("copying", "checking"), bytes of it done, bytes of it in all
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """What a file that does not change any more was taken from: the same inode, last written at the same time."""
+
+    length: int  # bytes that count: of a segment, up to the end of its last record
+    inode: int
+    changed_ns: int
+
+
+@dataclass(slots=True, frozen=True)
+class Manifest:
+    """What `backup.json` holds."""
+
+    format: int
+    begin: int  # of the log
+    position: int  # its end
+    time_ms: int  # store time of its newest record; 0: there is none
+    views: int | None  # position up to which the views are folded; None: there are none
+    made_ms: int
+    files: dict[str, Origin]  # by path in the folder
+
+
+@dataclass(slots=True)
+class Made:
+    """A backup that is whole, and what it took."""
+
+    manifest: Manifest
+    copied_bytes: int = 0
+    linked_bytes: int = 0  # of the store's own files
+    reused_bytes: int = 0  # of files of earlier backups
+
+
+@dataclass(slots=True)
+class Options:
+    """How a backup is made."""
+
+    may_link: bool = True  # else everything is copied: it shares no file with anything
+    rest: float = 0.0  # see `Copier`
+    tell: Tell = lambda _what, _done, _all: None
+    clock: Clock = clock_ms
+    disk: Disk = field(default_factory=Disk)
+
+
+@dataclass(slots=True)
+class _File:
+    name: str  # in the folder
+    source: Path
+    length: int  # bytes to copy
+    size: int  # of the copy
+    is_sealed: bool  # it does not change any more
+
+
+def back_up_staged(data: Path, stage: Path, staged: Staged, target: Path, options: Options) -> Made:
+    """Back up what a running store put into `stage`. Raises `StoreError` and OSError; there is no `target` then."""
+    return _Backup(data, stage, staged.position, target, options).make()
+
+
+def back_up_stopped(data: Path, target: Path, options: Options) -> Made:
+    """Back up a data folder that no process has, which is locked meanwhile. Raises as above."""
+    if not is_data_folder(data):
+        raise StoreError(f"there is no data folder at {data}")
+    folder = Folder(data, options.disk)
+    try:
+        return _Backup(data, data, None, target, options).make()
+    finally:
+        folder.close()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What the backup's manifest says. Raises `StoreError` when it is of another version or damaged, OSError."""
+    path = folder / FILE
+    text = path.read_bytes()
+    try:
+        known = orjson.loads(text)
+        if known["format"] != FORMAT:
+            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+        known["files"] = {name: Origin(**origin) for name, origin in known["files"].items()}
+        return Manifest(**known)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{path} is damaged ({error})") from error
+
+
+class _Backup:
+    """One backup on its way."""
+
+    def __init__(self, data: Path, source: Path, position: int | None, target: Path, options: Options) -> None:
+        self._data = data
+        self._source = source
+        self._position = position
+        self._target = target
+        self._options = options
+        self._disk = options.disk
+        self._unfinished = target.with_name(target.name + UNFINISHED)
+        self._size = read_meta(data).segment_size
+        self._earlier: dict[str, tuple[Path, Origin]] = {}
+        self._files: dict[str, Origin] = {}
+        self._reused: dict[int, int] = {}  # base of a segment that an earlier backup has → its records' end
+        self._made = Made(Manifest(FORMAT, 0, 0, 0, None, 0, {}))
+        self._done = 0
+        self._all = 0
+        self._copier = Copier(self._disk, options.rest, self._on_copied)
+
+    def make(self) -> Made:
+        self._check_target()
+        with self._working():
+            if self._options.may_link:
+                self._earlier = _earlier(self._target)
+            for name in ("log", "views"):
+                (self._unfinished / name).mkdir(mode=0o750)
+            saved = self._copy_views()
+            begin, position = self._copy_log(saved)
+            time_ms = self._check_log(position)
+            manifest = Manifest(
+                FORMAT, begin, position, time_ms, self._checked_views(saved, begin, position), self._options.clock(),
+                self._files,
+            )  # fmt: skip
+            self._finish(manifest)
+            self._made.manifest = manifest
+        return self._made
+
+    def _check_target(self) -> None:
+        target = self._target
+        if target.exists() or target.is_symlink():
+            raise StoreError(f"{target} exists already: a backup never overwrites")
+        if not target.parent.is_dir():
+            raise StoreError(f"the folder {target.parent} does not exist")
+        if target.resolve().is_relative_to(self._data.resolve()):
+            raise StoreError(f"{target} is inside the data folder: choose a place outside")
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """The unfinished folder, ours alone; gone when the backup fails."""
+        unfinished = self._unfinished
+        if unfinished.exists():  # what a killed process left, unless it lives
+            lock = lock_folder(unfinished)
+            if lock is None:
+                raise StoreError(f"another process is making {self._target}")
+            shutil.rmtree(unfinished)
+            os.close(lock)
+        unfinished.mkdir(mode=0o750)
+        lock = lock_folder(unfinished)
+        if lock is None:
+            raise StoreError(f"another process is making {self._target}")
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        finally:
+            os.close(lock)
+
+    def _copy_views(self) -> Checkpoint | None:
+        folder = self._source / "views"
+        files = []
+        for path in sorted(folder.glob("*")):
+            if path.name != "LOCK" and not path.name.startswith("LOG"):
+                size = path.stat().st_size
+                files.append(_File(f"views/{path.name}", path, size, size, path.suffix == _TABLE))
+        self._place(files)
+        return saved_checkpoint(self._unfinished / "views")
+
+    def _copy_log(self, saved: Checkpoint | None) -> tuple[int, int]:
+        """Returns where the log begins and ends."""
+        segments = PinnedSegments(self._source / "log", self._size, self._disk)
+        try:
+            segments.find()
+            position = self._position
+            if position is None:
+                position = find_end(segments, saved.position if saved else 0, saved.durable if saved else 0)[1]
+            bases = [base for base in segments.bases if base < position]
+        finally:
+            segments.close()
+        files = []
+        for base in bases:
+            name = segment_name(base)
+            is_sealed = base != bases[-1]
+            length = self._size if is_sealed else position - base
+            files.append(_File(f"log/{name}", segments.folder / name, length, self._size, is_sealed))
+        self._place(files)
+        return bases[0] if bases else position, position
+
+    def _place(self, files: list[_File]) -> None:
+        """Link what can be linked, then copy the rest if there is room for it."""
+        to_copy = [file for file in files if not (file.is_sealed and self._options.may_link and self._link(file))]
+        self._done, self._all = 0, sum(file.length for file in to_copy)
+        room = os.statvfs(self._unfinished)
+        free = room.f_bavail * room.f_frsize
+        if self._all + _ROOM > free:
+            raise StoreError(f"{self._all} bytes are to be copied to {self._target.parent}, which has room for {free}")
+        for file in to_copy:
+            if file.is_sealed:
+                self._remember(file, file.source.stat())
+            self._copy(file)
+            self._made.copied_bytes += file.length
+
+    def _copy(self, file: _File) -> None:
+        target = self._unfinished / file.name
+        if file.name.startswith("views/"):  # the log is checked as a log
+            self._copier.copy_file(file.source, target)
+            return
+        fd = os.open(file.source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._copier.copy(fd, target, file.length, file.size)
+        finally:
+            os.close(fd)
+
+    def _link(self, file: _File) -> bool:
+        about = file.source.stat()
+        target = self._unfinished / file.name
+        path, origin = self._earlier.get(file.name, (None, None))
+        is_same = origin is not None and (origin.inode, origin.changed_ns) == (about.st_ino, about.st_mtime_ns)
+        if path is not None and origin is not None and is_same and try_link(path, target):
+            self._files[file.name] = origin
+            self._made.reused_bytes += file.size
+            if file.name.startswith("log/"):
+                base = int(target.stem)
+                self._reused[base] = base + origin.length
+            return True
+        if not try_link(file.source, target):
+            return False
+        self._remember(file, about)
+        self._made.linked_bytes += file.size
+        return True
+
+    def _remember(self, file: _File, about: os.stat_result) -> None:
+        self._files[file.name] = Origin(file.length, about.st_ino, about.st_mtime_ns)
+
+    def _check_log(self, position: int) -> int:
+        """Read the log as it is in the backup, but for what earlier backups have checked. Returns the store time of
+        its newest record. Raises `LogCorrupt`."""
+        segments = Segments(self._unfinished / "log", self._size, self._disk)
+        segments.find()
+        self._done, self._all = 0, sum(self._size for base in segments.bases if base not in self._reused)
+        checked = check_log(segments, position, self._reused, self._on_checked)
+        for base, end in checked.ends.items():
+            name = f"log/{segment_name(base)}"
+            if name in self._files:
+                origin = self._files[name]
+                self._files[name] = Origin(end - base, origin.inode, origin.changed_ns)
+        return checked.time_ms
+
+    def _checked_views(self, saved: Checkpoint | None, begin: int, position: int) -> int | None:
+        """Up to where the views are folded. Views that the log does not go with are left out."""
+        if saved is not None and begin <= saved.position <= position:
+            return saved.position
+        if begin:
+            state = "there are no views" if saved is None else f"the views are at {saved.position}"
+            raise StoreError(f"the log has [{begin}, {position}) and {state}: it cannot be used without")
+        shutil.rmtree(self._unfinished / "views")
+        return None
+
+    def _finish(self, manifest: Manifest) -> None:
+        unfinished, disk = self._unfinished, self._disk
+        for folder in (unfinished / "log", unfinished / "views"):
+            if folder.exists():
+                sync_files(folder)
+        replace_file(unfinished / META, (self._data / META).read_bytes(), disk)
+        replace_file(unfinished / FILE, orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2), disk)
+        unfinished.rename(self._target)
+        disk.sync_folder(self._target.parent)
+
+    def _on_copied(self, count: int) -> None:
+        self._tell("copying", count)
+
+    def _on_checked(self, count: int) -> None:
+        self._tell("checking", count)
+
+    def _tell(self, what: str, count: int) -> None:
+        self._done += count
+        self._options.tell(what, self._done, self._all)
+
+
+def _earlier(target: Path) -> dict[str, tuple[Path, Origin]]:
+    """Files of the backups beside `target` that do not change, the newest backup's where several have one."""
+    found: list[tuple[int, Path, Manifest]] = []
+    for path in target.parent.glob(f"*/{FILE}"):
+        try:
+            manifest = read_manifest(path.parent)
+        except (StoreError, OSError):
+            continue  # of no use here, and not ours to judge
+        if path.parent.suffix != UNFINISHED:
+            found.append((manifest.made_ms, path.parent, manifest))
+    files: dict[str, tuple[Path, Origin]] = {}
+    for _, folder, manifest in sorted(found, key=lambda each: each[0]):
+        files |= {name: (folder / name, origin) for name, origin in manifest.files.items()}
+    return files

@@ -1,0 +1,141 @@
+"""Views to begin from, for a log that is to be folded up to a moment in its past.
+
+Views only go forward. Those of the folder itself are behind the moment when it is recent enough; else those of an
+older backup of the same log will do; else, if retention has taken nothing yet, the log is folded from its beginning.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import record
+from store.backup import read_manifest
+from store.copying import Copier, try_link
+from store.disk import Disk
+from store.errors import StoreError, ViewsDamaged
+from store.folder import read_meta
+from store.pinned import PinnedSegments
+from store.recovery import segment_batches
+from store.segments import Segments
+from store.until import Until, cut
+from store.views.database import Checkpoint, saved_checkpoint
+
+_TRIES: Final = 10
+
+
+@dataclass(slots=True)
+class Base:
+    """Where views are gathered for a log that is to be folded up to `end`."""
+
+    into: Path  # a folder that there is not yet
+    copier: Copier
+    may_link: bool  # tables of the views that are taken
+
+    def choose(self, segments: Segments, end: int, own: int | None, others: Sequence[Path]) -> int:
+        """Have the furthest views that are not beyond `end` in `into`. The log's own, as of position `own`, are there
+        already, if it has any; `others` are data folders or backups of the same log. Returns their position; 0, and
+        nothing is there, when the log is to be folded from its beginning.
+
+        Raises `StoreError` when there are none to begin from: it names the earliest moment there is.
+        """
+        begin = segments.bases[0] if segments.bases else 0
+        positions = [] if own is None or own < begin else [own]
+        found = own if own is not None and begin <= own <= end else 0
+        if not found:
+            shutil.rmtree(self.into, ignore_errors=True)
+        for folder in others:
+            trial = self.into.with_name(self.into.name + ".trial")
+            position = self.take(folder, trial, end)
+            if position is not None and position >= begin and _is_same_log(segments, folder, position):
+                positions.append(position)
+                if found < position <= end:
+                    shutil.rmtree(self.into, ignore_errors=True)
+                    trial.rename(self.into)
+                    found = position
+            shutil.rmtree(trial, ignore_errors=True)
+        if begin and not found:
+            wanted = f"the views cannot be had as of position {end}"
+            if not positions:
+                raise StoreError(
+                    f"{wanted}: the log begins at {begin}, and there are no views of this version that go with it"
+                )
+            raise StoreError(
+                f"{wanted}: the earliest possible position is {min(positions)}; an older backup reaches back further"
+            )
+        return found
+
+    def take(self, folder: Path, into: Path, end: int | None = None) -> int | None:
+        """Copy the views of a data folder or backup. Returns their position, None when it has none that this version
+        reads. Nothing is copied when a backup says that they are beyond `end`. Raises `ViewsDamaged`, OSError."""
+        said = _said_position(folder)
+        if said is not None and end is not None and said > end:
+            return said
+        saved = copy_views(folder / "views", into, self.copier, self.may_link)
+        return saved.position if saved is not None and saved.is_readable else None
+
+
+def copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> Checkpoint | None:
+    """Copy views that a node may have open into a new folder. What it has not put on disk is not in them: their
+    checkpoint says so. None: there are none. Raises `ViewsDamaged`, OSError."""
+    for attempt in range(_TRIES):
+        if not (source / "CURRENT").exists():
+            return None
+        try:
+            _copy_views(source, target, copier, may_link)
+            return saved_checkpoint(target)
+        except (FileNotFoundError, ViewsDamaged):  # a compaction took a file meanwhile, or they are damaged
+            shutil.rmtree(target, ignore_errors=True)
+            if attempt == _TRIES - 1:
+                raise
+    return None
+
+
+def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> None:
+    target.mkdir(mode=0o750)
+    # The manifest first: of the tables that it names each is there, unless it went since.
+    small = ["CURRENT", (source / "CURRENT").read_text().strip(), "rocksdict-config.json"]
+    for name in (*small, *(path.name for path in source.glob("OPTIONS-*"))):
+        (target / name).write_bytes((source / name).read_bytes())
+    to_copy = []
+    try:
+        for path in source.glob("*.sst"):
+            if not (may_link and try_link(path, target / path.name)):
+                to_copy.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), path.name))
+        for fd, name in to_copy:
+            copier.copy(fd, target / name, os.fstat(fd).st_size)
+    finally:
+        for fd, _ in to_copy:
+            os.close(fd)
+
+
+def _said_position(folder: Path) -> int | None:
+    """Where a backup says that its views are, None when nothing says so."""
+    try:
+        return read_manifest(folder).views
+    except (StoreError, OSError):
+        return None
+
+
+def _is_same_log(segments: Segments, folder: Path, position: int) -> bool:
+    """Whether the log of `folder` has the same record before `position`: time, writer, content."""
+    own = _record_before(segments, position)
+    others = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
+    try:
+        others.find()
+        return own != b"" and own == _record_before(others, position)
+    finally:
+        others.close()
+
+
+def _record_before(segments: Segments, position: int) -> bytes:
+    """The record that ends at `position`; empty when none does, or it is gone."""
+    if position == 0 or cut(segments, Until(position=position)) != position:
+        return b""
+    for batch in segment_batches(segments, segments.base_of(position - 1)):
+        if batch.position + len(batch.data) >= position:
+            data = batch.data[: position - batch.position]
+            return data[record.split(data)[-1] :]
+    return b""

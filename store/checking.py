@@ -1,0 +1,43 @@
+"""Reads a copy of a log whole, before anybody relies on it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import record
+from store.errors import LogCorrupt
+from store.recovery import segment_batches
+from store.segments import Segments, segment_name
+
+
+@dataclass(slots=True, frozen=True)
+class Checked:
+    """What a copy holds."""
+
+    ends: dict[int, int]  # by segment: the end of its last record
+    time_ms: int  # store time of the newest record that was read; 0: none
+
+
+def check_log(
+    segments: Segments, position: int, known: Mapping[int, int], tell: Callable[[int], None] = lambda _: None
+) -> Checked:
+    """Read the segments, but for those whose end is `known`. `tell` hears of bytes as they are read.
+
+    Raises `LogCorrupt` unless they hold sound records without a gap, up to `position` and none behind.
+    """
+    ends: dict[int, int] = {}
+    end, time_ms = segments.bases[0] if segments.bases else position, 0
+    for base in segments.bases:
+        behind = known.get(base, base)
+        if base not in known:
+            for batch in segment_batches(segments, base):
+                if batch.position == base != segments.bases[0] and record.durable_of(batch.data, 0) != end:
+                    break  # the segment before it had other records when it was written
+                behind = batch.position + len(batch.data)
+                time_ms = batch.store_time
+                tell(len(batch.data))
+        if behind == base:
+            break
+        ends[base] = end = behind
+    if end != position or len(ends) != len(segments.bases):
+        raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
+    return Checked(ends, time_ms)

@@ -1,0 +1,104 @@
+"""The administration socket: only for the node's own user, wherever the folder is, and gone when the node is."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.node import Node
+from sluice.admin import NodeError, NodeLink
+from store.folder import SOCKET
+from store.stage import stage
+from tests.gateway.conftest import MakeNode
+
+
+async def ask(data: Path, path: str, body: bytes) -> tuple[int, dict[str, object]]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(data / SOCKET))) as session,
+        session.post(f"http://node{path}", data=body) as answer,
+    ):
+        return answer.status, await answer.json(content_type=None) if answer.status != 404 else {}
+
+
+async def test_only_its_own_user_can_connect(node: Node) -> None:
+    about = (node.config.data_dir / SOCKET).stat()
+    assert stat.S_ISSOCK(about.st_mode)
+    assert stat.S_IMODE(about.st_mode) == 0o600
+    assert about.st_uid == os.geteuid()
+
+
+async def test_it_stages_into_a_folder_that_the_command_made(node: Node) -> None:
+    data = node.config.data_dir
+    with stage(data) as folder:
+        status, staged = await ask(data, "/stage", json.dumps({"name": folder.name}).encode())
+        assert (status, staged) == (200, {"begin": 0, "position": 0, "time_ms": 0})
+        assert sorted(path.name for path in folder.iterdir()) == ["log", "views"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"name": "../../etc"}', b'{"name": 7}', b'{"name": "%s"}' % (b"a" * 17)]
+)
+async def test_what_it_does_not_understand_is_refused(node: Node, body: bytes) -> None:
+    status, answer = await ask(node.config.data_dir, "/stage", body)
+    assert status == 400
+    assert answer["error"]
+
+
+async def test_a_stage_that_nobody_made_and_what_is_not_there(node: Node) -> None:
+    status, answer = await ask(node.config.data_dir, "/stage", b'{"name": "0123456789abcdef"}')
+    assert status == 503
+    assert answer["error"]
+    assert (await ask(node.config.data_dir, "/nothing", b"{}"))[0] == 404
+
+
+async def test_a_folder_with_a_long_path(tmp_path: Path, make_node: MakeNode) -> None:
+    data = tmp_path / ("d" * 120) / "data"
+    await make_node(data_dir=data)
+    link = await asyncio.to_thread(NodeLink.find, data)
+    assert link is not None
+    with pytest.raises(NodeError, match="is no name of a stage"):
+        await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
+    link.close()
+
+
+async def test_what_a_killed_node_left_is_replaced_and_a_stopped_node_leaves_nothing(
+    tmp_path: Path, make_node: MakeNode
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(data / SOCKET))
+    assert NodeLink.find(data) is None
+    node = await make_node()
+    link = await asyncio.to_thread(NodeLink.find, data)
+    assert link is not None
+    link.close()
+    await node.stop()
+    assert not (data / SOCKET).exists()
+    assert NodeLink.find(data) is None
+
+
+async def test_no_more_connections_than_it_has_room_for(node: Node) -> None:
+    held = [await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET)) for _ in range(8)]
+    reader, writer = await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    for _, each in [*held, (reader, writer)]:
+        each.close()
+
+
+async def test_a_folder_without_sockets_costs_the_commands_only(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(data: Path) -> socket.socket:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("gateway.admin._bind", refuse)
+    node = await make_node()
+    assert "commands cannot reach this node" in caplog.text
+    assert not (node.config.data_dir / SOCKET).exists()

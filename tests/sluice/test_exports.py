@@ -1,0 +1,126 @@
+"""`sluice backup`, `restore` and `show`, as somebody types them."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import main
+from sluice.commands.moment import size, told
+from store.disk import Disk
+from store.folder import Folder
+
+VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    shutil.copytree(VECTOR, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, object]]:
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_stopped_folder_is_backed_up_and_restored(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    code, out, _ = run(capsys, "backup", "--data-dir", data, tmp_path / "b")
+    assert code == 0
+    assert "the log from 0 to " in out
+    (made,) = rows(capsys, "backup", "--data-dir", data, tmp_path / "c", "--json")
+    assert made["backup"] == str(tmp_path / "c")
+    assert made["views"] is None  # the vector has none
+    code, out, _ = run(capsys, "restore", tmp_path / "b", tmp_path / "d")
+    assert code == 0
+    assert f"the log from 0 to {made['position']}" in out
+    assert "the first start folds" in out
+    (restored,) = rows(capsys, "restore", tmp_path / "b", tmp_path / "e", "--json", "--until", "1000")
+    assert 1000 < int(str(restored["position"])) < int(str(made["position"]))
+    assert restored["dropped_bytes"] == int(str(made["position"])) - int(str(restored["position"]))
+    kept = rows(capsys, "log", "dump", "--data-dir", tmp_path / "e", "--json")
+    assert kept == rows(capsys, "log", "dump", "--data-dir", data, "--json", "--to", "1000")
+
+
+def test_errors_in_a_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "b").mkdir()
+    for words, message in (
+        (("backup", "--data-dir", data, tmp_path / "b"), "sluice backup: .*/b exists already"),
+        (("backup", "--data-dir", tmp_path / "none", tmp_path / "c"), "sluice backup: there is no data folder"),
+        (("restore", tmp_path / "none", tmp_path / "c"), "sluice restore: there is no backup"),
+        (("restore", data, tmp_path), "sluice restore: .* is not empty"),
+        (("restore", data, tmp_path / "c", "--until", "2020-01-01"), "sluice restore: nothing of the log is as old"),
+        (("show", "--data-dir", tmp_path / "none", "topics"), "sluice show: there is no data folder"),
+    ):
+        code, out, error = run(capsys, *words)
+        assert (code, out) == (1, "")
+        assert error.count("\n") == 1
+        assert re.match(message, error), error
+    folder = Folder(data, Disk())
+    code, _, error = run(capsys, "backup", "--data-dir", data, tmp_path / "c")
+    assert code == 1
+    assert "in use by another process" in error
+    folder.close()
+    with pytest.raises(SystemExit) as exited:
+        main(["show", "--at", "yesterday", "topics"])
+    assert exited.value.code == 2
+    assert "neither a position nor a time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["data", "backup"])
+def test_what_a_folder_holds(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str):
+    run(capsys, "backup", "--data-dir", data, tmp_path / "backup")
+    show = ("show", "--data-dir", tmp_path / source, "--json")
+    (session,) = rows(capsys, *show, "session", "device")
+    assert session["client_id"] == "device"
+    assert [s["topic_filter"] for s in session["subscriptions"]] == ["home/+/temp"]  # type: ignore[attr-defined]
+    assert session["inbound"] == [9]
+    assert rows(capsys, *show, "sessions") == [{"client_id": "device", "epoch": 1, "expiry_interval": 3600}]
+    (value,) = rows(capsys, *show, "retained", "#")
+    assert (value["topic"], value["payload"]) == ("home/bath/temp", "21.5")
+    topics = [row["topic"] for row in rows(capsys, *show, "topics", "home/bath")]
+    assert topics == ["home/bath", "home/bath/temp"]
+    assert len(rows(capsys, *show, "topics")) == 12
+    assert rows(capsys, *show, "group", "billing") == [
+        {"parent": "home", "partition": 0, "offset": 1},
+        {"parent": "home", "partition": 1, "offset": 3},
+    ]
+
+
+def test_what_it_held_and_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    dump = rows(capsys, "log", "dump", "--data-dir", data, "--json")
+    unsubscribed = next(row for row in dump if row["kind"] == "unsubscribed")
+    before = told(int(str(unsubscribed["time_ms"])) - 1)
+    assert before.startswith("2023-11-14T22:13:")
+    for when in (str(unsubscribed["position"]), before, before.removesuffix("Z"), before.replace("Z", "+00:00")):
+        code, out, error = run(capsys, "show", "--data-dir", data, "--at", when, "session", "device")
+        assert code == 0
+        assert "home/bath qos 2" in out
+        assert "packet id 3 released, offset 0 of home/bath" in out
+        assert f"position {unsubscribed['position']}" in error
+    code, out, _ = run(capsys, "show", "--data-dir", data, "session", "device")
+    assert "home/bath qos 2" not in out
+    code, out, error = run(capsys, "show", "--data-dir", data, "session", "nobody")
+    assert (code, out) == (1, "")
+    assert "nothing of the kind" in error
+    code, out, _ = run(capsys, "show", "--data-dir", data, "retained", "home/#")
+    assert out.strip().endswith("message home/bath/temp qos 1 retain from device: '21.5'")
+    code, out, _ = run(capsys, "show", "--data-dir", data, "group", "billing")
+    assert out == "home/0: 1\nhome/1: 3\n"
+    assert sorted(path.name for path in data.iterdir()) == ["first-header.hex", "log", "store.json"]
+
+
+def test_sizes_for_people():
+    assert [size(n) for n in (0, 1023, 1024, 5 << 20, 3 << 30, 7 << 40)] == [
+        *("0 bytes", "1023 bytes", "1.0 KiB"),
+        *("5.0 MiB", "3.0 GiB", "7.0 TiB"),
+    ]

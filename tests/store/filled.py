@@ -1,0 +1,45 @@
+"""Stores with something in them, for tests of what is taken out of them."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from store.api import Appended
+from store.config import StoreConfig
+from store.engine import Engine
+from tests.store.simulation.checks import read_log
+from tests.store.simulation.records import Records
+
+SIZE = 4096
+SMALL = StoreConfig(segment_size=SIZE, partitions=2, generation_segments=2, tail_cache_bytes=0, checkpoint_keys=20)
+
+
+class Filled:
+    """An open store of random records, a second of store time apart."""
+
+    def __init__(self, path: Path, config: StoreConfig = SMALL, seed: int = 1) -> None:
+        self.path = path
+        self.config = config
+        self.now = 1_700_000_000_000
+        self._records = Records(Random(seed), 1200)
+
+    async def open(self) -> "Filled":
+        self.engine = await Engine.open(self.path, self.config, clock=self._clock)
+        return self
+
+    def _clock(self) -> int:
+        return self.now
+
+    async def append(self, frames: list[bytes]) -> None:
+        self.now += 1000
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.engine.append(frames, answer.set_result)
+        assert (await answer).error is None
+
+    async def fill(self, appends: int) -> None:
+        for _ in range(appends):
+            await self.append(self._records.append())
+
+    async def frames(self) -> list[bytes]:
+        """All sealed records, in the log's order."""
+        return await read_log(self.engine)
