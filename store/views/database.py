@@ -59,7 +59,9 @@ class Database:
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
         try:
-            self._db = Rdict(str(path), _options(cache_bytes))
+            # Without naming the family, views that exist would be opened with the options that they were made with.
+            options = _options(cache_bytes)
+            self._db = Rdict(str(path), options, {"default": options})
         except Exception as error:
             raise ViewsDamaged(path, error) from error
         self._no_wal = WriteOptions()

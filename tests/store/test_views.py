@@ -196,3 +196,10 @@ def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
         for offset in range(len(positions)):
             assert record.unpack_refs(store.views.references(queue, offset, 1))[0] == positions[offset : offset + 1]
     store.close()
+
+
+def test_views_that_exist_are_opened_with_the_options_of_today(tmp_path):
+    for size in (16 << 20, 48 << 20):
+        database = Database(tmp_path / "views", size)
+        assert database._db.property_int_value("rocksdb.block-cache-capacity") == size
+        database.close()
