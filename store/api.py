@@ -7,8 +7,9 @@ ever suspending). Commits reach listeners on the loop, in log order, after the f
 Source: design pages `docs/architecture.md` and `docs/format.md`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from store.errors import StoreError
@@ -135,6 +136,64 @@ class Fetched:
     @property
     def next_offset(self) -> int:
         return self.offset + self.count
+
+
+class Start(Enum):
+    """Where a group begins a queue that it is new to."""
+
+    EARLIEST = "earliest"  # at the oldest message
+    LATEST = "latest"  # behind the newest
+
+
+@dataclass(slots=True)
+class Receipts:
+    """Consecutive messages of a queue as a group leased them; what settles them."""
+
+    queue: bytes
+    offset: int
+    count: int
+    deliveries: int  # how often each of them was leased out
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive messages of a queue that are leased out: `count` sealed frames back to back."""
+
+    queue: bytes
+    offset: int
+    count: int
+    deliveries: int  # how often each of them was leased out, this time included
+    data: bytes
+
+
+@dataclass(slots=True)
+class Popped:
+    """What a pop leased out. More comes with the next message in one of the queues, and at `available_at` (ms), when
+    the first of what is out comes again; None: nothing is. If `is_limited`, the group has as much out as it may, and
+    more comes when some of it is settled."""
+
+    runs: list[Run]
+    available_at: int | None
+    is_limited: bool
+
+
+@dataclass(slots=True, frozen=True)
+class GroupQueueState:
+    """Where a group is in a queue. Everything below `floor` is finished, nothing from `next` on was ever leased out."""
+
+    queue: bytes
+    floor: int
+    next: int
+    unfinished: int  # messages that are out, or to come again
+    lag: int  # messages that are not finished
+
+
+@dataclass(slots=True, frozen=True)
+class GroupState:
+    """A group and the queues that it has a place in, sorted."""
+
+    group: bytes
+    queues: list[GroupQueueState]
 
 
 @dataclass(slots=True)
@@ -291,6 +350,43 @@ class Store(Protocol):
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Committed offset by partition; a partition nobody committed is absent."""
+
+    async def pop(
+        self,
+        group: bytes,
+        queues: Sequence[bytes],
+        max_records: int,
+        max_bytes: int,
+        invisible_ms: int,
+        start: Start,
+        max_deliveries: int = 0,
+    ) -> Popped:
+        """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
+        else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
+        out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
+        that queue itself. Returns once the leases are committed. A call that is cancelled gives back what it leased.
+
+        A message that is damaged in the log is left out, and comes again; where nothing else is there, `LogCorrupt` is
+        raised. Raises `TooManyGroups` for a new group, or queue of a group, and other `StoreError`s: nothing is leased
+        then."""
+
+    async def settle(
+        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
+    ) -> list[Receipts]:
+        """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
+        a longer one extends the lease, and None is the delay that the number of deliveries calls for. Returns once
+        that is committed, with the receipts that were stale: their messages are finished or leased out again. While the
+        store is busy it waits. Raises `StoreError`; some may have been settled then."""
+
+    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
+        """Have a group begin these queues at these offsets; what it has of them is forgotten. Returns once that is
+        committed. Raises `OffsetOutOfRange`, `TooManyGroups` and other `StoreError`s."""
+
+    async def remove_group(self, group: bytes) -> None:
+        """Forget a group with all it has; its dead-letter queue stays. Returns once that is committed."""
+
+    async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
+        """Up to `limit` groups that were ever used, sorted, behind `after`."""
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Topics that were ever published to and begin with `prefix`, up to `limit`, fewer where they are long."""

@@ -6,16 +6,18 @@ the loop: into the tail cache, folded by `views`, told to the listeners, answere
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from store.api import CommitListener, Done, StoreStats
+from store.api import CommitListener, Done, GroupState, Popped, Receipts, Start, StoreStats
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
 from store.folder import Folder
 from store.log import Log
+from store.pop import GroupService
 from store.queries import Queries
 from store.reader import Reader
 from store.recovery import Recovered, recover, sound_batches
@@ -45,6 +47,7 @@ class Engine(Queries):
         self._reader = Reader(self._segments, self._tail)
         self._writer = opened.writer
         self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
+        self._groups = GroupService(opened.config, self._views, self._reader, self._log.offer, opened.clock)
         self._retention = Retention(
             opened.config,
             self._segments,
@@ -120,6 +123,32 @@ class Engine(Queries):
 
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
+
+    async def pop(
+        self,
+        group: bytes,
+        queues: Sequence[bytes],
+        max_records: int,
+        max_bytes: int,
+        invisible_ms: int,
+        start: Start,
+        max_deliveries: int = 0,
+    ) -> Popped:
+        return await self._groups.pop(group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries)
+
+    async def settle(
+        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
+    ) -> list[Receipts]:
+        return await self._groups.settle(group, done, again)
+
+    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
+        await self._groups.reset(group, offsets)
+
+    async def remove_group(self, group: bytes) -> None:
+        await self._groups.remove(group)
+
+    async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
+        return self._groups.groups(after, limit)
 
     def stats(self) -> StoreStats:
         return StoreStats(

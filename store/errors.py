@@ -19,6 +19,10 @@ class StoreFailed(StoreError):
     """A write or a flush failed. The log takes no more appends until the node is restarted and recovers."""
 
 
+class TooManyGroups(StoreError):
+    """There are as many groups, or queues of this group, as there may be: remove one that is not used any more."""
+
+
 class RecordTooLarge(StoreError):
     """A record is larger than the log takes: split it."""
 

@@ -90,13 +90,19 @@ class Log:
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Take unsealed frames for the next batch (see `Store.append`)."""
+        error = self.offer(frames, done)
+        if error is not None:
+            self._loop.call_soon(done, Appended(error=error))
+
+    def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
+        """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
+        order in which it was taken, or it fails with all that was taken behind it."""
         size = 0
         for frame in frames:
             size += len(frame)
         error = self._error or self._refusal(frames, size)
         if error is not None:
-            self._loop.call_soon(done, Appended(error=error))
-            return
+            return error
         self._units.append(Unit(frames, size, done))
         self.pending_bytes += size
         self._waiting_bytes += size
@@ -108,6 +114,7 @@ class Log:
         elif not self._scheduled and not self._in_flight:
             self._scheduled = True
             self._loop.call_soon(self._tick)
+        return None
 
     def fail(self, cause: BaseException) -> None:
         """Take no more appends: what was accepted and not committed fails too."""

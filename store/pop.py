@@ -1,0 +1,300 @@
+"""Groups pop: messages of queues are leased to the members of a group, one by one, and settled one by one.
+
+The state is the fold's (`store.views.pops`): what a call decides it appends, and it answers when that is committed.
+What other calls decided meanwhile is known as *flights*, one for each group and queue that has records under way. They
+are gone when all of it is committed, and the fold's state is all there is. So the rules of the file:
+
+* A call decides and appends in one turn of the loop. What the log takes is committed in that order, or fails with
+  everything behind it and for good: a decision may build on those that are under way. What it refuses never was.
+* One record under way tells of an offset that was leased out before. Until it is committed nobody else may have it.
+* While a group is reset or removed its other calls wait.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from store import control
+from store.api import Appended, Done, GroupQueueState, GroupState, Popped, Receipts, Run, Start
+from store.config import StoreConfig
+from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.reader import Reader
+from store.settling import Settling
+from store.taking import Flight, Lease, Place, Taking, runs_of, settled
+from store.views.fold import Views
+from store.views.pops import Key
+from store.writer import Clock
+
+logger = logging.getLogger(__name__)
+
+_BUSY_S: Final = 0.05  # until a settlement is tried again for which the log had no room
+
+Offer = Callable[[list[bytes], Done], StoreError | None]
+
+
+class GroupService:
+    """The groups of one store. Everything happens on the loop."""
+
+    def __init__(self, config: StoreConfig, views: Views, reader: Reader, offer: Offer, clock: Clock) -> None:
+        self._config = config
+        self._views = views
+        self._reader = reader
+        self._offer = offer
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._flights: dict[Key, Flight] = {}  # as many as there are records under way, at most
+        self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
+        self._turn = 0  # counts the times that something new was leased out
+        self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the fold's state is all there is."""
+        return not self._flights and not self._locks
+
+    async def pop(
+        self,
+        group: bytes,
+        queues: Sequence[bytes],
+        max_records: int,
+        max_bytes: int,
+        invisible_ms: int,
+        start: Start,
+        max_deliveries: int,
+    ) -> Popped:
+        """See `store.api.Store.pop`."""
+        await self._unlocked(group)
+        now = self._clock()
+        places = [self._place(group, queue) for queue in dict.fromkeys(queues)]
+        taking = Taking(
+            self._views,
+            self._config,
+            group,
+            places,
+            now=now,
+            until=now + invisible_ms,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            max_deliveries=max_deliveries or self._config.max_deliveries,
+        )
+        taking.take(start)
+        available_at = taking.available_at()
+        touched = [place for place in places if place.is_touched]
+        if not touched:
+            return Popped([], available_at, taking.is_limited)
+        answer = self._append(group, taking.frames(), touched)
+        try:
+            runs, damage = await self._read(group, taking.leases)  # while the disk writes
+            _check(await answer)
+        except asyncio.CancelledError:
+            self._give_back(group, taking.leases)
+            raise
+        if damage is not None:
+            if not runs:
+                raise damage
+            logger.error("messages are left out that a group was to have: %s", damage)
+        return Popped(runs, available_at, taking.is_limited)
+
+    async def settle(
+        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]]
+    ) -> list[Receipts]:
+        """See `store.api.Store.settle`."""
+        while True:
+            await self._unlocked(group)
+            settling = Settling(group, lambda queue: self._known(group, queue))
+            for receipts in done:
+                settling.finish(receipts)
+            now = self._clock()
+            for receipts, delay in again:
+                settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+            places = settling.places
+            if not places:
+                return settling.stale
+            try:
+                answer = self._append(group, settling.frames(), places)
+            except StoreBusy:
+                await asyncio.sleep(_BUSY_S)
+                continue
+            _check(await answer)
+            return settling.stale
+
+    async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
+        """See `store.api.Store.reset_group`."""
+        await self._unlocked(group)
+        for queue, offset in offsets.items():
+            begin, end = self._views.first(queue), self._views.end(queue)
+            if not begin <= offset <= end:
+                raise OffsetOutOfRange(queue, offset, begin, end)
+        self._admit(group, [queue for queue in offsets if self._views.pops.find(group, queue) is None])
+        if offsets:
+            await self._alone(group, control.group_reset(group, offsets))
+
+    async def remove(self, group: bytes) -> None:
+        """See `store.api.Store.remove_group`."""
+        await self._unlocked(group)
+        await self._alone(group, control.group_removed(group))
+
+    def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
+        """See `store.api.Store.groups`."""
+        pops = self._views.pops
+        return [
+            GroupState(group, [self._queue_state(*place) for place in pops.places(group)])
+            for group in pops.page(after, limit)
+        ]
+
+    def _known(self, group: bytes, queue: bytes) -> Place:
+        """A group's place in a queue, and what is under way there."""
+        return Place(queue, self._views.pops.find(group, queue), self._flights.get((group, queue)))
+
+    def _place(self, group: bytes, queue: bytes) -> Place:
+        place = self._known(group, queue)
+        if place.state is None and place.flight is None:
+            self._admit(group, [queue])
+        return place
+
+    def _admit(self, group: bytes, queues: list[bytes]) -> None:
+        """Raise `TooManyGroups` if the group may not have a place in these queues, which are new to it."""
+        if not queues:
+            return
+        known = self._views.pops.queues_of(group)
+        if known + len(queues) > self._config.max_group_queues:
+            raise TooManyGroups(
+                f"the group has a place in {known} queues: {self._config.max_group_queues} is the limit"
+            )
+        if not known and self._views.pops.groups() >= self._config.max_groups:
+            raise TooManyGroups(f"there are {self._config.max_groups} groups, which is the limit")
+
+    def _queue_state(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
+        ahead = self._views.end(queue) - max(following, self._views.first(queue))
+        return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
+
+    def _delay(self, receipts: Receipts) -> int:
+        return self._delays_ms[min(max(receipts.deliveries, 1), len(self._delays_ms)) - 1]
+
+    def _append(self, group: bytes, frames: list[bytes], places: Sequence[Place]) -> "asyncio.Future[Appended]":
+        """Append records that tell of these places. Raises `StoreError` when they are refused: nothing was decided."""
+        answer: asyncio.Future[Appended] = self._loop.create_future()
+
+        def done(appended: Appended) -> None:
+            for place in places:
+                self._land(group, place)
+            if not answer.done():
+                answer.set_result(appended)
+
+        error = self._offer(frames, done)
+        if error is not None:
+            for place in places:
+                place.undo()
+            raise error
+        for place in places:
+            self._take_off(group, place)
+        return answer
+
+    def _take_off(self, group: bytes, place: Place) -> None:
+        """Have what was decided about a place be known, while its records are under way."""
+        flight = place.flight = self._flights[group, place.queue] = place.flight or Flight()
+        flight.records += 1
+        flight.fresh += place.fresh
+        if place.fresh or place.state is None:
+            flight.next = place.next
+        if place.leases:
+            flight.untils.append(place.until)
+        if place.fresh:
+            self._turn += 1
+            place.turn = self._turn
+            if place.state is not None:
+                place.state.turn = self._turn
+
+    def _land(self, group: bytes, place: Place) -> None:
+        """The records are committed and folded, or the log has failed."""
+        flight = place.flight
+        assert flight is not None
+        place.unclaim()
+        flight.fresh -= place.fresh
+        if place.leases:
+            flight.untils.remove(place.until)
+        if place.state is None:
+            state = self._views.pops.find(group, place.queue)
+            if state is not None:
+                state.turn = place.turn
+        flight.records -= 1
+        if not flight.records:
+            del self._flights[group, place.queue]
+
+    async def _read(self, group: bytes, leases: list[Lease]) -> tuple[list[Run], LogCorrupt | None]:
+        """What can be read, and what is the matter with the first that cannot."""
+        runs: list[Run] = []
+        damage: LogCorrupt | None = None
+        for lease in leases:
+            try:
+                data = await self._reader.records(lease.positions, lease.lengths)
+            except (LogCorrupt, FileNotFoundError):
+                found, fault = await self._read_each(group, lease)
+                runs += found
+                damage = damage or fault
+            else:
+                runs.append(Run(lease.queue, lease.offset, lease.count, lease.deliveries, data))
+        return runs, damage
+
+    async def _read_each(self, group: bytes, lease: Lease) -> tuple[list[Run], LogCorrupt | None]:
+        """Read what can be read. What left the log meanwhile is finished; what is damaged stays leased out."""
+        runs: list[Run] = []
+        gone: list[int] = []
+        damage: LogCorrupt | None = None
+        for index in range(lease.count):
+            position, offset = lease.positions[index], lease.offset + index
+            try:
+                data = await self._reader.records([position], [lease.lengths[index]])
+            except (LogCorrupt, FileNotFoundError) as error:
+                if position < self._views.begin:
+                    gone.append(offset)
+                elif isinstance(error, LogCorrupt):
+                    damage = damage or error
+                else:
+                    raise
+                continue
+            runs.append(Run(lease.queue, offset, 1, lease.deliveries, data))
+        if gone:
+            done = [(first, end - first) for first, end in runs_of(gone)]
+            self._offer(settled(group, lease.queue, done, []), _ignore)
+        return runs, damage
+
+    def _give_back(self, group: bytes, leases: list[Lease]) -> None:
+        """Nobody waits any more for what was leased out. If the log has no room the leases run out by themselves."""
+        now = self._clock()
+        frames: list[bytes] = []
+        for lease in leases:
+            frames += settled(group, lease.queue, [], [(lease.offset, lease.count, now)])
+        if frames:
+            self._offer(frames, _ignore)
+
+    async def _alone(self, group: bytes, frame: bytes) -> None:
+        """Append a record that no decision of the group may build on before it is committed."""
+        answer: asyncio.Future[Appended] = self._loop.create_future()
+        lock: asyncio.Future[None] = self._loop.create_future()
+
+        def done(appended: Appended) -> None:
+            del self._locks[group]
+            lock.set_result(None)
+            if not answer.done():
+                answer.set_result(appended)
+
+        error = self._offer([frame], done)
+        if error is not None:
+            raise error
+        self._locks[group] = lock
+        _check(await answer)
+
+    async def _unlocked(self, group: bytes) -> None:
+        while (lock := self._locks.get(group)) is not None:
+            await asyncio.wait((lock,))
+
+
+def _check(appended: Appended) -> None:
+    if appended.error is not None:
+        raise appended.error
+
+
+def _ignore(_: Appended) -> None:
+    """For records that nobody waits for."""

@@ -1,0 +1,73 @@
+"""What one settlement changes: the receipts that are good, decided at once, and those that are stale (`store.pop`)."""
+
+from collections.abc import Callable
+
+from store.api import Receipts
+from store.taking import Place, runs_of, settled
+from store.views.leases import MAX_DELIVERIES
+
+
+class Settling:
+    """Receipts of one group. `place_of` gives its place in a queue."""
+
+    def __init__(self, group: bytes, place_of: Callable[[bytes], Place]) -> None:
+        self._group = group
+        self._place_of = place_of
+        self._places: dict[bytes, Place] = {}
+        self._done: dict[bytes, list[tuple[int, int]]] = {}
+        self._again: dict[bytes, list[tuple[int, int, int]]] = {}
+        self.stale: list[Receipts] = []
+
+    @property
+    def places(self) -> list[Place]:
+        """Those that something is settled of."""
+        return [place for place in self._places.values() if place.claimed]
+
+    def finish(self, receipts: Receipts) -> None:
+        """The messages are done."""
+        for first, end in self._claim(receipts):
+            self._done.setdefault(receipts.queue, []).append((first, end - first))
+
+    def postpone(self, receipts: Receipts, at: int) -> None:
+        """The messages may be leased out again at `at`, ms."""
+        for first, end in self._claim(receipts):
+            self._again.setdefault(receipts.queue, []).append((first, end - first, at))
+
+    def frames(self) -> list[bytes]:
+        """The records that settle what is good."""
+        frames: list[bytes] = []
+        for queue in self._places:
+            frames += settled(self._group, queue, self._done.get(queue, ()), self._again.get(queue, ()))
+        return frames
+
+    def _claim(self, receipts: Receipts) -> list[tuple[int, int]]:
+        """The runs [first, end) of the receipts that are good: nobody else has the messages by now."""
+        queue, first, end = receipts.queue, receipts.offset, receipts.offset + receipts.count
+        place = self._places.get(queue)
+        if place is None:
+            place = self._places[queue] = self._place_of(queue)
+        good = self._good(place, first, end, receipts.deliveries)
+        if good == [(first, end)]:
+            place.claim(first, end)
+            return good
+        at = first
+        for low, high in good:
+            place.claim(low, high)
+            self._refuse(receipts, at, low)
+            at = high
+        self._refuse(receipts, at, end)
+        return good
+
+    def _good(self, place: Place, first: int, end: int, deliveries: int) -> list[tuple[int, int]]:
+        state = place.state
+        if state is None or not 0 < deliveries <= MAX_DELIVERIES:
+            return []
+        if first >= 0 and 0 < end - first <= state.unfinished and state.is_run(first, end, deliveries):
+            return place.free(first, end)
+        first, end = max(first, state.floor), min(end, state.next)
+        held = runs_of([offset for offset in range(first, end) if state.deliveries_of(offset) == deliveries])
+        return [run for low, high in held for run in place.free(low, high)]
+
+    def _refuse(self, receipts: Receipts, first: int, end: int) -> None:
+        if first < end:
+            self.stale.append(Receipts(receipts.queue, first, end - first, receipts.deliveries))

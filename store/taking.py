@@ -1,0 +1,345 @@
+"""What one pop takes: decided at once, from the views and from what other calls have under way (`store.pop`).
+
+First what is to come again and whose time has come, the longest due first; what was leased out too often goes to the
+dead-letter queue instead. Then what was never leased out, from the queue that waited longest for its turn. Nothing is
+changed here but claims, which `undo` takes back.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import record
+from store import control
+from store.api import Start, dead_letter_queue
+from store.config import StoreConfig
+from store.views.fold import Views
+from store.views.leases import MAX_DELIVERIES, GroupQueue
+
+_LOOK: Final = 4096  # references of records that are gone, looked at in one pop
+_MAX_DEAD: Final = 1024  # messages that one pop gives up
+_RUNS: Final = 128  # in one control record
+
+
+class Flight:
+    """What is decided about a group's place in a queue, by records that are not committed yet."""
+
+    __slots__ = ("busy", "fresh", "next", "records", "untils")
+
+    def __init__(self) -> None:
+        self.records = 0  # appends under way
+        self.busy: set[int] = set()  # offsets that were leased out before, of which one of these records tells
+        self.fresh = 0  # offsets that they lease out for the first time
+        self.next = -1  # behind those; -1: there are none
+        self.untils: list[int] = []  # ms, of each record of leases
+
+
+class Lease:
+    """Consecutive messages that are leased out: as references."""
+
+    __slots__ = ("count", "deliveries", "lengths", "offset", "positions", "queue")
+
+    def __init__(self, queue: bytes, offset: int, deliveries: int, positions: list[int], lengths: list[int]) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.count = len(positions)
+        self.deliveries = deliveries  # this one included
+        self.positions = positions
+        self.lengths = lengths
+
+
+class Place:
+    """A queue in one call: what the group has there, and what the call decides about it."""
+
+    __slots__ = (
+        "begin",
+        "claimed",
+        "dead",
+        "flight",
+        "fresh",
+        "gone",
+        "is_new",
+        "leases",
+        "next",
+        "queue",
+        "returned",
+        "state",
+        "turn",
+        "until",
+    )
+
+    def __init__(self, queue: bytes, state: GroupQueue | None, flight: Flight | None) -> None:
+        self.queue = queue
+        self.state = state  # None: nothing is committed about it
+        self.flight = flight
+        self.claimed: list[tuple[int, int]] = []  # [first, end) that are busy because of this call
+        # What a pop takes:
+        self.is_new = False  # the group has no place there yet: it gets one
+        self.begin = 0  # and begins here
+        self.next = 0  # the first offset that nobody was ever leased
+        self.leases: list[Lease] = []
+        self.fresh = 0  # messages among them that are leased out for the first time
+        self.turn = 0  # when that was, by the service's count
+        self.until = 0  # ms, of the leases
+        self.dead: list[int] = []
+        self.gone: list[tuple[int, int]] = []  # (first offset, count) of entries whose records left the log
+        self.returned: list[tuple[int, int, int]] = []  # (at, first, end) taken out of `due`
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether there is something to append about it."""
+        return bool(self.leases or self.is_new or self.claimed)
+
+    def undo(self) -> None:
+        """What was to be appended was refused: nothing was taken."""
+        self.unclaim()
+        if self.state is not None:
+            for at, first, end in self.returned:
+                self.state.expect(at, first, end)
+
+    def claim(self, first: int, end: int) -> None:
+        if self.flight is None:
+            self.flight = Flight()
+        self.flight.busy.update(range(first, end))
+        self.claimed.append((first, end))
+
+    def unclaim(self) -> None:
+        if self.flight is not None:
+            for first, end in self.claimed:
+                self.flight.busy.difference_update(range(first, end))
+
+    def free(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The runs of [first, end) that no record under way tells of."""
+        busy = self.flight.busy if self.flight is not None else None
+        if not busy or busy.isdisjoint(range(first, end)):
+            return [(first, end)]
+        return runs_of([offset for offset in range(first, end) if offset not in busy])
+
+
+class Taking:
+    """One pop, as `take` decided it. `frames` are the records that make it true, none if there is nothing to do."""
+
+    def __init__(
+        self,
+        views: Views,
+        config: StoreConfig,
+        group: bytes,
+        places: list[Place],
+        *,
+        now: int,
+        until: int,
+        max_records: int,
+        max_bytes: int,
+        max_deliveries: int,
+    ) -> None:
+        self._views = views
+        self._config = config
+        self.group = group
+        self.places = places
+        self._now = now
+        self._until = until
+        self._records = max_records  # that may still be taken
+        self._bytes = max_bytes
+        self._max_deliveries = max_deliveries
+        self._dead = 0
+        self._is_begun = False  # something was taken
+        self.leases: list[Lease] = []  # in the order in which they are to be told
+        self.is_limited = False  # there is more, for which something has to be settled
+        self.is_cut_short = False  # there may be more, for which the call has to be repeated
+
+    def take(self, start: Start) -> None:
+        for place in self.places:
+            self._begin(place, start)
+        self._take_due()
+        self._take_fresh()
+
+    def frames(self) -> list[bytes]:
+        """The records, in the order in which they are to be in the log."""
+        resets = {place.queue: place.begin for place in self.places if place.is_new}
+        frames = [control.group_reset(self.group, resets)] if resets else []
+        for place in self.places:
+            if place.dead:
+                frames.append(control.dead_lettered(self.group, place.queue, place.dead))
+            if place.gone:
+                frames += settled(self.group, place.queue, place.gone, ())
+            runs = [(lease.offset, lease.count) for lease in place.leases]
+            for at in range(0, len(runs), _RUNS):
+                frames.append(control.popped(self.group, place.queue, self._until, runs[at : at + _RUNS]))
+        return frames
+
+    def available_at(self) -> int | None:
+        """When more may come by itself, ms; None if only a new message brings some."""
+        times = [self._now] if self.is_cut_short else []
+        for place in self.places:
+            if place.leases:
+                times.append(self._until)
+            if place.flight is not None:
+                times += place.flight.untils
+            due = place.state.next_due() if place.state is not None else None
+            if due is not None:
+                times.append(due)
+        return min(times, default=None)
+
+    def _begin(self, place: Place, start: Start) -> None:
+        state, flight = place.state, place.flight
+        if flight is not None and flight.next >= 0:
+            place.next = flight.next
+        elif state is not None:
+            place.next = state.next
+        else:
+            known = self._views.pops.begin_of(self.group, place.queue)
+            if known is None:
+                known = self._views.end(place.queue) if start is Start.LATEST else self._views.first(place.queue)
+            place.is_new = True
+            place.begin = place.next = known
+
+    def _take_due(self) -> None:
+        due = [
+            (at, index)
+            for index, place in enumerate(self.places)
+            if place.state is not None and (at := place.state.next_due()) is not None and at <= self._now
+        ]
+        if not due:
+            return
+        heapify(due)
+        while due and self._has_room:
+            _, index = heappop(due)
+            place = self.places[index]
+            assert place.state is not None
+            self._take_returned(place, place.state)
+            at = place.state.next_due()
+            if at is not None and at <= self._now:
+                heappush(due, (at, index))
+
+    @property
+    def _has_room(self) -> bool:
+        return self._records > 0 and self._bytes > 0 and not self.is_cut_short
+
+    def _take_returned(self, place: Place, state: GroupQueue) -> None:
+        """Take what was due first in a queue, or the beginning of it."""
+        at, runs = state.take_due()
+        for low, high, deliveries in runs:
+            for first, end in place.free(low, high):
+                behind = self._take_run(place, first, end, deliveries) if self._has_room else first
+                if behind > first:
+                    place.claim(first, behind)
+                    place.returned.append((at, first, behind))
+                if behind < end:
+                    state.expect(at, behind, end)
+
+    def _take_run(self, place: Place, first: int, end: int, deliveries: int) -> int:
+        """Take a run of entries that are due. Returns the first offset for which there was no room."""
+        if deliveries >= self._max_deliveries and place.queue != dead_letter_queue(self.group):
+            end = min(end, first + _MAX_DEAD - self._dead)
+            place.dead += range(first, end)
+            self._dead += end - first
+            self.is_cut_short = self._dead >= _MAX_DEAD
+            return end
+        begin = self._views.first(place.queue)
+        if first < begin:  # even its reference may be gone, with its generation of the index
+            behind = min(begin, end)
+            place.gone.append((first, behind - first))
+            return behind
+        positions, lengths = self._references(place.queue, first, min(end - first, self._records))
+        behind, gone = self._lease(place, first, min(deliveries + 1, MAX_DELIVERIES), positions, lengths)
+        place.gone += gone
+        return behind
+
+    def _take_fresh(self) -> None:
+        leased = sum(place.state.unfinished for place in self.places if place.state is not None)
+        leased += sum(place.flight.fresh for place in self.places if place.flight is not None)
+        for place in sorted(self.places, key=_turn):
+            if not self._has_room:
+                return
+            end = self._views.end(place.queue)
+            if place.next >= end:
+                continue
+            first = max(place.next, self._views.first(place.queue))
+            if place.state is not None:
+                first = max(first, place.state.seen)
+            floor = first if place.state is None else place.state.floor
+            room = min(self._config.max_group_leases - leased, floor + self._config.max_group_window - first)
+            if room <= 0:
+                self.is_limited = True
+                continue
+            leased += self._take_new(place, first, min(end, first + min(room, self._records)))
+
+    def _take_new(self, place: Place, first: int, end: int) -> int:
+        """Take from [first, end), where nothing was ever leased out. Returns how many."""
+        positions, lengths = self._references(place.queue, first, end - first)
+        if positions and max(positions) < self._views.begin:
+            end = min(self._views.end(place.queue), first + _LOOK)
+            positions, lengths = self._references(place.queue, first, end - first)
+            self.is_cut_short = max(positions) < self._views.begin
+        before = self._records
+        if place.state is not None and self.is_cut_short:
+            place.state.seen = first + len(positions)
+        behind, _ = self._lease(place, first, 1, positions, lengths)
+        taken = before - self._records
+        if taken:
+            place.fresh = taken
+            place.next = behind
+        return taken
+
+    def _lease(
+        self, place: Place, first: int, deliveries: int, positions: list[int], lengths: list[int]
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Lease out messages of a queue while there is room, passing over those that left the log. Returns the first
+        offset that was not looked at, and what left the log as (first offset, count)."""
+        begin = self._views.begin
+        gone: list[tuple[int, int]] = []
+        at = 0
+        while at < len(positions):
+            run = at
+            if positions[at] < begin:
+                while at < len(positions) and positions[at] < begin:
+                    at += 1
+                gone.append((first + run, at - run))
+                continue
+            while at < len(positions) and positions[at] >= begin and self._fits(lengths[at]):
+                at += 1
+            if at == run:
+                break
+            lease = Lease(place.queue, first + run, deliveries, positions[run:at], lengths[run:at])
+            place.until = self._until
+            place.leases.append(lease)
+            self.leases.append(lease)
+        return first + at, gone
+
+    def _fits(self, length: int) -> bool:
+        """Count one more record in, if there is room for it: the first always finds some."""
+        if self._records <= 0 or (length > self._bytes and self._is_begun):
+            self._bytes = 0
+            return False
+        self._is_begun = True
+        self._records -= 1
+        self._bytes -= length
+        return True
+
+    def _references(self, queue: bytes, offset: int, count: int) -> tuple[list[int], list[int]]:
+        positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, offset, count))
+        return positions, lengths
+
+
+def settled(
+    group: bytes, queue: bytes, done: Sequence[tuple[int, int]], again: Sequence[tuple[int, int, int]]
+) -> list[bytes]:
+    """The records that settle these runs of a queue."""
+    frames = [control.settled(group, queue, done[at : at + _RUNS]) for at in range(0, len(done), _RUNS)]
+    frames += [control.settled(group, queue, [], again[at : at + _RUNS]) for at in range(0, len(again), _RUNS)]
+    return frames
+
+
+def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending offsets as runs [first, end)."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], offset + 1)
+        else:
+            runs.append((offset, offset + 1))
+    return runs
+
+
+def _turn(place: Place) -> int:
+    return 0 if place.state is None else place.state.turn
