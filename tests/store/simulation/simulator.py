@@ -411,8 +411,8 @@ class History:
 def _frames(path: Path) -> list[bytes]:
     """The records of a segment."""
     data = path.read_bytes()
-    starts, length = record.verify(data, int(path.stem))
-    return [data[start:end] for start, end in pairwise([*starts, length])]
+    _, length = record.verify(data, int(path.stem))
+    return [data[start:end] for start, end in pairwise([*record.split(data[:length]), length])]
 
 
 def _config(rng: Random) -> StoreConfig:
