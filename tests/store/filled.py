@@ -7,8 +7,10 @@ from random import Random
 from store.api import Appended
 from store.config import StoreConfig
 from store.engine import Engine
-from tests.store.simulation.checks import read_log
+from store.queries import Queries
+from tests.store.simulation.checks import _check_all, read_log
 from tests.store.simulation.records import Records
+from tests.store.simulation.truth import Truth
 
 SIZE = 4096
 SMALL = StoreConfig(segment_size=SIZE, partitions=2, generation_segments=2, tail_cache_bytes=0, checkpoint_keys=20)
@@ -43,3 +45,10 @@ class Filled:
     async def frames(self) -> list[bytes]:
         """All sealed records, in the log's order."""
         return await read_log(self.engine)
+
+
+async def check_state(store: Queries, frames: list[bytes], rng: Random) -> None:
+    """The store answers as the model of all these records does, those included that retention took."""
+    truth = Truth(store.partitions)
+    truth.grow(frames)
+    await _check_all(store, truth.model, rng)

@@ -19,8 +19,9 @@ from store.restore import Restored, restore
 from store.segments import segment_name
 from store.stage import stage
 from store.until import Until
-from tests.store.filled import SIZE, SMALL, Filled
-from tests.store.simulation.checks import check_replay, check_state, read_log
+from tests.store.filled import SIZE, SMALL, Filled, check_state
+from tests.store.simulation.checks import read_log
+from tests.store.simulation.replay import check_replay
 
 ALL = Until()
 
@@ -84,7 +85,7 @@ async def test_until_a_moment(store: Filled, tmp_path: Path, by_time: bool):
         own, engine = await reopened(tmp_path / "restored")
         assert own == kept
         await check_state(engine, kept, rng)
-        check_replay(engine, tmp_path / "fresh")
+        await check_replay(engine, kept, tmp_path / "fresh", rng)
         await engine.close()
         shutil.rmtree(tmp_path / "restored")
         shutil.rmtree(tmp_path / "fresh")
@@ -106,26 +107,28 @@ async def test_a_moment_before_the_log_is_refused(store: Filled, tmp_path: Path)
 
 async def test_without_the_logs_beginning_the_earliest_moment_is_named(store: Filled, tmp_path: Path):
     """Views cannot go back: those of an older backup can go forward."""
-    store.engine._retention._config = replace(SMALL, retention_bytes=8 * SIZE)
+    store.engine._retention._config = replace(SMALL, retention_bytes=20 * SIZE)
     await store.fill(60)
-    await store.engine.enforce_retention()
-    begin, older = store.engine.stats().log_begin, store.engine.stats().log_end
-    assert begin > 0
     await back_up(store, tmp_path / "older")
+    older = store.engine.stats().log_end
     await store.fill(20)
+    frames = await store.frames()
     newer = store.engine.stats().log_end
+    await store.engine.enforce_retention()
+    begin = store.engine.stats().log_begin
+    assert 0 < begin < older
     await back_up(store, tmp_path / "newer")
-    frames = [frame for frame in await store.frames() if record.position_of(frame, 0) < newer - 700]
+    frames = [frame for frame in frames if record.position_of(frame, 0) < newer - 700]
     until = Until(position=newer - 700)
     target = tmp_path / "restored"
     with pytest.raises(StoreError, match=f"the earliest possible position is {newer}"):
         restore(tmp_path / "newer", target, until, (), Options())
     assert not target.exists()
     found = restore(tmp_path / "newer", target, until, [tmp_path / "backup", tmp_path / "older"], Options())
-    assert found.views == older
-    assert found.begin == begin
+    assert (found.begin, found.views) == (begin, older)
     own, engine = await reopened(target)
-    assert own == frames
+    assert own == [frame for frame in frames if record.position_of(frame, 0) >= begin]
+    await check_state(engine, frames, Random(1))
     await engine.close()
 
 

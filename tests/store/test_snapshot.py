@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 import record
-from store.api import topic_queue
 from store.backup import Options, back_up_staged, back_up_stopped
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
@@ -21,8 +20,7 @@ from store.snapshot import Snapshot
 from store.stage import stage
 from store.until import Until
 from store.views.database import Database
-from tests.store.filled import SIZE, SMALL, Filled
-from tests.store.simulation.checks import check_state
+from tests.store.filled import SIZE, SMALL, Filled, check_state
 
 
 @pytest.fixture
@@ -151,20 +149,11 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
     back_up_stopped(tmp_path / "other", tmp_path / "of other", Options())
     with pytest.raises(StoreError, match=message):  # that of another log does not count
         await Snapshot.open(store.path, Until(position=wanted), [tmp_path / "of other"])
-    # The second is nearest; what it answers is what the third, whose log is whole, answers after folding all.
-    behind = [tmp_path / name for name in ("0", "of other", "1", "2")]
+    behind = [tmp_path / name for name in ("0", "of other", "1", "2")]  # of which "1" is nearest
     snapshot = await Snapshot.open(store.path, Until(position=wanted), behind)
-    expected = await Snapshot.open(tmp_path / "3", Until(position=wanted))
-    assert snapshot.begin > expected.begin == 0
-    await check_state(expected, [f for f in frames if record.position_of(f, 0) < wanted], Random(1))
-    assert await snapshot.retained(b"#", None, 1000) == await expected.retained(b"#", None, 1000)
-    for client in (b"c1", b"c2", b"c3", b"a longer client"):
-        assert await snapshot.session(client) == await expected.session(client)
-    for topic in (await expected.topics(b"", None, 1000)).names:
-        queue = topic_queue(topic)
-        assert (await snapshot.bounds(queue)).end == (await expected.bounds(queue)).end
+    assert snapshot.begin > 0
+    await check_state(snapshot, [frame for frame in frames if record.position_of(frame, 0) < wanted], Random(1))
     await snapshot.close()
-    await expected.close()
 
 
 async def test_damage_where_it_is_folded_is_told(store: Filled):
