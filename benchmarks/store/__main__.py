@@ -37,6 +37,7 @@ WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
         {"partition_bytes_per_reference": "≤ 8", "topic_bytes_per_reference": "≤ 20"},
     ),
     "10,000 topics, a filter queue": (works.dispatch(10_000, 1, 1_000_000), "", {"cpu_us": "≤ 1.5 ×"}),
+    "10,000 topics, a key each": (works.dispatch(10_000, 0, 1_000_000, with_keys=True), "", {}),
     "1 M topics": (works.dispatch(1_000_000, 0, 1_000_000), "", {"cpu_us": "≤ 1.5 ×"}),
     "1 M topics, retention": (works.retention, "1 M topics", {"delete_range_ms": "one"}),
     "5 M topics": (works.dispatch(5_000_000, 0, 1_000_000), "", {"cpu_us": "≤ 1.5 ×", "rss_mb": "≤ 600"}),
@@ -46,6 +47,7 @@ WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
         "",
         {"references_1_us": "≤ 20", "references_32_us": "≤ 30", "references_256_us": "≤ 90"},
     ),
+    "tree of 2 M topics": (works.tree, "", {}),
     "RocksDB, a put and sync each": (works.rocksdb(1), "", {}),
     "RocksDB, a sync per 1,000": (works.rocksdb(1000), "", {}),
 }

@@ -13,6 +13,7 @@ PRODUCERS = 100
 IN_FLIGHT = 20
 PAYLOAD = random.Random(7).randbytes(256)
 PARENTS = 16
+KEY = b"\x26\x00\x03key\x00\x0eorder-%08d"  # a user property
 
 Append = Callable[[list[bytes], Done], None]
 
@@ -21,14 +22,15 @@ def topic(number: int) -> bytes:
     return b"site%d/device%d/temp" % (number % PARENTS, number)
 
 
-def message(number: int) -> bytes:
-    return record.frame(Kind.MESSAGE, 1, 0, topic(number), b"producer", b"", PAYLOAD)
+def message(number: int, properties: bytes = b"") -> bytes:
+    return record.frame(Kind.MESSAGE, 1, 0, topic(number), b"producer", properties, PAYLOAD)
 
 
 class Load:
-    """Appends `count` messages with topics from `numbers`, in order of appends."""
+    """Appends `count` messages with topics from `numbers`, in order of appends; each with a key of its own
+    (`with_keys`)."""
 
-    def __init__(self, append: Append, numbers: Callable[[], int], count: int) -> None:
+    def __init__(self, append: Append, numbers: Callable[[], int], count: int, with_keys: bool = False) -> None:
         self._append = append
         self._numbers = numbers
         self._left = count
@@ -36,6 +38,7 @@ class Load:
         self._waits: list[float] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count = count
+        self._with_keys = with_keys
 
     async def run(self) -> dict[str, float]:
         """Records per second, CPU µs per record (framing and producers included), p50 and p99 in ms."""
@@ -61,6 +64,11 @@ class Load:
         self._left -= size
         self._in_flight += 1
         numbers = self._numbers
+        if self._with_keys:
+            first = self._left
+            frames = [message(numbers(), KEY % (first + i)) for i in range(size)]
+        else:
+            frames = [message(numbers()) for _ in range(size)]
         sent = time.perf_counter()
 
         def done(answer: Appended) -> None:
@@ -72,7 +80,7 @@ class Load:
             self._waits.append(time.perf_counter() - sent)
             self._send()
 
-        self._append([message(numbers()) for _ in range(size)], done)
+        self._append(frames, done)
 
 
 def uniform(topics: int, seed: int = 1) -> Callable[[], int]:

@@ -24,6 +24,9 @@ from store.recovery import sound_batches
 from store.segments import Segments
 from store.views.database import Checkpoint, Database
 from store.views.fold import Views
+from store.views.names import Names
+from store.views.retained import RetainedValues
+from store.views.state import State
 from store.views.tails import queue_digest
 from store.writer import Writer
 
@@ -61,23 +64,24 @@ def log_only(folder: Path, scale: float) -> Figures:
     return run(body())
 
 
-def dispatch(topics: int, filters: int, count: int) -> Callable[[Path, float], Figures]:
-    """Everything: append, commit, fold into partition, topic queue and filter queues. All topics exist before."""
+def dispatch(topics: int, filters: int, count: int, with_keys: bool = False) -> Callable[[Path, float], Figures]:
+    """Everything: append, commit, fold into partition, topic queue, filter queues and key view. All topics exist
+    before."""
 
     def work(folder: Path, scale: float) -> Figures:
-        return run(_dispatch(folder, int(topics * min(1.0, scale)), filters, int(count * scale)))
+        return run(_dispatch(folder, int(topics * min(1.0, scale)), filters, int(count * scale), with_keys))
 
     return work
 
 
-async def _dispatch(folder: Path, topics: int, filters: int, count: int) -> Figures:
+async def _dispatch(folder: Path, topics: int, filters: int, count: int, with_keys: bool) -> Figures:
     engine = await Engine.open(folder, CONFIG)
     if filters:
         wishes = [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]
         frames = [control.session_opened(b"reader", 1, 0xFFFFFFFF, True), control.subscribed(b"reader", wishes)]
         await append(engine, frames)
     filled = await Load(engine.append, each_once(topics), topics).run()
-    figures = await Load(engine.append, uniform(topics), count).run()
+    figures = await Load(engine.append, uniform(topics), count, with_keys).run()
     gc.collect()
     figures |= {"fill_cpu_us": filled["cpu_us"], "rss_mb": rss_mb()}
     began = time.perf_counter()
@@ -218,6 +222,40 @@ def retention(folder: Path, _scale: float) -> Figures:
         "fold_slice_p99_ms": sorted(slices)[len(slices) * 99 // 100] * 1e3,
         "queues": queues,
     }
+    database.close()
+    return figures
+
+
+def tree(folder: Path, scale: float) -> Figures:
+    """Pages of 1,000 names of a level, and what wildcards find, in two views of 2 M topics each."""
+    count = int(1_000_000 * scale)
+    database = Database(folder, CONFIG.view_cache_bytes)
+    state = State(database)
+    names, retained = Names(state, CONFIG.partitions), RetainedValues(state)
+    for number in range(count):
+        for name in (b"flat/device%d" % number, b"deep/room%d/device%d" % (number % 3, number // 3)):
+            names.partition_of(name, False)
+            retained.fold(name, bytes(24), False)
+        if state.count >= CONFIG.checkpoint_keys or number == count - 1:
+            puts, deletes = state.drain()
+            database.write(sorted(puts), deletes, Checkpoint(0, 0, 0))
+    database.flush()
+    figures: Figures = {}
+    pages: list[float] = []
+    after: bytes | None = None
+    while not pages or after is not None:
+        began = time.perf_counter()
+        after = names.children(b"flat/", after, 1000).after
+        pages.append(time.perf_counter() - began)
+    pages.sort()
+    figures |= {"page_ms": pages[len(pages) // 2] * 1e3, "page_p99_ms": pages[len(pages) * 99 // 100] * 1e3}
+    for _ in range(2):  # the second time it is in the cache
+        began = time.perf_counter()
+        assert len(names.children(b"deep/", None, 1000).children) == 3
+        figures["level_of_3_us"] = (time.perf_counter() - began) * 1e6
+        began = time.perf_counter()
+        assert len(retained.matching(b"deep/+/device7", None, 1000, 1000)[0]) == 3
+        figures["retained_3_us"] = (time.perf_counter() - began) * 1e6
     database.close()
     return figures
 
