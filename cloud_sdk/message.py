@@ -136,7 +136,7 @@ class Message:
     @property
     def keys(self) -> list[str]:
         """What it can be found by (`Client.find`): its user properties `key`."""
-        return [value for name, value in self.all_properties.user if name == KEY]
+        return [key.decode() for key in record.keys_of(self._block)]
 
     @property
     def content_type(self) -> str | None:

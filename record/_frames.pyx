@@ -150,6 +150,8 @@ cdef enum:
     FLAG_REVIVED = 0x40
     HAS_TRAILER = 0x50  # delayed or revived
     USER_PROPERTY = 0x26
+    MAX_KEYS = 16
+    MAX_KEY = 255
     FLAG_HELD = 0x30  # delayed or half
     BIG = 16384  # bytes from which giving up the GIL pays
 
@@ -441,33 +443,38 @@ cdef Py_ssize_t _property_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) 
 
 
 cdef inline bint _is_key(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Whether the whole property at `at` is a user property with the name `key`."""
-    return p[at] == USER_PROPERTY and end - at >= 8 and memcmp(p + at + 1, b"\0\3key", 5) == 0
+    """Whether a message can be found by the whole property at `at`."""
+    return p[at] == USER_PROPERTY and 8 < end - at <= 8 + MAX_KEY and memcmp(p + at + 1, b"\0\3key", 5) == 0
 
 
-cdef Py_ssize_t _count_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    """How many keys the property block has; 0 when it is malformed."""
-    cdef Py_ssize_t at = 0, end, count = 0
+cdef bint _has_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Whether a message can be found by anything in its property block, which is whole."""
+    cdef Py_ssize_t at = 0, end
+    cdef bint found = False
     while at < size:
         end = _property_end(p, size, at)
         if end < 0:
-            return 0
-        count += _is_key(p, at, end)
+            return False
+        found = found or _is_key(p, at, end)
         at = end
-    return count
+    return found
 
 
 def keys_of(bytes properties not None) -> list:
-    """Values of the user properties `key` of a message's property block, in order; none when it is malformed."""
+    """What a message with this property block can be found by: the values of its user properties `key`, the first
+    `MAX_KEYS` different ones that are not empty nor longer than `MAX_KEY`. None when the block is malformed."""
     cdef const uint8_t *p = _raw(properties)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(properties), at = 0, end
     cdef list found = []
-    if _count_keys(p, size) == 0:
+    cdef bytes key
+    if not _has_keys(p, size):
         return found
-    while at < size:
+    while at < size and len(found) < MAX_KEYS:
         end = _property_end(p, size, at)
         if _is_key(p, at, end):
-            found.append(PyBytes_FromStringAndSize(<const char *> p + at + 8, end - at - 8))
+            key = PyBytes_FromStringAndSize(<const char *> p + at + 8, end - at - 8)
+            if key not in found:
+                found.append(key)
         at = end
     return found
 
@@ -476,7 +483,7 @@ def scan(bytes data not None) -> tuple:
     """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
     Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
-    (index, properties) of the messages with a user property `key` (see `keys_of`).
+    (index, properties) of the messages that can be found by a key (see `keys_of`).
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
@@ -497,7 +504,7 @@ def scan(bytes data not None) -> tuple:
         np = get32(f + 40)
         if np and f[11] == KIND_MESSAGE:
             block = f + HEADER + nt + get16(f + 36)
-            if _count_keys(block, np):
+            if _has_keys(block, np):
                 keyed.append((len(starts) - 1, PyBytes_FromStringAndSize(<const char *> block, np)))
         at += length
     return starts, kinds, flags, topics, refs, keyed

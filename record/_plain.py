@@ -7,7 +7,18 @@ from typing import Final
 
 import google_crc32c
 
-from record.layout import FLAG_DELAYED, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, MAGIC, MAX_FRAME, VERSION, Kind
+from record.layout import (
+    FLAG_DELAYED,
+    FLAG_HELD,
+    FLAG_REVIVED,
+    HEADER_SIZE,
+    MAGIC,
+    MAX_FRAME,
+    MAX_KEY,
+    MAX_KEYS,
+    VERSION,
+    Kind,
+)
 
 _HEADER: Final = Struct("<IIHBBIQQHHHHII")
 _REF: Final = Struct("<QIIQ")
@@ -190,8 +201,9 @@ def durable_of(data: bytes, start: int) -> int:
 
 
 def keys_of(properties: bytes) -> list[bytes]:
-    """Values of the user properties `key` of a message's property block, in order; none when it is malformed."""
-    found: list[bytes] = []
+    """What a message with this property block can be found by: the values of its user properties `key`, the first
+    `MAX_KEYS` different ones that are not empty nor longer than `MAX_KEY`. None when the block is malformed."""
+    keys: dict[bytes, None] = {}
     at, size = 0, len(properties)
     while at < size:
         identifier = properties[at]
@@ -203,14 +215,14 @@ def keys_of(properties: bytes) -> list[bytes]:
         elif identifier == _USER_PROPERTY:
             value = _text_end(properties, at)
             end = _text_end(properties, value)
-            if properties[at:value] == b"\0\3key":
-                found.append(properties[value + 2 : end])
+            if properties[at:value] == b"\0\3key" and 0 < end - value - 2 <= MAX_KEY:
+                keys[properties[value + 2 : end]] = None
         else:
             return []
         if end > size:
             return []
         at = end
-    return found
+    return list(keys)[:MAX_KEYS]
 
 
 def _text_end(block: bytes, at: int) -> int:
@@ -224,7 +236,7 @@ def scan(
     """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
     Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
-    (index, properties) of the messages with a user property `key` (see `keys_of`).
+    (index, properties) of the messages that can be found by a key (see `keys_of`).
     """
     starts = split(data)
     kinds: list[int] = []

@@ -231,14 +231,15 @@ def tree(folder: Path, scale: float) -> Figures:
     count = int(1_000_000 * scale)
     database = Database(folder, CONFIG.view_cache_bytes)
     state = State(database)
-    names, retained = Names(state, CONFIG.partitions), RetainedValues(state)
+    names, retained = Names(state), RetainedValues(state)
     for number in range(count):
         for name in (b"flat/device%d" % number, b"deep/room%d/device%d" % (number % 3, number // 3)):
-            names.partition_of(name, False)
+            names.enter(name)
             retained.fold(name, bytes(24), False)
         if state.count >= CONFIG.checkpoint_keys or number == count - 1:
-            puts, deletes = state.drain()
-            database.write(sorted(puts), deletes, Checkpoint(0, 0, 0))
+            batch = database.batch()
+            state.drain(batch)
+            database.write(batch, Checkpoint(0, 0, 0))
     database.flush()
     figures: Figures = {}
     pages: list[float] = []

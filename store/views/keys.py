@@ -8,11 +8,9 @@ them may share one: whoever reads the record compares.
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import islice
 from typing import Final
 
 from record import keys_of
-from record.layout import MAX_KEY, MAX_KEYS
 from store.views.index import KEYS, Index, by_generation
 from store.views.state import State
 
@@ -21,13 +19,12 @@ _DIGEST: Final = 8  # bytes
 
 def key_digest(parent: bytes, key: bytes) -> bytes:
     """What stands for a key of a parent topic in rows, 8 bytes."""
-    return blake2b(b"%b\0%b" % (parent, key), digest_size=_DIGEST).digest()
+    return blake2b(parent + b"\0" + key, digest_size=_DIGEST).digest()
 
 
 def key_digests(parent: bytes, properties: bytes) -> list[bytes]:
-    """Digests of the keys by which a message is found: of its first `MAX_KEYS` that are not empty nor too long."""
-    keys = dict.fromkeys(key for key in keys_of(properties) if 0 < len(key) <= MAX_KEY)
-    return [key_digest(parent, key) for key in islice(keys, MAX_KEYS)]
+    """Digests of all that a message can be found by."""
+    return [key_digest(parent, key) for key in keys_of(properties)]
 
 
 class Keys:

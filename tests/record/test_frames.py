@@ -38,13 +38,16 @@ def text(data: bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-short = st.sampled_from([b"", b"key", b"ke", b"keys", b"Key", b"v", b"order-17", bytes(300)])
+short = st.one_of(
+    st.sampled_from([b"", b"key", b"key", b"key", b"ke", b"keys", b"Key", bytes(255), bytes(256)]),
+    st.integers(0, 30).map(lambda number: b"%d" % number),
+)
 message_properties = st.one_of(
     st.sampled_from([b"\x01\x00", b"\x01\x01", b"\x02\x00\x00\x00\x3c"]),
     st.builds(lambda which, data: which + text(data), st.sampled_from([b"\x03", b"\x08", b"\x09"]), short),
     st.builds(lambda name, value: b"\x26" + text(name) + text(value), short, short),
 )
-blocks = st.lists(message_properties, max_size=5).map(b"".join)
+blocks = st.lists(message_properties, max_size=20).map(b"".join)
 
 
 @st.composite
@@ -113,7 +116,8 @@ def test_keys_are_the_user_properties_key_of_a_whole_block(block):
         return
     except ValueError:
         user = []
-    assert [key.decode() for key in found] == [value for name, value in user if name == "key"]
+    keys = dict.fromkeys(value for name, value in user if name == "key" and 0 < len(value.encode()) <= layout.MAX_KEY)
+    assert [key.decode() for key in found] == list(keys)[: layout.MAX_KEYS]
 
 
 @BOTH
@@ -121,9 +125,14 @@ def test_keys_of_a_block(impl):
     key = b"\x26\0\x03key\0\x05order"
     assert impl.keys_of(b"") == []
     assert impl.keys_of(key) == [b"order"]
-    assert impl.keys_of(b"\x01\x01" + key + b"\x26\0\x01a\0\x01b" + b"\x26\0\x03key\0\0") == [b"order", b""]
+    assert impl.keys_of(b"\x01\x01" + key + b"\x26\0\x01a\0\x01b" + b"\x26\0\x03key\0\0" + key) == [b"order"]
     for broken in (key[:-1], key + b"\x26", key + b"\x26\0\x03key", key + b"\x02\0", key + b"\x0b\x01", key + b"\xff"):
         assert impl.keys_of(broken) == []
+    longest = b"\x26\0\x03key\0\xff" + bytes(255)
+    assert impl.keys_of(longest) == [bytes(255)]
+    assert impl.keys_of(b"\x26\0\x03key\x01\0" + bytes(256)) == []
+    many = [b"%02d" % i for i in range(layout.MAX_KEYS + 1)]
+    assert impl.keys_of(b"".join(b"\x26\0\x03key\0\x02" + each for each in many)) == many[:-1]
 
 
 @BOTH

@@ -14,8 +14,6 @@ from store import control
 from store.api import filter_queue, partition_queue, topic_queue
 from tests.store.simulation.model_sessions import Sessions
 
-KEYS = 16  # by which a message is found, at most
-
 
 class Entry(NamedTuple):
     """A place in a queue."""
@@ -79,7 +77,7 @@ class Model:
         offsets = [len(self.queues[queue]) for queue in queues]
         for queue in queues:
             self.queues[queue].append(entry)
-        for key in list(dict.fromkeys(key for key in record.keys_of(properties) if 1 <= len(key) <= 255))[:KEYS]:
+        for key in record.keys_of(properties):
             self.keys[parent_of(topic), key].append(entry)
         pairs = tuple(zip(filters, offsets[1:], strict=False))
         self.entered.append(Entered(cause, position, topic, flags, offsets[0], pairs))
