@@ -6,6 +6,7 @@ flag sets the same path. An unknown key is an error that suggests the nearest on
 
 import dataclasses
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -69,6 +70,8 @@ class StoreSettings:
     segment_size: int = 256 * 1024 * 1024  # bytes
     partitions: int = 4  # per parent topic; fixed when the data folder is made
     retention_age_s: int = 0  # whole segments whose newest message is older are removed; 0: never
+    # The same by parent topic, for those with ages of their own: {"debug": 3600}. In the environment as JSON.
+    retention_parents: dict[str, int] = field(default_factory=dict)
     retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
 
 
@@ -132,8 +135,9 @@ def _nested(name: str) -> Any:
 
 def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
     leaves: list[tuple[str, object]] = []
+    known = keys()
     for key, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix + key not in known:
             leaves += _flatten(value, f"{prefix}{key}.")
         else:
             leaves.append((prefix + key, value))
@@ -163,9 +167,19 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return Path(value)
         if str in options and isinstance(value, str):
             return value
+        if dict[str, int] in options:
+            return _numbers(value)
     except ValueError:
         pass
     raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
+
+
+def _numbers(value: object) -> dict[str, int]:
+    """A table of numbers by name, or such a table as JSON. Raises ValueError."""
+    table = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(table, dict) or any(type(number) is not int for number in table.values()):
+        raise ValueError("not a table of whole numbers")
+    return table
 
 
 def _check(config: Config) -> None:
@@ -207,6 +221,10 @@ def _check(config: Config) -> None:
     if config.store.segment_size % 4096:
         raise ConfigError(f"store.segment_size must be a multiple of 4096, not {config.store.segment_size}")
     between("store.retention_age_s", config.store.retention_age_s, 0, 1 << 40)
+    for parent, age_s in config.store.retention_parents.items():
+        between(f"store.retention_parents.{parent}", age_s, 0, 1 << 40)
+        if any(mark in parent for mark in "/+#\0"):
+            raise ConfigError(f"store.retention_parents takes first levels of topics, not {parent!r}")
     between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):

@@ -58,6 +58,7 @@ class Node:
             segment_size=config.store.segment_size,
             partitions=config.store.partitions,
             retention_age_s=config.store.retention_age_s,
+            retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
             retention_bytes=config.store.retention_bytes,
         )
         self._engine = engine = await Engine.open(config.data_dir, settings)

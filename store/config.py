@@ -1,6 +1,7 @@
 """What can be set about a store. All bounds are here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from record.layout import HEADER_SIZE
@@ -30,6 +31,7 @@ class StoreConfig:
     view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
     view_cache_bytes: int = 64 << 20  # RocksDB's block cache
     retention_age_s: float = 0  # segments go whose newest record is older; 0: never
+    retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # the oldest segments go while the log behind them is at least this long; 0: never
     retention_check_s: float = 10.0  # between two looks at what may go
     max_deliveries: int = 16  # of a message to a group; then it goes to the group's dead-letter queue
@@ -68,3 +70,5 @@ class StoreConfig:
             raise ValueError("retry_delays_s must be one delay or more, none negative")
         if self.max_queue_ends < 1:
             raise ValueError("max_queue_ends must be at least 1")
+        if any(b"/" in parent or age_s < 0 for parent, age_s in self.retention_parents.items()):
+            raise ValueError("retention_parents must be first levels of topics, with ages that are not negative")

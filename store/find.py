@@ -8,7 +8,7 @@ from typing import Final
 
 import record
 from matcher.names import parent_of
-from record.layout import Kind
+from record.layout import FLAG_HELD, Kind
 from store.api import Found
 from store.errors import LogCorrupt, NoSuchMessage
 from store.reader import Reader
@@ -39,7 +39,7 @@ async def by_key(
                 if position >= views.begin:
                     raise
                 continue  # retention took it meanwhile
-            if _has_key(frame, parent, key):
+            if _has_key(frame, parent, key) and not _is_too_old(views, frame):
                 frames.append(frame)
                 size += length
         if following is None or len(frames) >= limit:
@@ -62,7 +62,16 @@ async def message(views: Views, reader: Reader, position: int) -> bytes:
             return await message(views, reader, position)  # retention took it meanwhile
     if found is None or record.decode(found, 0)[0] != Kind.MESSAGE:
         raise NoSuchMessage(f"no message begins at position {position} of the log")
+    if _is_too_old(views, found):
+        raise NoSuchMessage(f"the message at position {position} is gone: its topic keeps none that are as old")
     return found
+
+
+def _is_too_old(views: Views, frame: bytes) -> bool:
+    """Whether its parent topic keeps no message as old. One that was held is as old as its entry into its queues, which
+    only they know: it is answered as long as its record is there."""
+    _, flags, _, topic, _, _, _ = record.decode(frame, 0)
+    return not flags & FLAG_HELD and record.store_time_of(frame, 0) < views.floors.of(parent_of(topic))
 
 
 def _has_key(frame: bytes, parent: bytes, key: bytes) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import record
+from matcher.names import parent_of
 from store import find
 from store.api import Bounds, ChildPage, Chunk, Fetched, Found, Retained, SessionState, Subscription, TopicPage
 from store.errors import LogCorrupt, OffsetOutOfRange
@@ -17,6 +18,10 @@ from store.views.retained import is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
 _LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
+_OF_ONE_PARENT: Final = (
+    b"t",
+    b"p",
+)  # queues that begin at the floor of their parent topic: others skip
 _PAGE_BYTES: Final = 1 << 20  # of topic names in one page
 _LOOKS: Final = 1000  # rows looked at in one turn of the loop: a few milliseconds
 
@@ -40,10 +45,11 @@ class Queries:
             look = min(look, bounds.end - at, _MAX_RECORDS)
             if look <= 0:
                 return Fetched(at, 0, b"", bounds)
-            positions, lengths, _, _ = record.unpack_refs(self._views.references(queue, at, look))
+            positions, lengths, times, _ = record.unpack_refs(self._views.references(queue, at, look))
             if min(positions) < self._views.begin:
-                skipped, positions, lengths = self._whole_run(positions, lengths)
-                at += skipped
+                skipped = _run([position >= self._views.begin for position in positions])
+                positions, lengths, times = positions[skipped], lengths[skipped], times[skipped]
+                at += skipped.start
                 if not positions:
                     look = _LOOK
                     await asyncio.sleep(0)  # very many may be gone: others have their turn
@@ -60,6 +66,13 @@ class Queries:
                 if min(positions[:count]) >= self._views.begin:
                     raise
                 continue  # retention took a segment while it was being read
+            if times[0] < self._views.floors.highest and queue[:1] not in _OF_ONE_PARENT:
+                young, data = self._young(data, times)
+                at += young.start
+                count = young.stop - young.start
+                if not count:
+                    await asyncio.sleep(0)
+                    continue
             return Fetched(at, count, data, bounds)
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
@@ -152,15 +165,26 @@ class Queries:
     def _bounds(self, queue: bytes) -> Bounds:
         return Bounds(self._views.first(queue), self._views.end(queue))
 
-    def _whole_run(self, positions: list[int], lengths: list[int]) -> tuple[int, list[int], list[int]]:
-        """How many records in front are gone, and the positions and lengths of those behind them that are there."""
-        begin = self._views.begin
-        first = next((i for i, position in enumerate(positions) if position >= begin), len(positions))
-        last = next((i for i in range(first, len(positions)) if positions[i] < begin), len(positions))
-        return first, positions[first:last], lengths[first:last]
+    def _young(self, data: bytes, times: list[int]) -> tuple[slice, bytes]:
+        """The first records of `data` side by side that are as young as their parent topics want: which, and their
+        frames."""
+        starts = record.split(data)
+        floors = self._views.floors
+        parents = [parent_of(record.decode(data, start)[3]) for start in starts]
+        young = _run([time >= floors.of(parent) for time, parent in zip(times, parents, strict=False)])
+        starts.append(len(data))
+        return young, data[starts[young.start] : starts[young.stop]]
 
     async def _retained_frame(self, row: bytes) -> bytes:
         if not is_reference(row):
             return row
         positions, lengths, _, _ = record.unpack_refs(row)
         return await self._reader.records(positions, lengths)
+
+
+def _run(there: list[bool]) -> slice:
+    """The first items side by side that are there; none, at the end, when none is."""
+    if True not in there:
+        return slice(len(there), len(there))
+    first = there.index(True)
+    return slice(first, there.index(False, first) if False in there[first:] else len(there))

@@ -15,6 +15,7 @@ from typing import Final
 import record
 from store.config import StoreConfig
 from store.errors import LogCorrupt, StoreError
+from store.expiry import Expiry
 from store.log import Log
 from store.reader import Reader
 from store.segments import Segments
@@ -47,13 +48,13 @@ class Retention:
         clock: Clock,
     ) -> None:
         self._config = config
+        self._expiry = Expiry(config, segments, reader, views, log, clock)
         self._segments = segments
         self._reader = reader
         self._database = database
         self._views = views
         self._log = log
         self._checkpoint = checkpoint
-        self._clock = clock
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
         self.taking = asyncio.Lock()  # whoever has it sees no segment go
@@ -62,7 +63,8 @@ class Retention:
 
     def start(self) -> None:
         """Begin looking, if anything is configured to go."""
-        if self._config.retention_age_s or self._config.retention_bytes:
+        self._expiry.move_floors()
+        if self._expiry.is_on:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -75,7 +77,8 @@ class Retention:
         """Take away what may go now. Raises `StoreError` and OSError, after which the next look goes on."""
         async with self._one:
             await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)  # what failed last time
-            cut = await self._cut()
+            self._expiry.move_floors()
+            cut = await self._expiry.cut()
             if cut > self._views.begin:
                 await self._keep_retained(cut)
                 await self._take(cut)
@@ -92,30 +95,6 @@ class Retention:
             except (StoreError, OSError):
                 logger.exception("retention could not take segments away, and tries again")
             await self._rest(self._config.retention_check_s)
-
-    async def _cut(self) -> int:
-        """The position up to which the log may go."""
-        end = self._log.end
-        active = self._segments.base_of(max(end - 1, 0))
-        cut = self._views.begin
-        while cut + self._segments.size <= active and await self._may_go(cut + self._segments.size, end):
-            cut += self._segments.size
-        return cut
-
-    async def _may_go(self, following: int, end: int) -> bool:
-        """Whether the segment before `following` may go, when all before it have gone."""
-        config = self._config
-        if config.retention_bytes and end - following >= config.retention_bytes:
-            return True
-        if not config.retention_age_s:
-            return False
-        # Nothing before its first record is newer than that.
-        return await self._time_of(following) < self._clock() - config.retention_age_s * 1000
-
-    async def _time_of(self, position: int) -> int:
-        """Store time of the record at `position`."""
-        chunk = await self._reader.chunk(position, self._log.end, 1)
-        return record.store_time_of(chunk.data, 0)
 
     async def _keep_retained(self, cut: int) -> None:
         """Copy the retained values before `cut` into their view: all that the index generation of `cut` refers to,
@@ -155,7 +134,7 @@ class Retention:
         if cut <= self._views.begin or self._log.failed:
             return
         try:
-            begin_time = await self._time_of(cut)
+            begin_time = await self._expiry.time_of(cut)
         except LogCorrupt:
             begin_time = self._views.begin_time  # an earlier one will do: references below `cut` are stepped over
         self._views.reclaim(cut, begin_time)

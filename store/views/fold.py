@@ -13,7 +13,7 @@ from store import control
 from store.api import Commit, dead_letter_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.views.begins import Begins
+from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
 from store.views.groups import Groups
@@ -40,6 +40,7 @@ class Views:
     """The views of one store, true up to `position`, of a log whose first record, of `begin_time`, is at `begin`."""
 
     def __init__(self, database: Database, config: StoreConfig, begin: int, begin_time: int) -> None:
+        self.partitions = config.partitions
         self._database = database
         self._config = config
         self._generation_bytes = config.segment_size * config.generation_segments
@@ -116,13 +117,30 @@ class Views:
         return self._dispatcher.end(queue)
 
     def first(self, queue: bytes) -> int:
-        """The first offset whose record is in the log; the queue's end if there is none."""
-        if self._index.begin == 0:
+        """The first offset that is answered: its record is in the log and as young as its parent topic wants; the
+        queue's end if there is none."""
+        if self._begins.are_zero:
             return 0
         digest = queue_digest(queue)
         end = self.end(queue)
         waiting = self._tails.first_waiting(digest)
         return self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
+
+    def has_entered(self, queue: bytes, times: tuple[int, int], log: range) -> bool:
+        """Whether a record of the range `log` entered the queue between two store times, see `Begins.has_entered`."""
+        digest = queue_digest(queue)
+        end = self.end(queue)
+        waiting = self._tails.first_waiting(digest)
+        return self._begins.has_entered(queue, digest, end if waiting < 0 else waiting, end, times, log)
+
+    @property
+    def floors(self) -> Floors:
+        """How young messages have to be to be answered. Set by retention."""
+        return self._begins.floors
+
+    @floors.setter
+    def floors(self, floors: Floors) -> None:
+        self._begins.floors = floors
 
     @property
     def begin(self) -> int:

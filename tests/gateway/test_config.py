@@ -23,6 +23,16 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     assert load(None, None, {}).mqtt.port == 1883
 
 
+def test_ages_by_parent_topic(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[store.retention_parents]\ndebug = 3600\n\"\" = 0\n'a b' = 7\n")
+    assert load(path, None, {}).store.retention_parents == {"debug": 3600, "": 0, "a b": 7}
+    environ = {"SLUICE_STORE_RETENTION_PARENTS": '{"home": 5}'}
+    assert load(path, None, environ).store.retention_parents == {"home": 5}
+    for text in ("home=5", '["home"]', '{"home": 5.5}'):
+        with pytest.raises(ConfigError, match="retention_parents"):
+            load(None, None, {"SLUICE_STORE_RETENTION_PARENTS": text})
+
+
 def test_every_setting_can_come_from_the_environment() -> None:
     defaults = load(None, None, {})
     for key in keys():
@@ -43,6 +53,11 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\npolicy = 'never'\n", "store.policy"),
         ("[store]\nsegment_size = 5000\n", "store.segment_size"),
         ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
+        ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
+        ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
+        ("[store.retention_parents]\ndebug = 'long'\n", "store.retention_parents in .* takes dict"),
+        ("[store.retention_parents]\ndebug = true\n", "store.retention_parents in .* takes dict"),
+        ("[store]\nretention_parents = 3\n", "store.retention_parents in .* takes dict"),
         ("[mqtt]\nmax_connections = 0\n", "mqtt.max_connections"),
         ("[store]\nsegment_size = 1048576\n", "store.segment_size must be at least 11"),
         ("data_dir = ''\n", "data_dir"),

@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -72,7 +71,7 @@ async def test_a_backup_of_a_running_store_opens_as_it_was(store: Filled, tmp_pa
 async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_path: Path):
     """Appends, checkpoints and retention run between the stage and the copy, which does not see them."""
     before = await store.frames()
-    store.engine._retention._config = replace(SMALL, retention_bytes=1)
+    store.engine._retention._expiry._bytes = 1
     with stage(store.path) as folder:
         staged = await store.engine.stage(folder)
         await store.fill(200)
@@ -87,7 +86,7 @@ async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_
 
 async def test_a_backup_of_a_store_that_retention_shortened(store: Filled, tmp_path: Path):
     frames = await store.frames()
-    store.engine._retention._config = replace(SMALL, retention_bytes=3 * SIZE)
+    store.engine._retention._expiry._bytes = 3 * SIZE
     await store.engine.enforce_retention()
     manifest = (await back_up(store, tmp_path / "backup")).manifest
     assert manifest.begin == store.engine.stats().log_begin > 0
@@ -98,7 +97,7 @@ async def test_a_backup_of_a_store_that_retention_shortened(store: Filled, tmp_p
 
 
 async def test_retention_waits_for_a_stage_and_a_stage_for_retention(store: Filled, tmp_path: Path):
-    store.engine._retention._config = replace(SMALL, retention_bytes=1)
+    store.engine._retention._expiry._bytes = 1
     with stage(store.path) as folder:
         staging = asyncio.ensure_future(store.engine.stage(folder))
         taking = asyncio.ensure_future(store.engine.enforce_retention())

@@ -86,7 +86,7 @@ async def test_it_changes_nothing_and_needs_no_lock(tmp_path: Path, is_open: boo
 async def test_it_stays_as_it_was_while_the_store_goes_on(store: Filled):
     frames = await store.frames()
     snapshot = await Snapshot.open(store.path)
-    store.engine._retention._config = replace(SMALL, retention_bytes=1)
+    store.engine._retention._expiry._bytes = 1
     await store.fill(200)
     await store.engine.enforce_retention()
     assert store.engine.stats().log_begin > snapshot.position
@@ -133,7 +133,7 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
         with stage(store.path) as folder:
             back_up_staged(store.path, folder, await store.engine.stage(folder), tmp_path / f"{number}", Options())
     frames = await store.frames()
-    store.engine._retention._config = replace(SMALL, retention_bytes=store.engine.stats().log_end - positions[0] + SIZE)
+    store.engine._retention._expiry._bytes = store.engine.stats().log_end - positions[0] + SIZE
     await store.engine.enforce_retention()
     assert 0 < store.engine.stats().log_begin <= positions[0]
     await store.engine.close()
