@@ -102,3 +102,17 @@ async def test_a_folder_without_sockets_costs_the_commands_only(
     node = await make_node()
     assert "commands cannot reach this node" in caplog.text
     assert not (node.config.data_dir / SOCKET).exists()
+
+
+async def test_a_node_that_goes_away_before_it_answers(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang_up, str(tmp_path / SOCKET))
+    link = await asyncio.to_thread(NodeLink.find, tmp_path)
+    assert link is not None
+    with pytest.raises(NodeError, match="the node went away before it answered"):
+        await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
+    link.close()
+    server.close()
