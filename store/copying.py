@@ -37,25 +37,29 @@ class Copier:
         """
         fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
-            for number, at in enumerate(range(0, length, _PIECE)):
-                began = time.monotonic()
-                piece = self._disk.read(source, min(_PIECE, length - at), at)
-                if len(piece) < min(_PIECE, length - at):
-                    raise StoreError(f"what is copied to {target} ends at {at + len(piece)} instead of {length}")
-                if is_full or not _is_zero(piece):
-                    self._disk.write(fd, piece, at)
-                self._after_piece(fd, number, began, len(piece))
-            end = length if size is None else size
-            if is_full:
-                for number, at in enumerate(range(length, end, _PIECE)):
-                    began = time.monotonic()
-                    self._disk.write(fd, _ZEROS[: min(_PIECE, end - at)], at)
-                    self._after_piece(fd, number, began, 0)
-            os.ftruncate(fd, end)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what checks the copy reads it from the device
+            self._fill(fd, source, target, length, length if size is None else size, is_full)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from None
         finally:
             os.close(fd)
+
+    def _fill(self, fd: int, source: int, target: Path, length: int, size: int, is_full: bool) -> None:
+        for number, at in enumerate(range(0, length, _PIECE)):
+            began = time.monotonic()
+            piece = self._disk.read(source, min(_PIECE, length - at), at)
+            if len(piece) < min(_PIECE, length - at):
+                raise StoreError(f"what is copied to {target} ends at {at + len(piece)} instead of {length}")
+            if is_full or not _is_zero(piece):
+                self._disk.write(fd, piece, at)
+            self._after_piece(fd, number, began, len(piece))
+        if is_full:
+            for number, at in enumerate(range(length, size, _PIECE)):
+                began = time.monotonic()
+                self._disk.write(fd, _ZEROS[: min(_PIECE, size - at)], at)
+                self._after_piece(fd, number, began, 0)
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what checks the copy reads it from the device
 
     def copy_file(self, source: Path, target: Path) -> None:
         """Copy a whole file that does not change, and read the copy back. Raises `StoreError`, OSError."""

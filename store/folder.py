@@ -83,6 +83,9 @@ def replace_file(path: Path, data: bytes, disk: Disk) -> None:
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
         disk.write_durable(fd, data, 0)
+    except OSError as error:
+        unfinished.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(fd)
     unfinished.rename(path)

@@ -30,16 +30,19 @@ class NodeProcess:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
 
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "sluice", "serve", "--data-dir", str(self.data_dir)),
+            *("--mqtt-port", str(self.mqtt_port), "--ws-port", str(self.ws_port)),
+            *("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port), *self.flags),
+        ]
+
     def start(self) -> str:
         """Start and wait for the ready line, which is returned."""
         assert self.process is None
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "sluice", "serve", "--data-dir", str(self.data_dir)),
-                    *("--mqtt-port", str(self.mqtt_port), "--ws-port", str(self.ws_port)),
-                    *("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port), *self.flags),
-                ],
+                self.command(),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

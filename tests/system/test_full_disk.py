@@ -1,0 +1,199 @@
+"""A disk that is full, a real one: a tmpfs of a few megabytes in a mount namespace of its own.
+
+The node stops taking appends and says so; nothing that it acknowledged is lost; with room again, a start serves on.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.device import EVER
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, RawClient
+from tests.gateway.raw import connect as connect_packet
+from tests.system.conftest import NodeProcess
+from tests.system.test_kill import stored
+
+SEGMENT = 4 << 20
+SIZE = 24 << 20
+PAYLOAD = b"%d " + bytes(50_000)
+
+
+class SmallDisk:
+    """A tmpfs that is there as long as a process of its own; `root` is its name for us, `inside` for a node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inside = folder
+        script = f"mount -t tmpfs -o size={SIZE} tmpfs '{folder}' && echo mounted && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"mounted\n":
+            error = self._holder.communicate()[1].decode()
+            pytest.skip(f"no file system can be mounted here: {error}")
+        self.root = Path(f"/proc/{self._holder.pid}/root") / folder.relative_to("/")
+
+    def command(self) -> list[str]:
+        """What runs a command where the disk is."""
+        target = str(self._holder.pid)
+        return ["nsenter", "--user", "--mount", "--preserve-credentials", "--target", target, "--"]
+
+    def close(self) -> None:
+        self._holder.communicate()
+
+
+class DiskNode(NodeProcess):
+    """A node whose data folder is on a small disk."""
+
+    def __init__(self, disk: SmallDisk, beside: Path) -> None:
+        super().__init__(disk.inside / "data")
+        self.log_path = beside / "node.log"
+        self._disk = disk
+
+    def command(self) -> list[str]:
+        return [*self._disk.command(), *super().command()]
+
+    def health(self) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/health", timeout=10) as answer:
+                return answer.status, json.loads(answer.read())["status"]
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["status"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def node(disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskNode]:
+    """A running node on the disk."""
+    monkeypatch.setenv("SLUICE_STORE_SEGMENT_SIZE", str(SEGMENT))
+    node = DiskNode(disk, tmp_path)
+    node.start()
+    yield node
+    if node.process is not None:
+        node.kill()
+
+
+def fill(disk: SmallDisk) -> Path:
+    """A file of somebody else's takes all the room that there is."""
+    path = disk.root / "somebody else's"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass
+        assert os.statvfs(path).f_bavail == 0
+    return path
+
+
+async def publish_until_refused(node: DiskNode, first: int) -> int:
+    """Publish numbered messages one by one. Returns how many were acknowledged; then the node closes, and says why."""
+    client = await RawClient.connect(node.mqtt_port, b"p", 5)
+    number = first
+    while True:
+        client.send(wire.publish(5, b"load/p", PAYLOAD % number, 1, 1))
+        packet = await client.packet()
+        if packet.kind != PUBACK:
+            assert (packet.kind, packet.reason) == (DISCONNECT, 0x83)  # implementation specific error
+            await client.closed()
+            return number - first
+        number += 1
+
+
+async def check_stored(node: DiskNode, acknowledged: int) -> None:
+    """All that was acknowledged is there, once each, with no more behind it than one that was on its way."""
+    found = (await stored(node.endpoint))["load/p"]
+    assert found == list(range(len(found)))
+    assert acknowledged <= len(found) <= acknowledged + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_full_disk_stops_the_log_and_a_start_with_room_goes_on(node: DiskNode, disk: SmallDisk) -> None:
+    device = await RawClient.connect(node.mqtt_port, b"d", 5, False, expiry=EVER)
+    await device.subscribe((b"load/#", 1))
+    await device.disconnect()
+    assert node.health() == (200, "ok")
+    foreign = await asyncio.to_thread(fill, disk)
+    made = await asyncio.create_subprocess_exec(
+        *(*disk.command(), sys.executable, "-m", "sluice", "backup", "--data-dir", disk.inside / "data"),
+        disk.inside / "backup",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert (await made.communicate())[1].startswith(b"sluice backup: ")
+    assert made.returncode == 1
+    assert sorted(path.name for path in disk.root.iterdir()) == ["data", foreign.name]
+    acknowledged = await publish_until_refused(node, 0)
+    assert acknowledged > 10  # the segment that was prepared takes some
+    assert node.health() == (503, "failed")
+    assert "No space left on device" in node.log()
+
+    # It answers what it has, and takes nothing more.
+    await check_stored(node, acknowledged)
+    client = await RawClient.open(node.mqtt_port, 5)
+    client.send(connect_packet(5, b"late"))
+    packet = await client.packet()
+    if packet.kind == CONNACK and packet.reason == 0:
+        client.send(wire.publish(5, b"load/late", b"0", 1, 1))
+        packet = await client.packet()
+    assert packet.kind != PUBACK
+    assert await asyncio.to_thread(node.stop) == 0
+
+    # While the disk is full it may start or not; it may not lose anything, or end in a way that nobody can read.
+    try:
+        await asyncio.to_thread(node.start)
+        node.kill()
+    except AssertionError:
+        assert await asyncio.to_thread(node.stop) == 1
+        assert "sluice: cannot serve: [Errno 28] No space left on device: '" in node.log()
+
+    await asyncio.to_thread(foreign.unlink)
+    await asyncio.to_thread(node.start)
+    assert node.health() == (200, "ok")
+    await check_stored(node, acknowledged)
+    found = await stored(node.endpoint)
+    client = await RawClient.connect(node.mqtt_port, b"p", 5)
+    await client.publish(b"load/p", PAYLOAD % len(found["load/p"]))
+    device = await RawClient.connect(node.mqtt_port, b"d", 5, False, expiry=EVER)
+    assert device.session_present
+    numbers = [int(message.payload.split(b" ")[0]) for message in await device.take(len(found["load/p"]) + 1)]
+    assert numbers == list(range(len(found["load/p"]) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_it_fills_up_by_its_own_log_again_and_again(node: DiskNode, disk: SmallDisk) -> None:
+    """Nothing is lost however often it is started on a disk that is full, until there is room."""
+    acknowledged = await publish_until_refused(node, 0)
+    assert acknowledged > SIZE * 0.6 // len(PAYLOAD)
+    assert node.health() == (503, "failed")
+    for _ in range(3):
+        node.kill()
+        try:
+            await asyncio.to_thread(node.start)
+        except AssertionError:
+            assert await asyncio.to_thread(node.stop) == 1
+            assert "sluice: cannot serve" in node.log()
+            break
+        await check_stored(node, acknowledged)
+        number = len((await stored(node.endpoint))["load/p"])
+        acknowledged = number + await publish_until_refused(node, number)
