@@ -73,6 +73,8 @@ class StoreSettings:
     # The same by parent topic, for those with ages of their own: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
     retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
+    transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
+    transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
 
 
 @dataclass(slots=True)
@@ -226,6 +228,8 @@ def _check(config: Config) -> None:
         if any(mark in parent for mark in "/+#\0"):
             raise ConfigError(f"store.retention_parents takes first levels of topics, not {parent!r}")
     between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
+    between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
+    between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')

@@ -60,6 +60,8 @@ class Node:
             retention_age_s=config.store.retention_age_s,
             retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
             retention_bytes=config.store.retention_bytes,
+            transaction_check_s=config.store.transaction_check_s,
+            transaction_checks=config.store.transaction_checks,
         )
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._router = Router(engine.stats().log_end)

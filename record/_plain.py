@@ -16,6 +16,7 @@ from record.layout import (
     MAX_FRAME,
     MAX_KEY,
     MAX_KEYS,
+    TRAILER_SIZE,
     VERSION,
     Kind,
 )
@@ -85,7 +86,7 @@ def _length_at(data: bytes, start: int) -> int:
 
 
 def _trailer_size(flags: int) -> int:
-    return _TRAILER.size if flags & _HAS_TRAILER else 0
+    return TRAILER_SIZE if flags & _HAS_TRAILER else 0
 
 
 def length_of(data: bytes, start: int) -> int:
@@ -179,7 +180,7 @@ def trailer_of(data: bytes, start: int) -> int:
     end = start + length_of(data, start)
     if not _HEADER.unpack_from(data, start)[8] & _HAS_TRAILER:
         raise ValueError(f"no trailer in the frame at {start}")
-    number: int = _TRAILER.unpack_from(data, end - _TRAILER.size)[0]
+    number: int = _TRAILER.unpack_from(data, end - TRAILER_SIZE)[0]
     return number
 
 

@@ -45,6 +45,7 @@ from typing import Final
 MAGIC: Final = 0x4C53  # b"SL" on disk
 VERSION: Final = 1
 HEADER_SIZE: Final = 48
+TRAILER_SIZE: Final = 8
 
 FLAG_QOS: Final = 0x0003  # the publisher's QoS, 0..2
 FLAG_RETAIN: Final = 0x0004  # RETAIN was set by the publisher: also the topic's retained value

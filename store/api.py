@@ -111,6 +111,7 @@ class Appended:
 
 Done = Callable[[Appended], None]
 CommitListener = Callable[[Commit], None]
+TransactionListener = Callable[[Sequence[HeldMessage]], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -387,6 +388,26 @@ class Store(Protocol):
 
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
         """Up to `limit` groups that were ever used, sorted, behind `after`."""
+
+    async def timers(self, after: bytes | None, limit: int) -> HeldPage:
+        """Up to `limit` (at least 1) messages that wait for their time, the next first, behind `after`."""
+
+    async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
+        """Up to `limit` (at least 1) messages that wait for the end of their transaction, behind `after`. One about
+        which somebody is asked meanwhile may come twice."""
+
+    async def recall(self, handles: Sequence[int]) -> list[int]:
+        """Drop messages that wait for their time. Returns once that is committed, with the handles of those that do
+        not (any more): the others are never delivered. Raises `StoreError`; some may have been dropped then."""
+
+    async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
+        """Have messages that wait for the end of their transaction enter their queues, in this order (or wait for
+        their time, if they are delayed as well), or drop them. Returns once that is committed, with the handles of
+        those that do not wait for it (any more). Raises `StoreError`; the transaction of some may have ended then."""
+
+    def on_transaction_check(self, listener: TransactionListener) -> None:
+        """Call `listener` with messages whose transaction should have ended, for it to ask their publishers and call
+        `end_transaction`. Called again for those that still wait, some times, after which they are rolled back."""
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         """Topics that were ever published to and begin with `prefix`, up to `limit`, fewer where they are long."""

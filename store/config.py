@@ -42,6 +42,8 @@ class StoreConfig:
     max_group_leases: int = 1 << 16  # messages of the queues of one pop that a group has out, or to come again
     max_group_window: int = 1 << 17  # offsets of a queue from the first that is not finished to the last leased out
     max_group_objects: int = 1 << 14  # places of groups in queues, and blocks of 256 messages that are out: 3 KB each
+    transaction_check_s: float = 60.0  # after which a publisher is asked what became of a transaction, each time
+    transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -57,7 +59,7 @@ class StoreConfig:
                 raise ValueError(f"{name} must be at least 1")
         for name in (
             *("spacing_ms", "tail_cache_bytes", "checkpoint_age_s", "view_flush_bytes", "view_cache_bytes"),
-            *("retention_age_s", "retention_bytes", "retention_check_s"),
+            *("retention_age_s", "retention_bytes", "retention_check_s", "transaction_check_s", "transaction_checks"),
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")

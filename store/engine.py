@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from store.api import CommitListener, Done, GroupState, Popped, Receipts, Start, StoreStats
+from store.api import CommitListener, Done, GroupState, Popped, Receipts, Start, StoreStats, TransactionListener
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
 from store.folder import Folder
+from store.held import HeldMessages
 from store.log import Log
 from store.pop import GroupService
 from store.queries import Queries
@@ -48,6 +49,8 @@ class Engine(Queries):
         self._writer = opened.writer
         self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self._groups = GroupService(opened.config, self._views, self._reader, self._log.offer, opened.clock)
+        self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
+        self._held.start()
         self._retention = Retention(
             opened.config,
             self._segments,
@@ -56,6 +59,7 @@ class Engine(Queries):
             self._views,
             self._log,
             self._checkpoint,
+            self._held.settle,
             opened.clock,
         )
         self._retention.start()
@@ -82,6 +86,7 @@ class Engine(Queries):
     async def close(self) -> None:
         """Commit what was accepted, checkpoint the views, release the folder."""
         await self._retention.stop()
+        self._held.stop()
         if self._stagings:
             await asyncio.wait(self._stagings)
         await self._log.close()
@@ -118,6 +123,10 @@ class Engine(Queries):
             await self._loop.run_in_executor(None, link_segments, self._segments, staged.position, folder / "log")
         return staged
 
+    async def let_go(self) -> None:
+        """Fire and ask now what is due by the clock, instead of when the timer wakes."""
+        await self._held.look()
+
     def append(self, frames: list[bytes], done: Done) -> None:
         self._log.append(frames, done)
 
@@ -150,6 +159,15 @@ class Engine(Queries):
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
         return self._groups.groups(after, limit)
 
+    async def recall(self, handles: Sequence[int]) -> list[int]:
+        return await self._held.recall(handles)
+
+    async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
+        return await self._held.end_transaction(handles, commit)
+
+    def on_transaction_check(self, listener: TransactionListener) -> None:
+        self._held.on_check(listener)
+
     def stats(self) -> StoreStats:
         return StoreStats(
             log_begin=self._views.begin,
@@ -175,6 +193,7 @@ class Engine(Queries):
                 listener(commit)
             except Exception:
                 logger.exception("a commit listener failed")
+        self._held.notice()
         if self._views.is_full():
             self._checkpoint()
         elif self._checkpoint_timer is None:

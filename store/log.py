@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from record.layout import MAX_FRAME, Kind
+from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, MAX_FRAME, TRAILER_SIZE, Kind
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
@@ -27,7 +27,19 @@ logger = logging.getLogger(__name__)
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
 _KIND: Final = 11  # where a frame has its kind
+_FLAGS: Final = 32  # where it has the low byte of its flags
 _MESSAGE: Final = bytes([Kind.MESSAGE])
+
+
+def _is_revived(frame: bytes) -> bool:
+    return len(frame) > HEADER_SIZE and bool(frame[_FLAGS] & FLAG_REVIVED)
+
+
+def _largest(frame: bytes) -> int:
+    """The size of a frame, or of a copy of it: one of a half has a trailer that the half may not have."""
+    if len(frame) > HEADER_SIZE and frame[_FLAGS] & FLAG_HELD == FLAG_HALF:
+        return len(frame) + TRAILER_SIZE
+    return len(frame)
 
 
 class Unit:
@@ -145,14 +157,15 @@ class Log:
 
     def _refusal(self, frames: list[bytes], size: int) -> StoreError | None:
         limit = self._config.max_pending_bytes
-        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE:
-            # Control records, such as a session's last ones, find room where messages are told to wait.
+        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
+            # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
+            # where messages are told to wait.
             limit -= limit // 8
         if self.pending_bytes + size > limit:
             if size > limit:
                 return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
             return StoreBusy(f"{self.pending_bytes} bytes wait to be committed")
-        if size > self._limit and max(map(len, frames)) > self._limit:
+        if size > self._limit - TRAILER_SIZE and max(map(_largest, frames)) > self._limit:
             return RecordTooLarge(f"a record is larger than {self._limit} bytes")
         return None
 

@@ -10,7 +10,18 @@ from typing import Final
 import record
 from matcher.names import parent_of
 from store import find
-from store.api import Bounds, ChildPage, Chunk, Fetched, Found, Retained, SessionState, Subscription, TopicPage
+from store.api import (
+    Bounds,
+    ChildPage,
+    Chunk,
+    Fetched,
+    Found,
+    HeldPage,
+    Retained,
+    SessionState,
+    Subscription,
+    TopicPage,
+)
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.reader import Reader
 from store.views.fold import Views
@@ -137,6 +148,12 @@ class Queries:
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
+
+    async def timers(self, after: bytes | None, limit: int) -> HeldPage:
+        return self._views.held.timers(after, limit)
+
+    async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
+        return self._views.held.transactions(after, limit)
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         found = TopicPage([], after)

@@ -1,9 +1,9 @@
 """What takes the log's beginning away: whole segments, by age and by size, in the background.
 
-In this order, so that a crash between any two steps loses nothing: retained values that lie in what will go are
-copied into their view; the views are put on disk; the segments go; and when a whole generation of the index points
-into nothing, the ends of its queues are written down and its entries go with one range delete. A record goes only
-when the views on disk have it folded, and the segment that is written to never goes.
+In this order, so that a crash between any two steps loses nothing: held messages and retained values that lie in what
+will go are copied into their views; the views are put on disk; the segments go; and when a whole generation of the
+index points into nothing, the ends of its queues are written down and its entries go with one range delete. A record
+goes only when the views on disk have it folded, and the segment that is written to never goes.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import record
 from store.config import StoreConfig
 from store.errors import LogCorrupt, StoreError
 from store.expiry import Expiry
@@ -21,13 +20,14 @@ from store.reader import Reader
 from store.segments import Segments
 from store.views.database import Database
 from store.views.fold import Views
-from store.views.retained import is_reference
+from store.views.keeping import Keeper
+from store.views.retained import NOWHERE
 from store.writer import Clock
 
 logger = logging.getLogger(__name__)
 
-_PAGE: Final = 256  # retained values looked at in one turn of the loop
-_KEPT_BYTES: Final = 4 << 20  # of retained values copied, after which they are checkpointed
+_PAGE: Final = 256  # rows looked at in one turn of the loop
+_KEPT_BYTES: Final = 4 << 20  # of records copied, after which they are checkpointed
 _SLICE: Final = 64  # queues whose ends are folded in one turn of the loop
 _REST: Final = 4  # times as long as a turn took, until the next
 
@@ -45,6 +45,7 @@ class Retention:
         views: Views,
         log: Log,
         checkpoint: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._config = config
@@ -55,6 +56,7 @@ class Retention:
         self._views = views
         self._log = log
         self._checkpoint = checkpoint
+        self._settle = settle  # what is under way about held messages is folded then
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
         self.taking = asyncio.Lock()  # whoever has it sees no segment go
@@ -80,7 +82,7 @@ class Retention:
             self._expiry.move_floors()
             cut = await self._expiry.cut()
             if cut > self._views.begin:
-                await self._keep_retained(cut)
+                await self._keep_all(cut)
                 await self._take(cut)
             while not self._stopping.is_set():
                 generation = self._views.oldest_generation()
@@ -96,30 +98,37 @@ class Retention:
                 logger.exception("retention could not take segments away, and tries again")
             await self._rest(self._config.retention_check_s)
 
-    async def _keep_retained(self, cut: int) -> None:
-        """Copy the retained values before `cut` into their view: all that the index generation of `cut` refers to,
-        so that one pass over the retained values serves all segments of a generation."""
-        if cut <= self._kept_below:
+    async def _keep_all(self, cut: int) -> None:
+        """Copy what views refer to before `cut` into these views. The retained values of all that the index generation
+        of `cut` refers to, so that one pass over them serves all segments of a generation, unless one of them came
+        late from a record before `cut`. Held messages first: those that are kept do not enter by their record any more,
+        so when the rest has settled no value comes from there."""
+        await self._keep(self._views.held, cut)
+        await self._settle()
+        retained = self._views.retained
+        if cut <= self._kept_below and cut <= retained.moved_from:
             return
         size = self._config.segment_size * self._config.generation_segments
         below = min(-(-cut // size) * size, self._segments.base_of(self._log.end))
-        retained = self._views.retained
-        after: bytes | None = None
-        copied = 0
-        while page := retained.page(after, _PAGE):
-            for topic, row in page:
-                if not is_reference(row):
-                    continue
-                positions, lengths, _, _ = record.unpack_refs(row)
-                if positions[0] < below:
-                    retained.keep(topic, row, await self._reader.records(positions, lengths))
-                    copied += lengths[0]
-                    if copied >= _KEPT_BYTES or self._views.is_full():
-                        await self._checkpoint()
-                        copied = 0
-            after = page[-1][0]
-            await asyncio.sleep(0)
+        self._kept_below, retained.moved_from = 0, NOWHERE
+        await self._keep(retained, below)
         self._kept_below = below
+
+    async def _keep(self, view: Keeper, below: int) -> None:
+        """Copy the records before `below` that a view refers to into it."""
+        copied = 0
+        page = view.to_keep(below, None, _PAGE)
+        while True:
+            for name, position, length in page.rows:
+                view.keep(name, await self._reader.records([position], [length]))
+                copied += length
+                if copied >= _KEPT_BYTES or self._views.is_full():
+                    await self._checkpoint()
+                    copied = 0
+            if page.after is None:
+                return
+            await asyncio.sleep(0)
+            page = view.to_keep(below, page.after, _PAGE)
 
     async def _take(self, cut: int) -> None:
         async with self.taking:

@@ -157,6 +157,7 @@ class Views:
         lie before it."""
         assert begin <= self.checkpointed
         self._begins.move(begin, begin_time)
+        self.held.begin = begin
 
     def oldest_generation(self) -> int | None:
         """The generation whose index entries are all of reclaimed records and can be dropped, if there is one."""
@@ -237,7 +238,7 @@ class Views:
         for row, reference in zip(rows, refs, strict=True):
             self.keys.enter(row.digests, row.handle, row.length)
             if row.flags & FLAG_RETAIN:
-                self.retained.fold(row.topic, reference, not row.has_payload)
+                self.retained.fold_moved(row.topic, reference, not row.has_payload)
 
     def _fold_group(self, kind: int, commit: Commit, start: int, group: bytes, payload: bytes) -> None:
         pops = self.pops

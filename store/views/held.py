@@ -18,6 +18,7 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
 from store import control
 from store.api import HeldMessage, HeldPage
 from store.control import TransactionsChecked, TransactionsEnded
+from store.views.keeping import Page
 from store.views.state import State
 
 _HELD: Final = b"h"  # handle → row
@@ -106,6 +107,8 @@ class Order:
 
     def first(self) -> int | None:
         """The earliest time."""
+        if self._from == _BEHIND_ALL:
+            return None
         for name, _ in self._state.scan(self._bucket, self._from):
             self._from = name
             return int.from_bytes(name[:8], "big")
@@ -114,7 +117,7 @@ class Order:
 
     def until(self, time: int, limit: int) -> list[int]:
         """Up to `limit` handles whose time is not behind `time`, in order."""
-        if time < 0:
+        if time < 0 or limit == 0 or self._from == _BEHIND_ALL:
             return []
         last = _NAME.pack(min(time, _LAST), _LAST)
         handles: list[int] = []
@@ -135,14 +138,15 @@ class Order:
 class Held:
     """Messages that are held, by handle and in the three orders of what they wait for."""
 
-    __slots__ = ("_state", "asked", "due", "kept_below", "new")
+    __slots__ = ("_state", "asked", "begin", "due", "kept_below", "new")
 
     def __init__(self, state: State, begin: int) -> None:
         self._state = state
         self.due = Order(state, _DUE)
         self.new = Order(state, _NEW)
         self.asked = Order(state, _ASKED)
-        self.kept_below = begin  # only messages before it may be kept
+        self.begin = begin  # of the log: all messages before it are kept
+        self.kept_below = begin  # only messages before it may be
 
     def hold(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
         """Take the message whose sealed frame is at `start`; `digests` are of the keys it will be found by."""
@@ -183,28 +187,47 @@ class Held:
         row = self._state.get(_HELD, _handle_name(handle))
         return None if row is None else HeldRow(handle, row)
 
-    def kept(self, handle: int) -> bytes | None:
-        """The sealed frame of a message that is kept; None while its record can be referred to."""
-        return self._state.get(_KEPT, _handle_name(handle)) if handle < self.kept_below else None
+    def waits(self, handle: int, half: bool) -> bool:
+        """Whether the message is held and waits for its transaction (`half`), or for its time."""
+        row = self.find(handle)
+        return row is not None and row.is_half == half
 
-    def to_keep(
-        self, begin: int, below: int, after: bytes | None, limit: int
-    ) -> tuple[list[tuple[bytes, bytes, int, int]], bytes | None]:
-        """What of up to `limit` messages before `below` refers to its record, as (name, row, position, length), behind
-        the name `after`; and the name to go on behind, None at the end. All before `begin` are kept."""
-        found: list[tuple[bytes, bytes, int, int]] = []
-        name = None
+    @property
+    def is_sooner(self) -> bool:
+        """Whether, since it was set to False, one was held that comes before all others of its order."""
+        return self.due.is_sooner or self.new.is_sooner or self.asked.is_sooner
+
+    @is_sooner.setter
+    def is_sooner(self, value: bool) -> None:
+        self.due.is_sooner = self.new.is_sooner = self.asked.is_sooner = value
+
+    def kept(self, handle: int) -> bytes | None:
+        """The sealed frame of a message by a copy of which it enters its queues; None where it can do so by its record,
+        or only waits for its time when its transaction is committed."""
+        if handle >= self.kept_below:
+            return None
+        row = self.find(handle)
+        if row is None or not row.is_kept or (row.is_half and row.is_delayed):
+            return None
+        return self._state.get(_KEPT, _handle_name(handle))
+
+    def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
+        """A page of the messages before `below`, all of which will be kept."""
+        self.kept_below = max(self.kept_below, below)
+        page = Page()
         last = _handle_name(below)
-        for name, value in islice(self._state.scan(_HELD, _handle_name(begin), after), limit):
+        for name, value in islice(self._state.scan(_HELD, _handle_name(self.begin), after), limit):
             if name >= last:
-                return found, None
+                page.after = None
+                break
+            page.after = name
             row = HeldRow(int.from_bytes(name, "big"), value)
             if not row.is_kept:
-                found.append((name, value, row.handle, row.length))
-        return found, name
+                page.rows.append((name, row.handle, row.length))
+        return page
 
-    def keep(self, name: bytes, _: bytes, frame: bytes) -> None:
-        """Keep the frame of a message, unless it has gone meanwhile."""
+    def keep(self, name: bytes, frame: bytes) -> None:
+        """Keep a message, unless it has gone meanwhile. What it waits for may have changed."""
         row = self.find(int.from_bytes(name, "big"))
         if row is not None:
             row.marks |= _IS_KEPT

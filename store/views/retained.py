@@ -8,10 +8,13 @@ from itertools import islice, takewhile
 from typing import Final
 
 from matcher.names import has_wildcard, levels
+from record import position_of, unpack_refs
 from store.views.index import REFERENCE
+from store.views.keeping import Page
 from store.views.levels import row_name, topic_of, where_matches_go_on
 from store.views.state import State
 
+NOWHERE: Final = 1 << 64  # behind every position
 _RETAINED: Final = b"r"
 
 
@@ -23,10 +26,11 @@ def is_reference(row: bytes) -> bool:
 class RetainedValues:
     """Retained values by topic."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_state", "moved_from")
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.moved_from = NOWHERE  # since that was set, no value refers to a record before it that entered late
 
     def fold(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
         """Take a message with RETAIN set; one without payload clears the topic's value (MQTT-3.3.1-6)."""
@@ -35,15 +39,25 @@ class RetainedValues:
         elif self._state.get(_RETAINED, row_name(topic)) is not None:
             self._state.delete(_RETAINED, row_name(topic))
 
-    def page(self, after: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to `limit` (topic, row), in order of levels, behind `after`."""
-        rows = self._state.scan(_RETAINED, after=None if after is None else row_name(after))
-        return [(topic_of(name), row) for name, row in islice(rows, limit)]
+    def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
+        """The same for a message whose record is older than what was folded before."""
+        self.fold(topic, reference, is_empty)
+        self.moved_from = min(self.moved_from, _position(reference))
 
-    def keep(self, topic: bytes, reference: bytes, frame: bytes) -> None:
+    def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
+        """A page of the values whose records lie before `below`."""
+        page = Page()
+        for name, row in islice(self._state.scan(_RETAINED, after=after), limit):
+            page.after = name
+            if is_reference(row) and _position(row) < below:
+                page.rows.append((name, _position(row), unpack_refs(row)[1][0]))
+        return page
+
+    def keep(self, name: bytes, frame: bytes) -> None:
         """Put the message itself in place of its reference, unless the topic has another value by now."""
-        if self._state.get(_RETAINED, row_name(topic)) == reference:
-            self._state.put(_RETAINED, row_name(topic), frame)
+        row = self._state.get(_RETAINED, name)
+        if row is not None and is_reference(row) and _position(row) == position_of(frame, 0):
+            self._state.put(_RETAINED, name, frame)
 
     def matching(
         self, topic_filter: bytes, after: bytes | None, limit: int, looks: int
@@ -70,6 +84,10 @@ class RetainedValues:
             else:
                 is_at_row = following is not None and rows.seek(following)
         return found, None
+
+
+def _position(reference: bytes) -> int:
+    return int.from_bytes(reference[:8], "little")
 
 
 def _literal_prefix(wanted: list[bytes]) -> bytes:
