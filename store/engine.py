@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from store.api import CommitListener, Done, GroupState, Popped, Receipts, Start, StoreStats, TransactionListener
+from store.api import CommitListener, Done, Popped, Receipts, Start, StoreStats, TransactionListener
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
@@ -155,9 +155,6 @@ class Engine(Queries):
 
     async def remove_group(self, group: bytes) -> None:
         await self._groups.remove(group)
-
-    async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
-        return self._groups.groups(after, limit)
 
     async def recall(self, handles: Sequence[int]) -> list[int]:
         return await self._held.recall(handles)

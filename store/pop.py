@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from store import control
-from store.api import Appended, Done, GroupQueueState, GroupState, Popped, Receipts, Run, Start
+from store.api import Appended, Done, Popped, Receipts, Run, Start
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
 from store.reader import Reader
@@ -135,14 +135,6 @@ class GroupService:
         await self._unlocked(group)
         await self._alone(group, control.group_removed(group))
 
-    def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
-        """See `store.api.Store.groups`."""
-        pops = self._views.pops
-        return [
-            GroupState(group, [self._queue_state(*place) for place in pops.places(group)])
-            for group in pops.page(after, limit)
-        ]
-
     def _known(self, group: bytes, queue: bytes) -> Place:
         """A group's place in a queue, and what is under way there."""
         return Place(queue, self._views.pops.find(group, queue), self._flights.get((group, queue)))
@@ -164,10 +156,6 @@ class GroupService:
             )
         if not known and self._views.pops.groups() >= self._config.max_groups:
             raise TooManyGroups(f"there are {self._config.max_groups} groups, which is the limit")
-
-    def _queue_state(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
-        ahead = self._views.end(queue) - max(following, self._views.first(queue))
-        return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
 
     def _delay(self, receipts: Receipts) -> int:
         return self._delays_ms[min(max(receipts.deliveries, 1), len(self._delays_ms)) - 1]

@@ -16,6 +16,8 @@ from store.api import (
     Chunk,
     Fetched,
     Found,
+    GroupQueueState,
+    GroupState,
     HeldPage,
     Retained,
     SessionState,
@@ -146,6 +148,11 @@ class Queries:
                 return found
             await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
 
+    async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
+        pops = self._views.pops
+        names = pops.page(after, limit)
+        return [GroupState(group, [self._group_queue(*place) for place in pops.places(group)]) for group in names]
+
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
 
@@ -181,6 +188,10 @@ class Queries:
 
     def _bounds(self, queue: bytes) -> Bounds:
         return Bounds(self._views.first(queue), self._views.end(queue))
+
+    def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
+        ahead = self._views.end(queue) - max(following, self._views.first(queue))
+        return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
 
     def _young(self, data: bytes, times: list[int]) -> tuple[slice, bytes]:
         """The first records of `data` side by side that are as young as their parent topics want: which, and their

@@ -14,12 +14,16 @@ from sluice.commands.moment import moment, told
 from sluice.commands.records import describe, human
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from store.api import GroupQueueState, HeldPage
     from store.snapshot import Snapshot
 
 EXAMPLE: Final = "sluice show --data-dir /var/lib/sluice --at 2025-06-01T11:59:00Z session meter-17"
 PAGE: Final = 1000
 NEVER: Final = 0xFFFF_FFFF
 NOT_FOUND: Final = 1
+QUEUES: Final = {b"t": "topic", b"f": "filter", b"p": "partition", b"d": "dead letters of"}
 
 Row = dict[str, Any]
 
@@ -44,7 +48,10 @@ def add(subparsers: Subparsers) -> None:
         ("sessions", "the sessions that are open", None, "", "", _sessions),
         ("retained", "retained messages", "FILTER", "topic filter", "'home/#'", _retained),
         ("topics", "topics that were published to", "PREFIX", "their beginning", "home/", _topics),
-        ("group", "the offsets that a group has committed", "GROUP", "name of the group", "billing", _group),
+        ("groups", "groups that take messages, and where they are in their queues", None, "", "", _groups),
+        ("offsets", "the offsets that a group has committed", "GROUP", "name of the group", "billing", _offsets),
+        ("delayed", "messages that wait for their time", None, "", "", _delayed),
+        ("transactions", "messages that wait for their transaction to end", None, "", "", _transactions),
     ):
         part = declare(parts, name, about, f"sluice show --data-dir data {name} {example}".rstrip(), run)
         part.set_defaults(show=show)
@@ -143,7 +150,7 @@ async def _topics(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[t
             return
 
 
-async def _group(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+async def _offsets(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
     after: bytes | None = None
     while True:
         page = await snapshot.children(b"", after, PAGE)
@@ -155,6 +162,54 @@ async def _group(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tu
         after = page.after
         if after is None:
             return
+
+
+async def _groups(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    after: bytes | None = None
+    while page := await snapshot.groups(after, PAGE):
+        for group in page:
+            queues = [queue_row(queue) for queue in group.queues]
+            lines = [group.group.decode()]
+            for queue in queues:
+                where = f"finished up to offset {queue['floor']}, {queue['unfinished']} out or to come again"
+                lines.append(f"  {queue['kind']} {queue['name']}: {where}, {queue['lag']} not finished")
+            yield {"group": group.group.decode(), "queues": queues}, "\n".join(lines)
+        after = page[-1].group
+
+
+async def _delayed(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    async for row in _held(snapshot.timers):
+        yield row, f"{row['id']:>12} {row['topic']} due {told(row['due_ms'])} from {row['publisher'] or '-'}"
+
+
+async def _transactions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    async for row in _held(snapshot.transactions):
+        due = "" if row["due_ms"] is None else f" due {told(row['due_ms'])}"
+        asked = f", asked {row['rounds']} times"
+        yield row, f"{row['id']:>12} {row['topic']}{due} from {row['publisher'] or '-'}{asked}"
+
+
+async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> AsyncIterator[Row]:
+    after: bytes | None = None
+    while True:
+        page = await fetch(after, PAGE)
+        for held in page.messages:
+            names = {"topic": held.topic.decode(), "publisher": held.publisher.decode(errors="replace")}
+            yield {"id": held.handle, **names, "due_ms": held.due_ms, "rounds": held.rounds}
+        after = page.after
+        if after is None:
+            return
+
+
+def queue_row(queue: "GroupQueueState") -> Row:
+    """A queue with what it is of, and where a group is in it."""
+    name = queue.queue[1:]
+    row: Row = {"kind": QUEUES[queue.queue[:1]]}
+    if queue.queue[:1] == b"p":
+        row["name"] = f"{name[:-3].decode()}/{int.from_bytes(name[-2:], 'big')}"
+    else:
+        row["name"] = name.decode()
+    return row | {"floor": queue.floor, "next": queue.next, "unfinished": queue.unfinished, "lag": queue.lag}
 
 
 def _text(value: Any) -> Any:

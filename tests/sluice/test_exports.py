@@ -90,7 +90,7 @@ def test_what_a_folder_holds(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     topics = [row["topic"] for row in rows(capsys, *show, "topics", "home/bath")]
     assert topics == ["home/bath", "home/bath/temp"]
     assert len(rows(capsys, *show, "topics")) == 12
-    assert rows(capsys, *show, "group", "billing") == [
+    assert rows(capsys, *show, "offsets", "billing") == [
         {"parent": "home", "partition": 0, "offset": 1},
         {"parent": "home", "partition": 1, "offset": 3},
     ]
@@ -114,7 +114,7 @@ def test_what_it_held_and_in_words(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert "nothing of the kind" in error
     code, out, _ = run(capsys, "show", "--data-dir", data, "retained", "home/#")
     assert out.strip().endswith("message home/bath/temp qos 1 retain from device: '21.5'")
-    code, out, _ = run(capsys, "show", "--data-dir", data, "group", "billing")
+    code, out, _ = run(capsys, "show", "--data-dir", data, "offsets", "billing")
     assert out == "home/0: 1\nhome/1: 3\n"
     assert sorted(path.name for path in data.iterdir()) == ["first-header.hex", "log", "store.json"]
 
