@@ -26,6 +26,7 @@ from store.config import StoreConfig
 from store.control import group_offsets_committed, session_opened, subscribed
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.reader import Reader
 from store.segments import segment_name
 from tests.store.group_model import Place
 from tests.store.test_sessions import wish
@@ -399,6 +400,28 @@ async def test_what_is_under_way_is_nobody_elses(bench: Bench):
     assert mine.count == 2
 
 
+async def test_what_others_have_under_way_counts(tmp_path: Path, monkeypatch):
+    bench = await Bench(tmp_path, replace(CONFIG, max_group_leases=4)).open()
+    await bench.fill(9)
+    await bench.pop(OTHER)
+    held: list[tuple] = []
+    offer = bench.engine._groups._offer
+    monkeypatch.setattr(bench.engine._groups, "_offer", lambda *args: held.append(args))
+    pops = [asyncio.create_task(bench.pop(Q, records=count, invisible=9_000 * count)) for count in (1, 2)]
+    await asyncio.sleep(0)
+    offer(*held.pop(0))
+    assert payloads((await pops[0]).runs) == numbers(0)
+    bench.now += 9_000
+    await bench.engine.settle(b"g", [])
+    pops.append(asyncio.create_task(bench.pop(Q, records=9)))
+    await asyncio.sleep(0)
+    assert (await bench.pop(Q)) == Popped([], bench.now + 9_000, is_limited=True)
+    for args in held:
+        offer(*args)
+    assert [payloads((await each).runs) for each in pops[1:]] == [numbers(1, 2), numbers(0, 3)]
+    await bench.engine.close()
+
+
 async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
     await bench.fill(4)
     await bench.pop(records=2, invisible=0)
@@ -465,25 +488,84 @@ async def test_what_left_the_log_is_finished(tmp_path: Path):
     await bench.engine.close()
 
 
-async def test_records_that_are_gone_before_their_neighbours_are_passed_over(tmp_path: Path):
-    """As dead letters are, whose records are older than those of the queue around them."""
-    config = replace(CONFIG, segment_size=4096, generation_segments=1, retention_bytes=4096, retention_check_s=1e6)
-    bench = await Bench(tmp_path, config).open()
-    await bench.fill(3)
-    await bench.pop(invisible=1)
-    await bench.append(*(message(number, size=400) for number in range(3, 40)))
+def reclaiming(path: Path, segment_size: int) -> Bench:
+    """Of which `enforce_retention` leaves a segment or two."""
+    bounds = replace(CONFIG, segment_size=segment_size, retention_bytes=segment_size, retention_check_s=1e6)
+    return Bench(path, replace(bounds, generation_segments=1))
+
+
+async def give_up(bench: Bench, count: int) -> None:
+    """Have messages that are due become dead letters."""
+    end = (await bench.engine.bounds(DEAD)).end + count
+    while (await bench.engine.bounds(DEAD)).end < end:
+        assert (await bench.pop(records=1, most=1)).runs == []
+
+
+async def test_dead_letters_that_are_gone_before_their_neighbours_are_passed_over(tmp_path: Path):
+    """Their records are older than what is around them in the queue."""
+    bench = await reclaiming(tmp_path, 4096).open()
+    await bench.fill(4)
+    await bench.pop(records=3, invisible=2)
+    await bench.append(*(message(number, size=400) for number in range(4, 40)))
+    (new,) = (await bench.pop(records=37, invisible=1)).runs
+    await bench.engine.settle(b"g", [Receipts(Q, new.offset, new.count - 2, 1)])
     bench.now += 1
-    await bench.pop(records=2, invisible=1, most=1)
-    await bench.pop(records=40, invisible=1)
+    await give_up(bench, 2)
     bench.now += 1
-    await bench.pop(records=1, most=1)
-    before = await bench.engine.bounds(DEAD)
-    assert before.end > 10
+    await give_up(bench, 3)
+    assert await bench.take(DEAD, records=4, invisible=1) == numbers(38, 39, 0, 1)
+    bench.now += 1
     await bench.engine.enforce_retention()
-    bounds = await bench.engine.bounds(DEAD)
-    left = await bench.take(DEAD)
-    assert left == numbers(*range(bounds.begin, 40))[: len(left)]
-    assert (await bench.lag())[DEAD][1] == before.end
+    await bench.fill(1)
+    await bench.pop(records=1, invisible=1)
+    bench.now += 1
+    await give_up(bench, 1)
+    popped = await bench.pop(DEAD)
+    assert receipts(popped) == [Receipts(DEAD, 0, 2, 2), Receipts(DEAD, 5, 1, 1)]
+    assert await bench.lag() == {Q: (41, 41, 0, 0), DEAD: (0, 6, 3, 3)}
+    await bench.engine.close()
+
+
+async def test_many_records_that_are_gone_are_passed_over_in_several_pops(tmp_path: Path):
+    bench = await reclaiming(tmp_path, 1 << 16).open()
+    await bench.fill(5_000)
+    await bench.pop(records=5_000, invisible=2)
+    await bench.append(*(message(number, b"a/c", 1_000) for number in range(150)), message(5_000))
+    await bench.pop(records=1, invisible=1)
+    bench.now += 1
+    await give_up(bench, 1)
+    bench.now += 1
+    await give_up(bench, 5_000)
+    await bench.engine.enforce_retention()
+    await bench.append(message(5_001))
+    await bench.pop(records=1, invisible=0)
+    await give_up(bench, 1)
+    assert await bench.take(DEAD, records=10) == numbers(5_000)
+    looked = await bench.pop(DEAD, records=1)
+    assert looked == Popped([], bench.now, is_limited=False)
+    assert await bench.take(DEAD, records=1) == numbers(5_001)
+    assert (await bench.lag())[DEAD] == (0, 5_002, 2, 2)
+    await bench.engine.close()
+
+
+async def test_what_leaves_the_log_while_it_is_read_is_finished(tmp_path: Path, monkeypatch):
+    bench = await reclaiming(tmp_path, 4096).open()
+    bench.config = replace(bench.config, tail_cache_bytes=0)
+    await bench.reopen()
+    await bench.append(*(message(number, size=400) for number in range(40)))
+    await bench.append(message(40))
+    records = Reader.records
+
+    async def slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+        await bench.engine.enforce_retention()
+        return await records(reader, positions, lengths)
+
+    monkeypatch.setattr(Reader, "records", slowly)
+    popped = await bench.pop()
+    begin = (await bench.engine.bounds(Q)).begin
+    assert payloads(popped.runs) == numbers(*range(begin, 41))
+    while not bench.engine._groups.is_idle or (await bench.lag())[Q] != (begin, 41, 41 - begin, 41 - begin):
+        await bench.append(message(0, b"a/c"))
     await bench.engine.close()
 
 
