@@ -185,7 +185,7 @@ async def _delayed(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Ro
 async def _transactions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.transactions):
         due = "" if row["due_ms"] is None else f" due {told(row['due_ms'])}"
-        asked = f", asked {row['rounds']} times"
+        asked = f", asked {row['rounds']}×"
         yield row, f"{row['id']:>12} {row['topic']}{due} from {row['publisher'] or '-'}{asked}"
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from random import Random
 
 import record
-from store.api import filter_queue, topic_queue
+from store.api import GroupQueueState, Start, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from tests.store.simulation.checks import check_state, read_log
 from tests.store.simulation.truth import Truth
-from tests.store.vectors.make import batches
+from tests.store.vectors.make import LATER, batches, moved_batches
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -36,4 +36,41 @@ async def test_the_folder_of_format_1_opens_and_reads_back_exactly(tmp_path: Pat
     assert await engine.session(b"old") is None
     assert await engine.group_offsets(b"billing", b"home") == {0: 1, 1: 3}
     assert [value.topic for value in await engine.retained(b"#", None, 9)] == [b"home/bath/temp"]
+    await engine.close()
+
+
+async def payloads(engine: Engine, queue: bytes) -> list[bytes]:
+    got = await engine.fetch(queue, 0, 100, 1 << 20)
+    return [record.decode(got.data, start)[6] for start in record.split(got.data)]
+
+
+async def test_messages_of_format_1_that_were_held_leased_and_given_up(tmp_path: Path):
+    shutil.copytree(VECTORS / "v1-moved", tmp_path / "data")
+    engine = await Engine.open(tmp_path / "data", StoreConfig())
+    frames = await read_log(engine)
+    expected = [frame for batch in moved_batches() for frame in batch]
+    assert [record.decode(frame, 0) for frame in frames] == [record.decode(frame, 0) for frame in expected]
+    places = {frame[48:].split(b"plant", 2)[1]: record.position_of(frame, 0) for frame in reversed(frames[2:11])}
+    entered = [*(b"PLANT/%d" % number for number in range(6)), b"PLANT/FIRED", b"PLANT/COMMITTED", b"PLANT/REVIVED"]
+    partition = partition_queue(b"plant", 0)
+    for queue in (partition, filter_queue(b"plant/#")):
+        assert await payloads(engine, queue) == entered
+    assert await payloads(engine, dead_letter_queue(b"billing")) == [b"PLANT/4"]
+    assert [value.topic for value in await engine.retained(b"#", None, 9)] == [b"plant/committed"]
+    delayed = [(held.handle, held.due_ms, held.rounds) for held in (await engine.timers(None, 9)).messages]
+    assert delayed == [(places[b"/waits"], LATER + 1, 0), (places[b"/both"], LATER + 3, 0)]
+    halves = [(held.handle, held.due_ms, held.rounds) for held in (await engine.transactions(None, 9)).messages]
+    assert halves == [(places[b"/asked"], None, 1), (places[b"/both asked"], LATER + 4, 1)]
+    for key, found in ((b"a", [b"/fired", b"/committed"]), (b"b", [b"/fired"]), (b"1", [b"/1", b"/3", b"/5"])):
+        page = await engine.by_key(b"plant", key, None, 9, 1 << 20)
+        assert [record.decode(page.data, start)[3] for start in record.split(page.data)] == [
+            b"plant" + n for n in found
+        ]
+    audit, billing = await engine.groups(None, 9)
+    assert (audit.group, audit.queues) == (b"audit", [GroupQueueState(partition, 7, 7, 0, 2)])
+    assert (billing.group, billing.queues) == (b"billing", [GroupQueueState(partition, 2, 5, 2, 6)])
+    assert await engine.group_offsets(b"audit", b"plant") == {0: 2}
+    popped = await engine.pop(b"billing", [partition], 9, 1 << 20, 1000, Start.EARLIEST)
+    assert [(run.offset, run.count, run.deliveries) for run in popped.runs] == [(5, 4, 1)]
+    assert popped.available_at is not None
     await engine.close()

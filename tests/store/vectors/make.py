@@ -1,21 +1,25 @@
-"""Makes the data folder of this format version beside it: `python -m tests.store.vectors.make FOLDER`.
+"""Makes the data folders of this format version beside it: `python -m tests.store.vectors.make NAME FOLDER`.
 
-Run once a format version; the folder is checked in and never made again: later versions must open it.
+Run once a format version and name; the folder is checked in and never made again: later versions must open it.
 """
 
 import asyncio
 import shutil
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import record
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Appended, Subscription
+from store.api import Appended, Subscription, partition_queue
 from store.config import StoreConfig
 from store.engine import Engine
 
 CONFIG = StoreConfig(partitions=2, segment_size=4096, generation_segments=2)
+MOVED_CONFIG = StoreConfig(partitions=1, segment_size=8192, generation_segments=2)
+START = 1_700_000_000_000  # ms; each batch is a second later
+LATER = 4_000_000_000_000  # ms: nothing of the folders is due, whenever they are opened
 
 
 def message(topic: bytes, payload: bytes, flags: int = 1, packet_id: int = 0) -> bytes:
@@ -38,11 +42,58 @@ def batches() -> list[list[bytes]]:
     ]
 
 
-async def make(folder: Path) -> None:
+def held(topic: bytes, flags: int, trailer: int | None = None, properties: bytes = b"") -> bytes:
+    return record.frame(Kind.MESSAGE, flags, 0, topic, b"plant", properties, topic.upper(), trailer)
+
+
+def key(value: bytes) -> bytes:
+    """A user property `key` (MQTT-3.3.2.3.7)."""
+    return b"\x26\x00\x03key" + len(value).to_bytes(2, "big") + value
+
+
+def moved_batches() -> list[list[bytes]]:
+    """The unsealed records of the folder with messages that are held, leased and given up; it is one segment, so that
+    a message's position, its handle, is what is before it."""
+    partition = partition_queue(b"plant", 0)
+    first = [
+        control.session_opened(b"panel", 1, 3600, clean=True),
+        control.subscribed(b"panel", [Subscription(b"plant/#", 1, False, False, 0, 0, 0, 0)]),
+        held(b"plant/fired", FLAG_DELAYED | 1, LATER, key(b"a") + key(b"b")),
+        held(b"plant/recalled", FLAG_DELAYED, LATER),
+        held(b"plant/waits", FLAG_DELAYED | FLAG_RETAIN, LATER + 1),
+        held(b"plant/revived", FLAG_DELAYED, LATER + 2),
+        held(b"plant/committed", FLAG_HALF | FLAG_RETAIN | 1, None, key(b"a")),
+        held(b"plant/rolled back", FLAG_HALF),
+        held(b"plant/asked", FLAG_HALF),
+        held(b"plant/both", FLAG_HALF | FLAG_DELAYED, LATER + 3),
+        held(b"plant/both asked", FLAG_HALF | FLAG_DELAYED, LATER + 4),
+    ]
+    starts = [0, *accumulate(len(frame) for frame in first)]
+    fired, recalled, _, revived, committed, rolled_back, asked, both, both_asked = starts[2:11]
+    plain = [held(b"plant/%d" % number, 1, None, key(b"%d" % (number % 2))) for number in range(6)]
+    return [
+        first,
+        plain,
+        [control.timers_fired([fired]), control.timers_recalled([recalled])],
+        [control.transactions_ended([committed, both], [rolled_back])],
+        [control.transactions_checked(LATER, [asked, both_asked])],
+        [held(b"plant/revived", FLAG_REVIVED, revived), held(b"plant/recalled", FLAG_REVIVED, recalled)],
+        [control.popped(b"billing", partition, LATER, [(0, 5)])],
+        [control.settled(b"billing", partition, [(0, 2)], [(3, 1, START)])],
+        [control.popped(b"billing", partition, LATER + 7, [(3, 1)])],
+        [control.dead_lettered(b"billing", partition, [4])],
+        [control.group_offsets_committed(b"audit", b"plant", {0: 2})],
+        [control.popped(b"audit", partition, LATER, [(2, 2)]), control.group_reset(b"audit", {partition: 7})],
+        [control.popped(b"gone", partition, LATER, [(0, 1)]), control.group_removed(b"gone")],
+    ]
+
+
+async def make(folder: Path, config: StoreConfig, appends: list[list[bytes]]) -> None:
     """Write the folder: `store.json` and the log. The views are folded from it, and not of this format alone."""
-    times = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
-    engine = await Engine.open(folder, CONFIG, clock=lambda: next(times))
-    for frames in batches():
+    now = START - 1000
+    engine = await Engine.open(folder, config, clock=lambda: now)
+    for frames in appends:
+        now += 1000
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         engine.append(frames, answer.set_result)
         assert (await answer).error is None
@@ -52,4 +103,5 @@ async def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(make(Path(sys.argv[1])))
+    made = {"v1": (CONFIG, batches()), "v1-moved": (MOVED_CONFIG, moved_batches())}
+    asyncio.run(make(Path(sys.argv[2]), *made[sys.argv[1]]))
