@@ -12,17 +12,10 @@ first reference lies in the tail itself, more of them in memory of their own tha
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport qsort
+from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from os import urandom
-
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *addr, size_t length)
-    int madvise(void *addr, size_t length, int advice)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MADV_HUGEPAGE
-    void *MAP_FAILED
 
 cdef extern from *:
     """
@@ -195,22 +188,17 @@ cdef inline bint _is(const Digest *one, const Digest *other) noexcept nogil:
 
 
 cdef int _new_table(Table *table, uint64_t size) except -1:
-    cdef uint64_t reach = min(size, REACH)
-    cdef size_t length = (size + reach) * sizeof(Slot)
-    cdef void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if memory == MAP_FAILED:
-        raise MemoryError
-    madvise(memory, length, MADV_HUGEPAGE)  # a wish: spares half of what a look-up in a large table costs
-    table.slots = <Slot *> memory
     table.size = size
-    table.reach = reach
+    table.reach = min(size, <uint64_t> REACH)
     table.used = 0
+    table.slots = <Slot *> calloc(size + table.reach, sizeof(Slot))
+    if table.slots == NULL:
+        raise MemoryError
     return 0
 
 
 cdef void _drop_table(Table *table) noexcept nogil:
-    if table.slots != NULL:
-        munmap(table.slots, (table.size + table.reach) * sizeof(Slot))
+    free(table.slots)
     table.slots = NULL
 
 
