@@ -11,6 +11,7 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, Kind
 from store.api import HeldMessage, HeldPage, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
+from store.writer import Clock
 from tests.store.images import copy_image
 from tests.store.test_engine import append
 
@@ -148,7 +149,7 @@ async def run(path: Path, history: list[object]) -> None:
         return model.now
 
     model = Model()
-    engine = await Engine.open(path / "0", CONFIG, clock=clock)
+    engine = await opened(path / "0", clock)
     for number, step in enumerate([*history, "later", "retain", "crash", *["later"] * 20]):
         if isinstance(step, list):
             await take(engine, model, step)
@@ -201,7 +202,14 @@ async def again(engine: Engine, folder: Path, crash: bool) -> Engine:
     await engine.close()
     if not crash:
         engine._folder.path.rename(folder)
-    return await Engine.open(folder, CONFIG, clock=engine._writer._clock)
+    return await opened(folder, engine._writer._clock)
+
+
+async def opened(folder: Path, clock: Clock) -> Engine:
+    engine = await Engine.open(folder, CONFIG, clock=clock)
+    for _ in range(2):  # around the look that retention begins with, so that it comes in no step of the test's
+        await engine.enforce_retention()
+    return engine
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
