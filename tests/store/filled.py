@@ -8,7 +8,7 @@ from store.api import Appended
 from store.config import StoreConfig
 from store.engine import Engine
 from store.queries import Queries
-from tests.store.simulation.checks import _check_all, read_log
+from tests.store.simulation.checks import check_all, read_log
 from tests.store.simulation.records import Records
 from tests.store.simulation.truth import Truth
 
@@ -23,7 +23,7 @@ class Filled:
         self.path = path
         self.config = config
         self.now = 1_700_000_000_000
-        self._records = Records(Random(seed), 1200)
+        self._records = Records(Random(seed), 2500, moves=False, reclaims=True)
 
     async def open(self) -> "Filled":
         self.engine = await Engine.open(self.path, self.config, clock=self._clock)
@@ -36,11 +36,13 @@ class Filled:
         self.now += 1000
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self.engine.append(frames, answer.set_result)
-        assert (await answer).error is None
+        appended = await answer
+        assert appended.error is None
+        self._records.learn(dict(zip(appended.positions, frames, strict=True)))
 
     async def fill(self, appends: int) -> None:
         for _ in range(appends):
-            await self.append(self._records.append())
+            await self.append(self._records.append(self.now))
 
     async def frames(self) -> list[bytes]:
         """All sealed records, in the log's order."""
@@ -51,4 +53,4 @@ async def check_state(store: Queries, frames: list[bytes], rng: Random) -> None:
     """The store answers as the model of all these records does, those included that retention took."""
     truth = Truth(store.partitions)
     truth.grow(frames)
-    await _check_all(store, truth.model, rng)
+    await check_all(store, truth.model, rng)

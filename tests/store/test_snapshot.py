@@ -67,9 +67,12 @@ async def test_it_answers_as_the_store_did_at_any_time(store: Filled):
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_it_changes_nothing_and_needs_no_lock(tmp_path: Path, is_open: bool):
-    store = await Filled(tmp_path / "data").open()
+    store = await Filled(tmp_path / "data", replace(SMALL, checkpoint_age_s=3600)).open()
     await store.fill(40)
     frames = await store.frames()
+    preparing = store.engine._segments._preparing  # the next segment, in a thread
+    if preparing is not None:
+        preparing.join()
     if not is_open:
         await store.engine.close()
     before = contents(store.path)

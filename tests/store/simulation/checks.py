@@ -4,6 +4,7 @@ All checks raise AssertionError.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine, Iterable
 from itertools import pairwise
 from random import Random
@@ -11,9 +12,10 @@ from typing import TypeVar
 
 import record
 from matcher.names import levels, matches
-from store.api import Child, Commit, filter_queue, partition_queue, topic_queue
+from store.api import Child, Commit, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
+from store.queries import Queries
 from tests.store.simulation.model import Entered, Model
 from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, TOPICS
 
@@ -24,7 +26,7 @@ TRIES = 20  # of a check while which the log grew
 MANY = 8  # queues of a group of like ones that are looked at
 
 
-def log_begin(engine: Engine) -> int:
+def log_begin(engine: Queries) -> int:
     return engine._views.begin
 
 
@@ -56,7 +58,7 @@ async def read_log(engine: Engine) -> list[bytes]:
 
 def check_commits(commits: list[Commit], model: Model) -> None:
     """What listeners were told is where the messages went."""
-    expected = {entered.cause: [] for entered in model.entered}
+    expected: defaultdict[int, list[Entered]] = defaultdict(list)
     for entered in model.entered:
         expected[entered.cause].append(entered)
     for commit in commits:
@@ -67,21 +69,31 @@ def check_commits(commits: list[Commit], model: Model) -> None:
             for start, topic, flags, offset, pairs in columns
         ]
         starts = [commit.position + start for start in record.split(commit.data)]
-        assert told == [entered for start in starts for entered in expected.get(start, ())], "a listener was told else"
+        wanted = [entered for start in starts for entered in expected[start]]
+        assert told == [entered for entered in wanted if entered.cause == entered.position], "a listener was told else"
+        moved = [
+            (moved.position, moved.topic, moved.flags, moved.topic_offset, tuple(sorted(moved.filter_offsets)))
+            for moved in commit.moved
+        ]
+        wanted_moved = [tuple(entered)[1:] for entered in wanted if entered.cause != entered.position]
+        assert moved == wanted_moved, f"moved {moved}, wanted {wanted_moved}"
+        grown = [group for cause, group in model.dead_letters if commit.position <= cause < commit.end]
+        assert commit.dead_letters == grown, "dead letters"
 
 
 async def check_state(engine: Engine, model: Model, rng: Random) -> bool:
     """The views answer as the model does. False when the log grew behind what the model knows meanwhile."""
     end = engine.stats().log_end
     try:
-        await _check_all(engine, model, rng)
+        await check_all(engine, model, rng)
     except AssertionError:
         if engine.stats().log_end == end:
             raise
     return engine.stats().log_end == end
 
 
-async def _check_all(engine: Engine, model: Model, rng: Random) -> None:
+async def check_all(engine: Queries, model: Model, rng: Random) -> None:
+    """The views of a store, or of a moment of it, answer as the model does."""
     for client in CLIENTS:
         assert await engine.session(client) == model.sessions.state(client), f"session {client!r}"
     assert await engine.sessions_open(None, 100) == model.sessions.open()
@@ -92,16 +104,17 @@ async def _check_all(engine: Engine, model: Model, rng: Random) -> None:
     await _check_keys(engine, model, rng)
     for group in GROUPS:
         for parent in (b"a", b"b", b""):
-            assert await engine.group_offsets(group, parent) == model.groups.get((group, parent), {})
+            assert await engine.group_offsets(group, parent) == model.committed.get((group, parent), {})
     others = sorted(model.topics.difference(TOPICS))
     names = {topic_queue(topic) for topic in (*TOPICS, *rng.sample(others, min(MANY, len(others))))}
     names |= {filter_queue(name) for name in FILTERS}
+    names |= {dead_letter_queue(group) for group in GROUPS}
     names |= {partition_queue(b, n) for b in (b"a", b"b", b"c", b"", b"many") for n in range(engine.partitions)}
     for name in sorted(names):
         await _check_queue(engine, model, name, rng)
 
 
-async def _check_names(engine: Engine, model: Model, rng: Random) -> None:
+async def _check_names(engine: Queries, model: Model, rng: Random) -> None:
     for above in (b"", b"a/", b"/", b"many/", b"b/x/"):
         children: list[Child] = []
         after: bytes | None = None
@@ -132,7 +145,7 @@ def naive_children(topics: Iterable[bytes], above: bytes) -> list[Child]:
     return [Child(name, [name] in below, any(given[0] == name and len(given) > 1 for given in below)) for name in names]
 
 
-async def _check_retained(engine: Engine, model: Model, rng: Random) -> None:
+async def _check_retained(engine: Queries, model: Model, rng: Random) -> None:
     for name in (*FILTERS, b"c"):
         found: list[tuple[bytes, bytes]] = []
         limit = rng.choice((1, 2, 100))
@@ -141,11 +154,11 @@ async def _check_retained(engine: Engine, model: Model, rng: Random) -> None:
             found += [(value.topic, value.frame) for value in page]
             if len(page) < limit:
                 break
-        wanted = [item for item in model.retained.items() if matches(name, item[0])]
+        wanted = [(topic, entry.frame) for topic, entry in model.retained.items() if matches(name, topic)]
         assert found == sorted(wanted, key=lambda item: levels(item[0])), "retained"
 
 
-async def _check_keys(engine: Engine, model: Model, rng: Random) -> None:
+async def _check_keys(engine: Queries, model: Model, rng: Random) -> None:
     for parent, key in sorted({*model.keys, (b"a", b"k"), (b"a", b"")}):
         begin = log_begin(engine)
         found: list[bytes] = []
@@ -163,7 +176,7 @@ async def _check_keys(engine: Engine, model: Model, rng: Random) -> None:
         assert found == wanted, "keys"  # of what retention took meanwhile, some may have been found before
 
 
-async def _check_queue(engine: Engine, model: Model, name: bytes, rng: Random) -> None:
+async def _check_queue(engine: Queries, model: Model, name: bytes, rng: Random) -> None:
     entries = model.queues.get(name, [])
     bounds = await engine.bounds(name)
     begin = model.first(name, log_begin(engine))
@@ -192,7 +205,7 @@ async def _check_queue(engine: Engine, model: Model, name: bytes, rng: Random) -
         assert found == max(before, model.first(name, log_begin(engine))), "offset by time"
 
 
-async def _check_refused(engine: Engine, name: bytes, offset: int) -> None:
+async def _check_refused(engine: Queries, name: bytes, offset: int) -> None:
     """An offset outside the queue is told with the queue's bounds."""
     refusal = await _attempt(engine.fetch(name, offset, 1, 1))
     bounds = await engine.bounds(name)

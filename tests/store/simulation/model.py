@@ -9,27 +9,33 @@ from typing import NamedTuple
 
 import record
 from matcher.names import matches, parent_of
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import filter_queue, partition_queue, topic_queue
+from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
+from tests.store.simulation.model_groups import Groups
+from tests.store.simulation.model_held import Held
 from tests.store.simulation.model_sessions import Sessions
+
+TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
+POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
 
 
 class Entry(NamedTuple):
     """A place in a queue."""
 
     position: int  # of the record
-    time: int  # ms, when it entered
+    cause: int  # position of the record that had it enter: its own, or one that moved it
+    time: int  # ms, of that record
     frame: bytes  # the sealed record
 
 
 class Entered(NamedTuple):
     """A message went into its queues."""
 
-    cause: int  # position of the record that had it enter: its own, or one that moved it
+    cause: int
     position: int
     topic: bytes
-    flags: int
+    flags: int  # as if it had never been held
     topic_offset: int
     filter_offsets: tuple[tuple[bytes, int], ...]  # (filter, offset), sorted
 
@@ -42,46 +48,73 @@ class Model:
         self.queues: defaultdict[bytes, list[Entry]] = defaultdict(list)
         self.topics: set[bytes] = set()
         self.keys: defaultdict[tuple[bytes, bytes], list[Entry]] = defaultdict(list)  # by (parent, key)
-        self.retained: dict[bytes, bytes] = {}
-        self.sessions = Sessions(lambda queue: len(self.queues.get(queue, ())))
-        self.groups: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)
+        self.retained: dict[bytes, Entry] = {}
+        self.sessions = Sessions(self.end)
+        self.held = Held()
+        self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
+        self.groups = Groups(self.committed)
         self.entered: list[Entered] = []
+        self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
 
     def fold(self, frame: bytes) -> None:
         """Take the next record of the log."""
-        kind, flags, packet_id, topic, publisher, _, payload = record.decode(frame, 0)
+        kind, _, _, subject, _, _, payload = record.decode(frame, 0)
+        position, time = record.position_of(frame, 0), record.store_time_of(frame, 0)
         if kind == Kind.MESSAGE:
-            self._enter(frame, record.position_of(frame, 0), record.store_time_of(frame, 0))
-            if flags & FLAG_TRACK_ID:
-                self.sessions.received(publisher, packet_id)
+            self._message(frame, position, time)
+        elif kind in TIMERS:
+            for held in self.held.fold(Kind(kind), payload):
+                self._enter(held, position, time)
+        elif kind in POPS:
+            for queue, offset in self.groups.fold(Kind(kind), subject, payload):
+                self._dead_letter(subject, queue, offset, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets = control.parse_group_offsets_committed(payload)
-            self.groups[topic, parent].update(offsets)
+            self.committed[subject, parent].update(offsets)
         else:
-            self.sessions.fold(Kind(kind), topic, payload, record.position_of(frame, 0))
+            self.sessions.fold(Kind(kind), subject, payload, position)
+
+    def end(self, queue: bytes) -> int:
+        """The offset of a queue's next message."""
+        return len(self.queues.get(queue, ()))
 
     def first(self, queue: bytes, begin: int) -> int:
         """The first offset of a queue that is in a log from `begin` on; its end, if none is."""
         entries = self.queues.get(queue, [])
         return next((offset for offset, entry in enumerate(entries) if entry.position >= begin), len(entries))
 
+    def _message(self, frame: bytes, position: int, time: int) -> None:
+        _, flags, packet_id, _, publisher, _, _ = record.decode(frame, 0)
+        if flags & FLAG_TRACK_ID:
+            self.sessions.received(publisher, packet_id)
+        if flags & FLAG_HELD:
+            self.held.hold(frame, position, time)
+        elif not flags & FLAG_REVIVED or self.held.drop(record.trailer_of(frame, 0)):
+            self._enter(frame, position, time)
+
     def _enter(self, frame: bytes, cause: int, time: int) -> None:
         """A message enters its queues, because of the record at `cause`, at that record's time."""
         _, flags, _, topic, _, properties, payload = record.decode(frame, 0)
         position = record.position_of(frame, 0)
-        entry = Entry(position, time, frame)
+        entry = Entry(position, cause, time, frame)
         self.topics.add(topic)
         filters = sorted(name for name in self.sessions.wanted() if matches(name, topic))
         queues = [topic_queue(topic), *(filter_queue(name) for name in filters)]
         queues.append(partition_queue(parent_of(topic), record.crc32c(topic) % self.partitions))
-        offsets = [len(self.queues[queue]) for queue in queues]
+        offsets = [self.end(queue) for queue in queues]
         for queue in queues:
             self.queues[queue].append(entry)
         for key in record.keys_of(properties):
             self.keys[parent_of(topic), key].append(entry)
         pairs = tuple(zip(filters, offsets[1:], strict=False))
-        self.entered.append(Entered(cause, position, topic, flags, offsets[0], pairs))
+        self.entered.append(Entered(cause, position, topic, flags & ~FLAG_HELD, offsets[0], pairs))
         if flags & FLAG_RETAIN:
             self.retained.pop(topic, None)
             if payload:
-                self.retained[topic] = frame
+                self.retained[topic] = entry
+
+    def _dead_letter(self, group: bytes, queue: bytes, offset: int, cause: int, time: int) -> None:
+        if offset < self.end(queue):
+            entry = self.queues[queue][offset]
+            self.queues[dead_letter_queue(group)].append(entry._replace(cause=cause, time=time))
+            self.dead_letters.append((cause, group))

@@ -28,11 +28,11 @@ class Sessions:
 
     def __init__(self, end_of: Callable[[bytes], int]) -> None:
         self._end_of = end_of
-        self._sessions: dict[bytes, Session] = {}
+        self.by_client: dict[bytes, Session] = {}
 
     def fold(self, kind: Kind, client: bytes, payload: bytes, position: int) -> None:
         """Take a record about a session."""
-        session = self._sessions.get(client)
+        session = self.by_client.get(client)
         if kind == Kind.SESSION_OPENED:
             self._opened(client, control.parse_session_opened(payload))
         elif session is None:
@@ -41,7 +41,7 @@ class Sessions:
             self._closed(client, session, control.parse_session_closed(payload))
         elif kind == Kind.SESSION_ENDED:
             if control.parse_session_ended(payload) >= session.epoch:
-                del self._sessions[client]
+                del self.by_client[client]
         elif kind == Kind.SUBSCRIBED:
             for wish in control.parse_subscribed(payload):
                 self._subscribe(session, wish, position)
@@ -59,16 +59,16 @@ class Sessions:
 
     def received(self, client: bytes, packet_id: int) -> None:
         """A message with a tracked packet id came from the client."""
-        if client in self._sessions:
-            self._sessions[client].inbound.add(packet_id)
+        if client in self.by_client:
+            self.by_client[client].inbound.add(packet_id)
 
     def wanted(self) -> set[bytes]:
         """Wildcard filters that some session subscribes to: only these have queues that grow."""
-        return {name for s in self._sessions.values() for name in s.subscriptions if has_wildcard(name)}
+        return {name for s in self.by_client.values() for name in s.subscriptions if has_wildcard(name)}
 
     def state(self, client: bytes) -> SessionState | None:
         """The session as `Store.session` gives it."""
-        s = self._sessions.get(client)
+        s = self.by_client.get(client)
         if s is None:
             return None
         subscriptions = [s.subscriptions[name] for name in sorted(s.subscriptions)]
@@ -76,17 +76,17 @@ class Sessions:
         return SessionState(client, s.epoch, s.expiry, s.closed_at, subscriptions, sorted(s.inbound), outbound)
 
     def open(self) -> list[tuple[bytes, int, int]]:
-        return sorted((client, s.epoch, s.expiry) for client, s in self._sessions.items() if not s.closed_at)
+        return sorted((client, s.epoch, s.expiry) for client, s in self.by_client.items() if not s.closed_at)
 
     def expired(self, now_ms: int) -> list[tuple[bytes, int]]:
-        closed = [(c, s) for c, s in self._sessions.items() if s.closed_at and s.expiry != NEVER]
+        closed = [(c, s) for c, s in self.by_client.items() if s.closed_at and s.expiry != NEVER]
         due = sorted((s.closed_at + s.expiry * 1000, client, s.epoch) for client, s in closed)
         return [(client, epoch) for deadline, client, epoch in due if deadline <= now_ms]
 
     def _opened(self, client: bytes, event: control.Opened) -> None:
-        session = self._sessions.get(client)
+        session = self.by_client.get(client)
         if session is None or (event.clean and session.epoch <= event.epoch):
-            self._sessions[client] = Session(event.epoch, event.expiry_interval)
+            self.by_client[client] = Session(event.epoch, event.expiry_interval)
         elif session.epoch <= event.epoch:
             session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry_interval, 0
 
@@ -94,7 +94,7 @@ class Sessions:
         if event.epoch < session.epoch:
             return
         if event.expiry_interval == 0:
-            del self._sessions[client]
+            del self.by_client[client]
         session.epoch, session.expiry = event.epoch, event.expiry_interval
         session.closed_at = max(event.at_ms, 1)
 

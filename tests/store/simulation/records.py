@@ -1,17 +1,24 @@
-"""Random records for a history: what devices and services do to a store, on few names so that they meet."""
+"""Random records for a history: what devices and services do to a store, on few names so that they meet, and what
+nobody does who is in his senses."""
 
 from random import Random
 
 import record
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Subscription
+from store.api import Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
 KEYS = (b"k", b"order-17", b"")
+QUEUES = (
+    *(topic_queue(topic) for topic in TOPICS[:3]),
+    *(partition_queue(parent, number) for parent in (b"a", b"") for number in (0, 1)),
+    *(filter_queue(name) for name in (b"a/+", b"#")),
+    *(dead_letter_queue(group) for group in GROUPS),
+)
 
 
 def user_property(name: bytes, value: bytes) -> bytes:
@@ -20,22 +27,41 @@ def user_property(name: bytes, value: bytes) -> bytes:
 
 
 class Records:
-    """Makes unsealed frames. Every message has a payload of its own (but those that clear a retained value)."""
+    """Makes unsealed frames. Every message has a payload of its own (but those that clear a retained value).
 
-    def __init__(self, rng: Random, largest: int) -> None:
+    `handles` are those of held messages, by the flags of each. With `moves` there are control records about held
+    messages and groups too, as if the store's own services had made them; some speak of what never was. They also let
+    messages go whose records are gone, which the services do not: with `reclaims`, no held message has RETAIN."""
+
+    def __init__(self, rng: Random, largest: int, *, moves: bool, reclaims: bool) -> None:
+        self.handles: dict[int, bytes] = {}  # unsealed frame by handle
         self._rng = rng
         self._largest = largest
+        self._moves = moves
+        self._held_retain = not (moves and reclaims)
         self._count = 0
         self._topics = [*TOPICS, *(b"many/%d" % i for i in range(rng.choice((0, 0, 200))))]
 
-    def append(self) -> list[bytes]:
-        """The frames of one append."""
-        return [self.one() for _ in range(self._rng.choice((1, 1, 2, 5)))]
+    def append(self, now: int) -> list[bytes]:
+        """The frames of one append, at `now` (ms)."""
+        return [self.one(now) for _ in range(self._rng.choice((1, 1, 2, 5)))]
 
-    def one(self) -> bytes:
-        return self._message() if self._rng.random() < 0.7 else self._control()
+    def one(self, now: int) -> bytes:
+        kind = self._rng.random()
+        if kind < 0.7:
+            return self._message(now)
+        if kind < 0.85 and self._moves:
+            return self._move(now)
+        return self._control()
 
-    def _message(self) -> bytes:
+    def learn(self, positions: "dict[int, bytes]") -> None:
+        """These records are in the log."""
+        for position, frame in positions.items():
+            kind, flags, *_ = record.decode(frame, 0)
+            if kind == Kind.MESSAGE and flags & FLAG_HELD:
+                self.handles[position] = frame
+
+    def _message(self, now: int) -> bytes:
         rng = self._rng
         self._count += 1
         flags = rng.choice((0, 1, 2, FLAG_RETAIN, FLAG_RETAIN | 1, FLAG_TRACK_ID | 2, FLAG_TRACK_ID | FLAG_RETAIN | 2))
@@ -47,9 +73,64 @@ class Records:
         properties = b"\x01\x01" if rng.random() < 0.1 else b""
         if rng.random() < 0.2:
             properties += b"".join(user_property(b"key", key) for key in rng.sample(KEYS, rng.choice((1, 1, 2))))
-        return record.frame(
-            Kind.MESSAGE, flags, number, rng.choice(self._topics), rng.choice(CLIENTS), properties, payload
-        )
+        if rng.random() < 0.3:
+            flags |= rng.choice((FLAG_DELAYED, FLAG_DELAYED, FLAG_HALF, FLAG_HELD))
+            flags &= -1 if self._held_retain else ~FLAG_RETAIN
+        due = max(now + rng.choice((-5000, 0, 100, 10_000, 100_000)), 0) if flags & FLAG_DELAYED else None
+        topic = rng.choice(self._topics)
+        return record.frame(Kind.MESSAGE, flags, number, topic, rng.choice(CLIENTS), properties, payload, due)
+
+    def _move(self, now: int) -> bytes:
+        """What the store's services tell of held messages and groups."""
+        rng = self._rng
+        at = max(now + rng.choice((-1000, 0, 1000, 60_000)), 0)
+        group, queue = rng.choice(GROUPS), rng.choice(QUEUES)
+        match rng.randrange(12):
+            case 0 | 1:
+                return control.timers_fired(self._some_handles())
+            case 2:
+                return control.timers_recalled(self._some_handles()[:1])
+            case 3 | 4:
+                return control.transactions_ended(self._some_handles(), self._some_handles()[:1])
+            case 5:
+                return control.transactions_checked(at, self._some_handles())
+            case 6:
+                return self._copy()
+            case 7 | 8:
+                return control.popped(group, queue, at, self._runs())
+            case 9:
+                again = [(first, count, at) for first, count in self._runs()]
+                return control.settled(group, queue, self._runs(), again)
+            case 10:
+                return control.dead_lettered(group, queue, [rng.randrange(12) for _ in range(rng.randrange(4))])
+            case _:
+                if rng.random() < 0.3:
+                    return control.group_removed(group)
+                return control.group_reset(group, {name: rng.randrange(9) for name in rng.sample(QUEUES, 2)})
+
+    def _some_handles(self) -> list[int]:
+        rng = self._rng
+        known = sorted(self.handles)
+        handles = rng.sample(known, min(len(known), rng.randrange(6)))
+        if rng.random() < 0.2:
+            handles.append(rng.choice((0, 77, 1 << 40, *known)))
+        return handles
+
+    def _copy(self) -> bytes:
+        """A copy of a held message, or of none."""
+        if not self.handles:
+            return self._control()
+        handle = self._rng.choice(sorted(self.handles))
+        _, flags, _, topic, publisher, properties, payload = record.decode(self.handles[handle], 0)
+        flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID) | FLAG_REVIVED
+        if self._rng.random() < 0.2:
+            handle += 1
+        return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, properties, payload, handle)
+
+    def _runs(self) -> list[tuple[int, int]]:
+        rng = self._rng
+        longest = rng.choice((2, 2, 5, 300))
+        return [(rng.randrange(12), rng.randrange(1, longest + 1)) for _ in range(rng.randrange(1, 4))]
 
     def _control(self) -> bytes:
         rng = self._rng

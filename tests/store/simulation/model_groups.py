@@ -1,0 +1,85 @@
+"""The part of the model that is about groups that pop: what they have out of which queue."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from record.layout import Kind
+from store import control
+
+MOST = 255  # deliveries that are counted
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a group is in a queue."""
+
+    next: int  # from here on nothing was ever leased out
+    entries: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → (deliveries, at ms), not finished
+
+    @property
+    def floor(self) -> int:
+        """Everything below is finished."""
+        return min(self.entries, default=self.next)
+
+
+class Groups:
+    """Places by group and queue. `committed` is what the records of kind 10 say, by group and parent."""
+
+    def __init__(self, committed: "dict[tuple[bytes, bytes], dict[int, int]]") -> None:
+        self.places: dict[tuple[bytes, bytes], Place] = {}
+        self._committed = committed
+
+    def fold(self, kind: Kind, group: bytes, payload: bytes) -> list[tuple[bytes, int]]:
+        """The (queue, offset) that become dead letters of the group now, in order."""
+        if kind == Kind.POPPED:
+            self._popped(group, control.parse_popped(payload))
+        elif kind == Kind.SETTLED:
+            self._settled(group, control.parse_settled(payload))
+        elif kind == Kind.DEAD_LETTERED:
+            queue, offsets = control.parse_dead_lettered(payload)
+            return [(queue, offset) for offset in offsets if self._finish(group, queue, offset)]
+        elif kind == Kind.GROUP_RESET:
+            for queue, offset in control.parse_group_reset(payload).items():
+                self.places[group, queue] = Place(offset)
+        else:
+            self._remove(group, self.places)
+            self._remove(group, self._committed)
+        return []
+
+    def _popped(self, group: bytes, event: control.PoppedRuns) -> None:
+        place = self.places.get((group, event.queue))
+        if place is None:
+            place = self.places[group, event.queue] = Place(self._begin(group, event.queue))
+        for first, count in event.runs:
+            for offset in range(first, first + count):
+                if offset >= place.next:
+                    place.next = offset + 1
+                    place.entries[offset] = 1, event.until_ms
+                elif offset in place.entries:
+                    place.entries[offset] = min(place.entries[offset][0] + 1, MOST), event.until_ms
+
+    def _settled(self, group: bytes, event: control.SettledRuns) -> None:
+        place = self.places.get((group, event.queue))
+        if place is None:
+            return
+        for first, count in event.done:
+            for offset in range(first, first + count):
+                place.entries.pop(offset, None)
+        for first, count, at in event.again:
+            for offset in range(first, first + count):
+                if offset in place.entries:
+                    place.entries[offset] = place.entries[offset][0], at
+
+    def _finish(self, group: bytes, queue: bytes, offset: int) -> bool:
+        place = self.places.get((group, queue))
+        return place is not None and place.entries.pop(offset, None) is not None
+
+    def _begin(self, group: bytes, queue: bytes) -> int:
+        """Where a group begins in a queue that is new to it."""
+        if queue[:1] != b"p":
+            return 0
+        return self._committed.get((group, queue[1:-3]), {}).get(int.from_bytes(queue[-2:], "big"), 0)
+
+    def _remove(self, group: bytes, rows: "Mapping[tuple[bytes, bytes], object]") -> None:
+        for key in [key for key in rows if key[0] == group]:
+            del rows[key]  # type: ignore[attr-defined]

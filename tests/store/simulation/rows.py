@@ -1,0 +1,271 @@
+"""The rows of the views, byte by byte: those that `docs/format.md` wants for what the model says, and those that views
+make which are folded from the log's first record on, in other pieces.
+
+Retention changes rows in ways that a reader cannot see: index entries of dropped generations are gone, with the ends
+of their queues written down, a row may have the record itself in place of where it is, and a reference may be to
+nothing instead of to what is gone. `Rows` checks that and then leaves it out, so that all else can be compared.
+"""
+
+from collections import defaultdict
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from struct import pack
+
+import record
+from matcher.names import has_wildcard, parent_of
+from record.layout import FLAG_HALF
+from store.config import StoreConfig
+from store.engine import Engine
+from store.views.database import Database
+from store.views.fold import Views
+from store.writer import Batch
+from tests.store.simulation.model import Entry, Model
+from tests.store.simulation.model_sessions import NEVER
+from tests.store.simulation.truth import Truth
+
+FORMAT = 2
+REFERENCE = 24  # bytes
+NOTHING = bytes(16)  # position, length and tag of a reference to what is gone
+NO_PAYLOAD, IS_KEPT = 1, 2
+
+
+class Rows:
+    """Rows without what retention did to them: the queue index by queue, as (first offset, references), all others by
+    key. `begin` is the log's, `oldest` the generation before which the index is dropped."""
+
+    def __init__(self, begin: int, oldest: int) -> None:
+        self.begin = begin
+        self.oldest = oldest
+        self.queues: dict[bytes, tuple[int, bytes]] = {}
+        self.others: dict[bytes, bytes] = {}
+
+    def add_references(self, digest: bytes, first: int, refs: bytes) -> None:
+        known = self.queues.get(digest, (first, b""))
+        assert first == known[0] + len(known[1]) // REFERENCE, "offsets are not dense"
+        masked = [self.masked(refs[at : at + REFERENCE]) for at in range(0, len(refs), REFERENCE)]
+        self.queues[digest] = known[0], known[1] + b"".join(masked)
+
+    def masked(self, ref: bytes) -> bytes:
+        """A reference of which nothing is compared but the time, if what it refers to is gone."""
+        return NOTHING + ref[16:] if int.from_bytes(ref[:8], "little") < self.begin else ref
+
+    def assert_equal(self, other: "Rows", what: str) -> None:
+        for digest in {*self.queues, *other.queues}:
+            assert self.queues.get(digest) == other.queues.get(digest), f"the index is not {what}"
+        for key in sorted({*self.others, *other.others}):
+            ours, theirs = self.others.get(key), other.others.get(key)
+            assert ours == theirs, f"row {key!r} is {ours!r} and not {theirs!r}, {what}"
+
+
+async def check_rows(engine: Engine, truth: Truth, folder: Path | None, rng: Random) -> None:
+    """The rows of the views are those that the model wants and, with a `folder`, those that views make which are folded
+    there from all records there ever were. A store that grew behind `truth` is not looked at."""
+    await engine._checkpoint()
+    if engine.stats().failed or engine.stats().checkpoint != truth.end:
+        return
+    config = engine._log._config
+    found = rows_found(engine, truth)
+    wanted = rows_wanted(truth.model, found, config.segment_size * config.generation_segments)
+    found.assert_equal(wanted, "what the model wants")
+    if folder is not None:
+        found.assert_equal(rows_replayed(config, truth, found, folder, rng), "what a fresh replay makes")
+
+
+def rows_found(engine: Engine, truth: Truth) -> Rows:
+    """The rows that the store has."""
+    rows = dict(engine._database.scan(b"", b""))
+    oldest = int.from_bytes(rows.pop(b"moldest", b""), "big")
+    last = record.store_time_of(truth.frames[-1], 0) if truth.frames else 0
+    saved = rows.pop(b"mcheckpoint", None)
+    if truth.frames:
+        assert saved is not None, "there is no checkpoint"
+        assert saved[:8] + saved[16:] == pack(">QQI", truth.end, last, FORMAT), "the checkpoint is another"
+    _assert_dropped(rows, oldest, truth.model, engine._segments.size * engine._log._config.generation_segments)
+    return _plain_rows(rows, engine._views.begin, oldest, truth)
+
+
+def rows_replayed(config: StoreConfig, truth: Truth, like: Rows, folder: Path, rng: Random) -> Rows:
+    """The rows of views, made in `folder`, that are folded from all records there ever were."""
+    fresh = Database(folder, 0)
+    try:
+        views = Views(fresh, config, 0, 0)
+        for batch in _batches(truth.frames, config.segment_size, rng):
+            views.fold(batch)
+            if rng.random() < 0.1:
+                views.checkpoint(views.position)
+        views.checkpoint(views.position)
+        rows = {key: value for key, value in fresh.scan(b"", b"") if key[:1] != b"m"}
+    finally:
+        fresh.close()
+    return _plain_rows(rows, like.begin, like.oldest, truth)
+
+
+def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
+    """The rows that docs/format.md wants."""
+    wanted = Rows(like.begin, like.oldest)
+    dropped = like.oldest * generation_bytes
+    for queue, entries in model.queues.items():
+        digest = blake2b(queue, digest_size=16).digest()
+        first = sum(entry.cause < dropped for entry in entries)
+        if first < len(entries):
+            wanted.add_references(digest, first, b"".join(map(_reference, entries[first:])))
+        else:
+            wanted.others[b"e" + digest] = pack(">Q", first)
+    rows = wanted.others
+    for topic in model.topics:
+        rows[b"t" + topic.replace(b"/", b"\0")] = b""
+    for topic, entry in model.retained.items():
+        rows[b"r" + topic.replace(b"/", b"\0")] = _reference(entry)[:16]
+    for (parent, key), entries in model.keys.items():
+        digest = blake2b(parent + b"\0" + key, digest_size=8).digest()
+        for entry in entries:
+            if entry.position >= dropped:
+                generation = entry.position // generation_bytes
+                rows[b"k" + pack(">I8sQ", generation, digest, entry.position)] = pack(">I", len(entry.frame))
+    _add_sessions(rows, model)
+    _add_held(rows, model)
+    _add_groups(rows, model)
+    return wanted
+
+
+def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
+    wanted: defaultdict[bytes, int] = defaultdict(int)
+    for client, session in model.sessions.by_client.items():
+        rows[b"s" + client] = pack(">QIQ", session.epoch, session.expiry, session.closed_at)
+        if not session.closed_at:
+            rows[b"a" + client] = b""
+        elif session.expiry != NEVER:
+            deadline = session.closed_at + session.expiry * 1000
+            rows[b"x" + pack(">Q", deadline) + client] = pack(">Q", session.epoch)
+        for name, s in session.subscriptions.items():
+            options = s.qos | s.no_local << 2 | s.retain_as_published << 3 | s.retain_handling << 4
+            rows[b"u" + _sized(client) + name] = pack(">BIQQ", options, s.identifier, s.start_position, s.offset)
+            wanted[name] += has_wildcard(name)
+        for number in session.inbound:
+            rows[b"i" + _sized(client) + pack(">H", number)] = b""
+        for number, sent in session.outbound.items():
+            rows[b"o" + _sized(client) + pack(">H", number)] = (
+                pack(">BQ", sent.released, sent.offset) + sent.topic_filter
+            )
+    for name, count in wanted.items():
+        if count:
+            rows[b"f" + name] = pack(">I", count)
+
+
+def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
+    for handle, held in model.held.messages.items():
+        _, flags, _, topic, publisher, properties, payload = record.decode(held.frame, 0)
+        digests = [blake2b(parent_of(topic) + b"\0" + key, digest_size=8).digest() for key in record.keys_of(properties)]
+        rows[b"h" + pack(">Q", handle)] = b"".join(
+            (
+                pack(
+                    ">HBI", flags if held.is_half else flags & ~FLAG_HALF, 0 if payload else NO_PAYLOAD, len(held.frame)
+                ),
+                pack(">QQI", held.due or 0, held.check, held.rounds),
+                pack(">BH", len(digests), len(topic)),
+                *digests,
+                topic,
+                publisher,
+            )
+        )
+        if held.is_half:
+            rows[b"c" + pack(">BQQ", held.rounds > 0, held.check, handle)] = b""
+        else:
+            rows[b"d" + pack(">QQ", held.due, handle)] = b""
+
+
+def _add_groups(rows: dict[bytes, bytes], model: Model) -> None:
+    for (group, parent), offsets in model.committed.items():
+        for partition, offset in offsets.items():
+            rows[b"g" + _sized(group) + _sized(parent) + pack(">H", partition)] = pack(">Q", offset)
+    queues: defaultdict[bytes, int] = defaultdict(int)
+    for (group, queue), place in model.groups.places.items():
+        queues[group] += 1
+        rows[b"n" + _sized(group) + queue] = pack(">QQI", place.floor, place.next, len(place.entries))
+        for block in {offset // 256 for offset in place.entries}:
+            runs: list[list[int]] = []  # first, last, deliveries, at
+            for offset in sorted(offset for offset in place.entries if offset // 256 == block):
+                deliveries, at = place.entries[offset]
+                if runs and runs[-1][1:] == [offset - 1, deliveries, at]:
+                    runs[-1][1] = offset
+                else:
+                    runs.append([offset, offset, deliveries, at])
+            packed = [pack(">BBBQ", first % 256, last - first, deliveries, at) for first, last, deliveries, at in runs]
+            rows[b"l" + _sized(group) + _sized(queue) + pack(">Q", block)] = b"".join(packed)
+    for group, count in queues.items():
+        rows[b"j" + group] = pack(">I", count)
+
+
+def _assert_dropped(rows: dict[bytes, bytes], oldest: int, model: Model, generation_bytes: int) -> None:
+    """There is no index of generations before `oldest`, but for keys of what was let go when its record was gone."""
+    late = {
+        entry.position
+        for entries in model.keys.values()
+        for entry in entries
+        if entry.position // generation_bytes < entry.cause // generation_bytes
+    }
+    for key in rows:
+        if key[:1] in b"qk" and int.from_bytes(key[1:5], "big") < oldest:
+            assert key[:1] == b"k" and int.from_bytes(key[13:21], "big") in late, "the index of a generation is left"
+
+
+def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth) -> Rows:
+    plain = Rows(begin, oldest)
+    ends = {key[1:]: int.from_bytes(value, "big") for key, value in rows.items() if key[:1] == b"e"}
+    counted: dict[bytes, int] = defaultdict(int)  # references of dropped generations
+    kept = {key[1:] for key in rows if key[:1] == b"b"}
+    for key, value in sorted(rows.items()):
+        view, dropped = key[:1], int.from_bytes(key[1:5], "big") < oldest
+        if view == b"q" and dropped:
+            counted[key[5:21]] += len(value) // REFERENCE
+        elif view == b"q":
+            plain.add_references(key[5:21], int.from_bytes(key[21:], "big"), value)
+        elif view == b"r":
+            plain.others[key] = _reference_to(value, truth)[:16]
+        elif view == b"b":
+            _reference_to(value, truth)
+            assert b"h" + key[1:] in rows, "a message is kept that is not held"
+        elif view == b"h":
+            assert bool(value[2] & IS_KEPT) == (key[1:] in kept), "a held message is kept, or is not"
+            plain.others[key] = value[:2] + bytes([value[2] & ~IS_KEPT]) + value[3:]
+        elif view not in b"ek" or (view == b"k" and not dropped):
+            plain.others[key] = value
+    for digest in {*ends, *counted}.difference(plain.queues):
+        plain.others[b"e" + digest] = pack(">Q", max(ends.get(digest, 0), counted[digest]))
+    return plain
+
+
+def _batches(frames: list[bytes], segment_size: int, rng: Random) -> list[Batch]:
+    """The records in pieces, none of which goes on in another segment."""
+    batches: list[Batch] = []
+    piece: list[bytes] = []
+    for frame in frames:
+        position = record.position_of(frame, 0)
+        if piece and (position % segment_size == 0 or rng.random() < 0.3):
+            batches.append(_batch(piece))
+            piece = []
+        piece.append(frame)
+    return [*batches, _batch(piece)] if piece else batches
+
+
+def _batch(frames: list[bytes]) -> Batch:
+    return Batch(record.position_of(frames[0], 0), b"".join(frames), record.store_time_of(frames[-1], 0))
+
+
+def _reference(entry: Entry) -> bytes:
+    tag = record.crc32c(record.decode(entry.frame, 0)[3])
+    return pack("<QIIQ", entry.position, len(entry.frame), tag, entry.time)
+
+
+def _reference_to(value: bytes, truth: Truth) -> bytes:
+    """The reference of a record that is kept in its place."""
+    if len(value) == REFERENCE:
+        return value
+    position = record.position_of(value, 0)
+    assert truth.behind(position)[0] == value, "what is kept is not the record that was"
+    return _reference(Entry(position, position, 0, value))
+
+
+def _sized(name: bytes) -> bytes:
+    return pack(">H", len(name)) + name
