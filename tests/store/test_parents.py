@@ -168,6 +168,7 @@ def test_any_history_with_ages_by_parent_equals_the_model(tmp_path_factory, hist
                 await log.check()
             else:
                 await log.reopen()
+                await log.retain()  # it also looks by itself, some time after it was opened
                 await log.check()
         await log.engine.close()
 

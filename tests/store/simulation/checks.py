@@ -11,12 +11,14 @@ from random import Random
 from typing import TypeVar
 
 import record
-from matcher.names import levels, matches
+from matcher.names import levels, matches, parent_of
+from record.layout import FLAG_HELD
 from store.api import Child, Commit, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.queries import Queries
-from tests.store.simulation.model import Entered, Model
+from store.views.begins import Floors
+from tests.store.simulation.model import Entered, Entry, Model
 from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, TOPICS
 
 Answer = TypeVar("Answer")
@@ -172,37 +174,56 @@ async def _check_keys(engine: Queries, model: Model, rng: Random) -> None:
             if after is None:
                 break
         entries = sorted(entry for entry in model.keys.get((parent, key), []) if entry.position >= begin)
-        wanted = [entry.frame for entry in entries if entry.position >= log_begin(engine) or entry.frame in found]
+        begin, floor = log_begin(engine), engine._views.floors.of(parent)
+        there = [entry.frame for entry in entries if entry.position >= begin]
+        young = {f for f in there if record.store_time_of(f, 0) >= floor or record.decode(f, 0)[1] & FLAG_HELD}
+        wanted = [entry.frame for entry in entries if entry.frame in young or entry.frame in found]
         assert found == wanted, "keys"  # of what retention took meanwhile, some may have been found before
 
 
 async def _check_queue(engine: Queries, model: Model, name: bytes, rng: Random) -> None:
     entries = model.queues.get(name, [])
     bounds = await engine.bounds(name)
-    begin = model.first(name, log_begin(engine))
+    begin = _first(engine, model, name)
     assert (bounds.begin, bounds.end) == (begin, len(entries)), f"queue {name!r}"
     if begin:
         await _check_refused(engine, name, begin - 1)
     await _check_refused(engine, name, len(entries) + 1)
     offset = begin
     while offset < len(entries):
-        limit = rng.choice((1, 2, 100))
+        limit, floors = rng.choice((1, 2, 100)), engine._views.floors
         got = await _attempt(engine.fetch(name, offset, limit, rng.choice((1, 500, 1 << 20))))
         if isinstance(got, OffsetOutOfRange):
-            assert offset < got.begin == model.first(name, log_begin(engine)), f"queue {name!r} at {offset} is there"
+            assert offset < got.begin == _first(engine, model, name), f"queue {name!r} at {offset} is there"
             offset = got.begin
             continue
-        assert offset < got.next_offset <= min(got.offset + limit, len(entries)), f"queue {name!r} at {offset}"
-        gone = entries[offset : got.offset]
-        assert all(entry.position < log_begin(engine) for entry in gone), f"queue {name!r} at {offset}: skipped"
-        data = b"".join(entry.frame for entry in entries[got.offset : got.next_offset])
-        assert got.data == data, f"queue {name!r} at {got.offset}: wrong data"
+        found, passed = entries[got.offset : got.next_offset], entries[offset : got.offset]
+        assert got.count <= limit and (found or got.offset == len(entries)), f"queue {name!r} at {offset}"
+        assert got.data == b"".join(entry.frame for entry in found), f"queue {name!r} at {got.offset}: wrong data"
+        assert not any(_is_old(floors, entry) for entry in found), f"queue {name!r} at {got.offset}: too old"
+        there = [entry for entry in passed if entry.position >= log_begin(engine)]
+        assert all(_is_old(engine._views.floors, entry) for entry in there), f"queue {name!r} at {offset}: skipped"
         offset = got.next_offset
     if entries:
         time = rng.choice(entries).time + rng.randrange(-1, 2)
         before = sum(entry.time < time for entry in entries)
-        found = await engine.offset_at(name, time)
-        assert found == max(before, model.first(name, log_begin(engine))), "offset by time"
+        assert await engine.offset_at(name, time) == max(before, _first(engine, model, name)), "offset by time"
+
+
+def _first(engine: Queries, model: Model, name: bytes) -> int:
+    """Where a queue begins now: it has messages of one parent topic, which may have an age of its own, or of any."""
+    floors = engine._views.floors
+    floor = 0
+    if name[:1] == b"t":
+        floor = floors.of(parent_of(name[1:]))
+    elif name[:1] == b"p":
+        floor = floors.of(name[1:-3])
+    return model.first(name, log_begin(engine), floor)
+
+
+def _is_old(floors: Floors, entry: Entry) -> bool:
+    """Whether the parent topic keeps nothing as old as that."""
+    return entry.time < floors.of(parent_of(entry.topic))
 
 
 async def _check_refused(engine: Queries, name: bytes, offset: int) -> None:

@@ -28,6 +28,10 @@ class Entry(NamedTuple):
     time: int  # ms, of that record
     frame: bytes  # the sealed record
 
+    @property
+    def topic(self) -> bytes:
+        return record.decode(self.frame, 0)[3]
+
 
 class Entered(NamedTuple):
     """A message went into its queues."""
@@ -78,10 +82,12 @@ class Model:
         """The offset of a queue's next message."""
         return len(self.queues.get(queue, ()))
 
-    def first(self, queue: bytes, begin: int) -> int:
-        """The first offset of a queue that is in a log from `begin` on; its end, if none is."""
+    def first(self, queue: bytes, begin: int, floor: int) -> int:
+        """The first offset of a queue that is in a log from `begin` on and entered at `floor` (ms) or later; its end,
+        if none is."""
         entries = self.queues.get(queue, [])
-        return next((offset for offset, entry in enumerate(entries) if entry.position >= begin), len(entries))
+        answered = (n for n, entry in enumerate(entries) if entry.position >= begin and entry.time >= floor)
+        return next(answered, len(entries))
 
     def _message(self, frame: bytes, position: int, time: int) -> None:
         _, flags, packet_id, _, publisher, _, _ = record.decode(frame, 0)

@@ -156,7 +156,9 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
     for handle, held in model.held.messages.items():
         _, flags, _, topic, publisher, properties, payload = record.decode(held.frame, 0)
-        digests = [blake2b(parent_of(topic) + b"\0" + key, digest_size=8).digest() for key in record.keys_of(properties)]
+        digests = [
+            blake2b(parent_of(topic) + b"\0" + key, digest_size=8).digest() for key in record.keys_of(properties)
+        ]
         rows[b"h" + pack(">Q", handle)] = b"".join(
             (
                 pack(

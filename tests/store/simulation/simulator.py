@@ -18,9 +18,7 @@ from pathlib import Path
 from random import Random
 
 import record
-from record.layout import HEADER_SIZE
 from store.api import Appended, Commit
-from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError, ViewsDamaged
 from store.log import Unit
@@ -30,13 +28,14 @@ from tests.store.simulation import checks
 from tests.store.simulation.copies import Copies
 from tests.store.simulation.disk import FAULTS, Fault, PowerCut, SimulatedDisk
 from tests.store.simulation.loop import SimulatedLoop, replayable
+from tests.store.simulation.reclaiming import Reclaiming
 from tests.store.simulation.records import Records
 from tests.store.simulation.rows import check_rows
+from tests.store.simulation.settings import settings
 from tests.store.simulation.truth import Truth
 
 LIVES = 5
 STEPS = 12
-FOREVER = 10**6  # seconds: such a timer of the store does not fire by itself, the history calls it
 
 
 class Violation(AssertionError):
@@ -101,8 +100,9 @@ class History:
         self.path = self.root / "parent" / "data"
         self.disk = SimulatedDisk(self.root, Random(seed + 1), self._check_removal)
         self.copies = Copies(folder)
-        self.config = _config(rng)
-        self.records = Records(rng, self.config.segment_size - 200, moves=True, reclaims=self._retains())
+        self.config = settings(rng)
+        self.reclaiming = Reclaiming(self.config, self.path / "log")
+        self.records = Records(rng, self.config.segment_size - 200, moves=True, reclaims=self.reclaiming.is_on)
         self.truth = Truth(self.config.partitions)
         self.submitted: list[bytes] = []  # unsealed, that this life gave to the disk, in order
         self.acknowledged: dict[int, bytes] = {}  # by position, unsealed, that this life was told are committed
@@ -266,41 +266,33 @@ class History:
             refused = refused or appended.error is not None
 
     async def _checkpoint(self, engine: Engine) -> None:
-        if not self._retains() and self.rng.random() < 0.2:
+        if not self.reclaiming.is_on and self.rng.random() < 0.2:
             engine._views.checkpoint(engine._writer.durable)  # ahead of a log that was not synced, which must not be
         else:
             await engine._checkpoint()
 
     async def _reclaim(self, engine: Engine) -> None:
         """Retention takes all that it may."""
-        if self._retains() and self.rng.random() < 0.3:
+        if self.reclaiming.is_on and self.rng.random() < 0.3:
             self._arm(8)
-        size = self.config.segment_size
-        cut, end = checks.log_begin(engine), engine.stats().log_end
-        while cut + size <= max(end - 1, 0) // size * size and self._may_go(cut + size, end, self._clock()):
-            cut += size
+        await self._learn(engine)
+        now = self._clock()
+        cut = self.reclaiming.cut(checks.log_begin(engine), self.truth.end, now, self.truth.model)
         try:
             await engine.enforce_retention()
         except (StoreError, OSError):
             return
+        for parent in (b"a", b"b", b"c", b"", b"many"):
+            floor = engine._views.floors.of(parent)
+            latest = max(self.reclaiming.floor(parent, self._latest), 0)
+            assert self.reclaiming.floor(parent, now) <= floor <= latest, "a parent has another age"
         if engine.stats().failed:
             return
         begin = checks.log_begin(engine)
         assert begin >= cut, "retention left what may go"
         oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
-        assert oldest == begin // (size * self.config.generation_segments), "the index of what is gone is there"
-
-    def _retains(self) -> bool:
-        return bool(self.config.retention_bytes or self.config.retention_age_s)
-
-    def _may_go(self, following: int, end: int, now: int) -> bool:
-        """Whether the segment before `following` is one too many or too old."""
-        config = self.config
-        if config.retention_bytes and end - following >= config.retention_bytes:
-            return True
-        header = (self.path / "log" / segment_name(following)).read_bytes()[:HEADER_SIZE]
-        store_time = int.from_bytes(header[24:32], "little")
-        return bool(config.retention_age_s) and store_time < now - config.retention_age_s * 1000
+        generation_bytes = self.config.segment_size * self.config.generation_segments
+        assert oldest == begin // generation_bytes, "the index of what is gone is there"
 
     def _check_removal(self, path: Path) -> None:
         """A file of the log is about to go."""
@@ -308,7 +300,8 @@ class History:
         base, end = int(path.stem), self._engine._log.end
         following = base + self.config.segment_size
         assert following < min(end, self._engine._writer.durable), "the segment that is written to goes"
-        assert self._may_go(following, end, self._latest), "a segment goes too early"
+        self._learn_reclaimed(following)
+        assert self.reclaiming.may_go(base, end, self._latest, self.truth.model), "a segment goes too early"
         assert all(copy.position >= following for copy in self.copies.possible), "the views on disk still need it"
         self._reclaimed[base] = _frames(path)
         self.counts["reclaimed"] += 1
@@ -377,7 +370,7 @@ class History:
         self.disk.flip(path, at, bit)
         damaged = self._log_bytes()
         proven = any(record.durable_of(frame, 0) > position for frame in frames[hit + 1 :])
-        config = replace(self.config, retention_bytes=0, retention_age_s=0)
+        config = replace(self.config, retention_bytes=0, retention_age_s=0, retention_parents={})
         refusal: LogCorrupt | None = None
         try:
             engine = await Engine.open(self.path, config, self.disk, self._clock)
@@ -417,26 +410,3 @@ def _frames(path: Path) -> list[bytes]:
     data = path.read_bytes()
     _, length = record.verify(data, int(path.stem))
     return [data[start:end] for start, end in pairwise([*record.split(data[:length]), length])]
-
-
-def _config(rng: Random) -> StoreConfig:
-    size = rng.choice((4096, 4096, 8192, 16384))
-    retention = rng.choice(((0, 0), (0, 0), (size, 0), (3 * size, 0), (0, 20), (4 * size, 20)))
-    return StoreConfig(
-        partitions=rng.choice((1, 2, 4)),
-        segment_size=size,
-        generation_segments=rng.choice((1, 2, 16)),
-        policy=rng.choice(("fsync", "fsync", "interval")),
-        interval_ms=rng.choice((50, FOREVER * 1000)),
-        batch_bytes=rng.choice((200, 1000, 4000, 1 << 20)),
-        spacing_ms=rng.choice((0, 3)),
-        tail_cache_bytes=rng.choice((0, 2000, 1 << 20)),
-        checkpoint_keys=rng.choice((1, 5, 50, 5000)),
-        checkpoint_age_s=rng.choice((1, FOREVER)),
-        max_queue_ends=rng.choice((1, 3, 1000)),
-        view_flush_bytes=rng.choice((3000, 1 << 30)),
-        view_cache_bytes=0,
-        retention_bytes=retention[0],
-        retention_age_s=retention[1],
-        retention_check_s=rng.choice((5, FOREVER)),
-    )

@@ -1,0 +1,64 @@
+"""Which segments retention may take, as `docs/format.md` has it."""
+
+from pathlib import Path
+
+from matcher.names import parent_of
+from record.layout import HEADER_SIZE
+from store.config import StoreConfig
+from store.segments import segment_name
+from tests.store.simulation.model import Model
+
+
+class Reclaiming:
+    """The rule, for segments in the folder `log`."""
+
+    def __init__(self, config: StoreConfig, log: Path) -> None:
+        self._config = config
+        self._log = log
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything goes."""
+        return bool(self._config.retention_bytes or self._config.retention_age_s or self._config.retention_parents)
+
+    def floor(self, parent: bytes, now: int) -> int:
+        """Store time (ms) from which on the queues of a parent topic answer at `now`; only ages of parents hide."""
+        age_s = self._config.retention_parents.get(parent, self._config.retention_age_s)
+        return int(now - age_s * 1000) if age_s and self._config.retention_parents else 0
+
+    def cut(self, begin: int, end: int, now: int, model: Model) -> int:
+        """Where a log from `begin` to `end` may begin at `now` (ms). The segment with its last byte stays."""
+        size = self._config.segment_size
+        while begin + size <= max(end - 1, 0) // size * size and self.may_go(begin, end, now, model):
+            begin += size
+        return begin
+
+    def may_go(self, base: int, end: int, now: int, model: Model) -> bool:
+        """Whether the segment is one too many, or too old for all who have a record in it. `model` knows all of it."""
+        config = self._config
+        following = base + config.segment_size
+        if config.retention_bytes and end - following >= config.retention_bytes:
+            return True
+        newest = self._first_time(following)
+        if not config.retention_parents:
+            return _is_past(now, newest, config.retention_age_s)
+        ages = {*config.retention_parents.values(), config.retention_age_s}
+        return any(_is_past(now, newest, age) for age in ages) and all(
+            _is_past(now, newest, config.retention_parents.get(parent, config.retention_age_s))
+            for parent in self._parents(range(base, following), newest, model)
+        )
+
+    def _parents(self, segment: range, newest: int, model: Model) -> set[bytes]:
+        """Parent topics with a record in the segment that entered its queues no later than what follows was written."""
+        partitions = [entries for name, entries in model.queues.items() if name[:1] == b"p"]
+        entered = [entry for entries in partitions for entry in entries if entry.position in segment]
+        return {parent_of(entry.topic) for entry in entered if entry.time <= newest}
+
+    def _first_time(self, base: int) -> int:
+        """Store time of a segment's first record."""
+        header = (self._log / segment_name(base)).read_bytes()[:HEADER_SIZE]
+        return int.from_bytes(header[24:32], "little")
+
+
+def _is_past(now: int, time: int, age_s: float) -> bool:
+    return age_s > 0 and time < now - age_s * 1000

@@ -1,0 +1,43 @@
+"""Random configurations of a store, small enough that everything happens in a short history."""
+
+from random import Random
+
+from store.config import StoreConfig
+
+FOREVER = 10**6  # seconds: such a timer of the store does not fire by itself, the history calls it
+
+
+def settings(rng: Random) -> StoreConfig:
+    """Of a data folder with segments of some KiB."""
+    size = rng.choice((4096, 4096, 8192, 16384))
+    length, age_s, ages_s = rng.choice(
+        (
+            (0, 0, {}),
+            (0, 0, {}),
+            (size, 0, {}),
+            (3 * size, 0, {}),
+            (0, 20, {}),
+            (4 * size, 20, {}),
+            (0, 20, {b"a": 5, b"": 0}),
+            (6 * size, 0, {b"a": 10, b"b": 30, b"many": 1}),
+        )
+    )
+    return StoreConfig(
+        partitions=rng.choice((1, 2, 4)),
+        segment_size=size,
+        generation_segments=rng.choice((1, 2, 16)),
+        policy=rng.choice(("fsync", "fsync", "interval")),
+        interval_ms=rng.choice((50, FOREVER * 1000)),
+        batch_bytes=rng.choice((200, 1000, 4000, 1 << 20)),
+        spacing_ms=rng.choice((0, 3)),
+        tail_cache_bytes=rng.choice((0, 2000, 1 << 20)),
+        checkpoint_keys=rng.choice((1, 5, 50, 5000)),
+        checkpoint_age_s=rng.choice((1, FOREVER)),
+        max_queue_ends=rng.choice((1, 3, 1000)),
+        view_flush_bytes=rng.choice((3000, 1 << 30)),
+        view_cache_bytes=0,
+        retention_bytes=length,
+        retention_age_s=age_s,
+        retention_parents=ages_s,
+        retention_check_s=rng.choice((5, FOREVER)),
+    )
