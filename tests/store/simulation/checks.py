@@ -79,7 +79,8 @@ def check_commits(commits: list[Commit], model: Model) -> None:
         ]
         wanted_moved = [tuple(entered)[1:] for entered in wanted if entered.cause != entered.position]
         assert moved == wanted_moved, f"moved {moved}, wanted {wanted_moved}"
-        grown = [group for cause, group in model.dead_letters if commit.position <= cause < commit.end]
+        causes = range(commit.position, commit.end)
+        grown = list(dict.fromkeys(group for cause, group in model.dead_letters if cause in causes))
         assert commit.dead_letters == grown, "dead letters"
 
 

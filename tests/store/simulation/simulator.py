@@ -27,6 +27,7 @@ from store.views.database import Database
 from tests.store.simulation import checks
 from tests.store.simulation.copies import Copies
 from tests.store.simulation.disk import FAULTS, Fault, PowerCut, SimulatedDisk
+from tests.store.simulation.life import Life
 from tests.store.simulation.loop import SimulatedLoop, replayable
 from tests.store.simulation.reclaiming import Reclaiming
 from tests.store.simulation.records import Records
@@ -104,8 +105,7 @@ class History:
         self.reclaiming = Reclaiming(self.config, self.path / "log")
         self.records = Records(rng, self.config.segment_size - 200, moves=True, reclaims=self.reclaiming.is_on)
         self.truth = Truth(self.config.partitions)
-        self.submitted: list[bytes] = []  # unsealed, that this life gave to the disk, in order
-        self.acknowledged: dict[int, bytes] = {}  # by position, unsealed, that this life was told are committed
+        self.life = Life()
         self.commits: list[Commit] = []  # of this life, not checked yet
         self.counts: Counter[str] = Counter()
         self._loop = loop
@@ -113,7 +113,6 @@ class History:
         self._latest = 0  # ms, that the clock ever showed
         self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
         self._durable = 0  # up to where the last life knew the log to be on disk
-        self._begun = 0  # records in `truth` that are from earlier lives
         self._engine: Engine | None = None  # while it is open
 
     async def run(self) -> None:
@@ -129,7 +128,7 @@ class History:
     def on_flush(self, units: list[Unit]) -> None:
         """The flush thread gets these appends."""
         for unit in units:
-            self.submitted += unit.frames
+            self.life.submitted += unit.frames
 
     async def _live(self) -> None:
         for _ in range(self.rng.randint(2, LIVES)):
@@ -170,12 +169,12 @@ class History:
 
     async def _check_start(self, engine: Engine) -> None:
         """What the last life left is there, and nothing else."""
-        await self._learn(engine)
-        fresh = self.truth.frames[self._begun :]
-        self.counts["records"] += len(fresh)
-        self.counts["cut records"] += len(self.submitted) - len(fresh)
-        self._begun = len(self.truth.frames)
-        self.submitted, self.acknowledged = [], {}
+        last, self.life = self.life, Life(engine.stats().log_end)
+        await self._read(engine)
+        left = [frame for frame in self.truth.behind(last.born) if record.position_of(frame, 0) < self.life.born]
+        last.check(left)
+        self.counts["records"] += len(left)
+        self.counts["cut records"] += len(last.submitted) - len(left)
         self.copies.opened(engine.stats().log_end)
         await self._check(engine)
         if self.rng.random() < 0.5:
@@ -183,22 +182,18 @@ class History:
             await check_rows(engine, self.truth, folder, self.rng)
 
     async def _learn(self, engine: Engine) -> None:
-        """Read the log: it goes on from what is known of it with records that were appended, in order, and all that
-        were acknowledged are there."""
+        """Read the log: it goes on with what was appended in this life."""
+        await self._read(engine)
+        self.life.check(self.truth.behind(self.life.born))
+
+    async def _read(self, engine: Engine) -> None:
+        """Read the log: what is known of it is there."""
         found = await checks.read_log(engine)
         begin = record.position_of(found[0], 0) if found else checks.log_begin(engine)
         self._learn_reclaimed(begin)
         known = self.truth.behind(begin)
         assert found[: len(known)] == known, "records are not what they were"
         self.truth.grow(found[len(known) :])
-        fresh = self.truth.frames[self._begun :]
-        assert len(fresh) <= len(self.submitted), "there are records that nobody appended"
-        for sealed, unsealed in zip(fresh, self.submitted, strict=False):
-            assert record.decode(sealed, 0) == record.decode(unsealed, 0), "not the record that was appended"
-        by_position = {record.position_of(frame, 0): frame for frame in fresh}
-        for position, unsealed in self.acknowledged.items():
-            assert position in by_position, "an acknowledged record is lost"
-            assert record.decode(by_position[position], 0) == record.decode(unsealed, 0), "it is another record"
 
     def _learn_reclaimed(self, begin: int) -> None:
         """Records that retention took before anybody read them, or is about to take."""
@@ -261,7 +256,7 @@ class History:
             if appended.error is None:
                 assert not refused, "acknowledged behind what was not"
                 positions = dict(zip(appended.positions, frames, strict=True))
-                self.acknowledged.update(positions)
+                self.life.acknowledged.update(positions)
                 self.records.learn(positions)
             refused = refused or appended.error is not None
 
@@ -333,7 +328,7 @@ class History:
         if lost_power:
             # Under the interval policy, what was not synced was never promised to survive this.
             self.truth.cut(self._durable)
-            self.acknowledged = {at: frame for at, frame in self.acknowledged.items() if at < self._durable}
+            self.life.forget(self._durable)
         if self.path.exists():
             self.copies.leave(self.path / "views", self.rng)
 
@@ -385,7 +380,6 @@ class History:
         if engine.stats().log_end <= position:
             assert not proven, "damage was taken for a torn tail"
             self.truth.cut(position)
-            self._begun = len(self.truth.frames)
             await self._close(engine)
             self.copies.lost()
             return
