@@ -13,7 +13,15 @@ from tests.store.simulation.records import Records
 from tests.store.simulation.truth import Truth
 
 SIZE = 4096
-SMALL = StoreConfig(segment_size=SIZE, partitions=2, generation_segments=2, tail_cache_bytes=0, checkpoint_keys=20)
+NEVER_MS = 10**9  # held messages stay held
+SMALL = StoreConfig(
+    segment_size=SIZE,
+    partitions=2,
+    generation_segments=2,
+    tail_cache_bytes=0,
+    checkpoint_keys=20,
+    transaction_check_s=NEVER_MS,
+)
 
 
 class Filled:
@@ -23,7 +31,7 @@ class Filled:
         self.path = path
         self.config = config
         self.now = 1_700_000_000_000
-        self._records = Records(Random(seed), 2500, moves=False, reclaims=True)
+        self._records = Records(Random(seed), 2500, moves=False, reclaims=True, delays=(NEVER_MS,))
 
     async def open(self) -> "Filled":
         self.engine = await Engine.open(self.path, self.config, clock=self._clock)

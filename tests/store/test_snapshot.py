@@ -161,9 +161,10 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
 
 async def test_damage_where_it_is_folded_is_told(store: Filled):
     frames = await store.frames()
+    hit = next(f for f in frames if record.position_of(f, 0) > 2 * SIZE)  # behind a record of the segment
     with (store.path / "log" / segment_name(2 * SIZE)).open("r+b") as file:
-        file.seek(1500)
-        file.write(b"!" * 1500)
+        file.seek(record.position_of(hit, 0) - 2 * SIZE)
+        file.write(b"!" * len(hit))
     with pytest.raises(LogCorrupt):
         await Snapshot.open(store.path, Until(position=3 * SIZE))
     snapshot = await Snapshot.open(store.path, Until(position=2 * SIZE))

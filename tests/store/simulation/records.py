@@ -12,6 +12,7 @@ CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
+DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
 KEYS = (b"k", b"order-17", b"")
 QUEUES = (
     *(topic_queue(topic) for topic in TOPICS[:3]),
@@ -33,11 +34,14 @@ class Records:
     messages and groups too, as if the store's own services had made them; some speak of what never was. They also let
     messages go whose records are gone, which the services do not: with `reclaims`, no held message has RETAIN."""
 
-    def __init__(self, rng: Random, largest: int, *, moves: bool, reclaims: bool) -> None:
+    def __init__(
+        self, rng: Random, largest: int, *, moves: bool, reclaims: bool, delays: tuple[int, ...] = DELAYS
+    ) -> None:
         self.handles: dict[int, bytes] = {}  # unsealed frame by handle
         self._rng = rng
         self._largest = largest
         self._moves = moves
+        self._delays = delays
         self._held_retain = not (moves and reclaims)
         self._count = 0
         self._topics = [*TOPICS, *(b"many/%d" % i for i in range(rng.choice((0, 0, 200))))]
@@ -76,7 +80,7 @@ class Records:
         if rng.random() < 0.3:
             flags |= rng.choice((FLAG_DELAYED, FLAG_DELAYED, FLAG_HALF, FLAG_HELD))
             flags &= -1 if self._held_retain else ~FLAG_RETAIN
-        due = max(now + rng.choice((-5000, 0, 100, 10_000, 100_000)), 0) if flags & FLAG_DELAYED else None
+        due = max(now + rng.choice(self._delays), 0) if flags & FLAG_DELAYED else None
         topic = rng.choice(self._topics)
         return record.frame(Kind.MESSAGE, flags, number, topic, rng.choice(CLIENTS), properties, payload, due)
 
