@@ -109,7 +109,7 @@ class Engine(Queries):
             raise StoreFailed("the log has failed: stop the node and back up its folder")
         task = self._loop.create_task(self._stage(folder))
         self._stagings.add(task)
-        task.add_done_callback(self._stagings.discard)
+        task.add_done_callback(self._on_staged)
         return await asyncio.shield(task)  # a thread does not end with who waits for it
 
     async def _stage(self, folder: Path) -> Staged:
@@ -236,6 +236,11 @@ class Engine(Queries):
             self._view_flushed = self._views.position
             self._view_flush = self._loop.run_in_executor(None, self._database.flush)
             self._view_flush.add_done_callback(self._on_view_flushed)
+
+    def _on_staged(self, task: "asyncio.Task[Staged]") -> None:
+        self._stagings.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("a stage for a backup failed: %s", task.exception())
 
     def _on_view_flushed(self, flush: "asyncio.Future[None]") -> None:
         self._view_flush = None
