@@ -24,8 +24,7 @@ from store.writer import Clock
 
 logger = logging.getLogger(__name__)
 
-_ROUND: Final = 256  # handles of one kind that one round takes
-_CHUNK: Final = 4096  # handles that one record of a caller tells of
+_MOST: Final = 256  # handles that one record tells of: folding it holds up the loop for some milliseconds
 _AROUND: Final = 128  # bytes of such a record beside the handles
 _DIGITS: Final = 21  # of a handle in it, with a comma
 _COPIED_BYTES: Final = 1 << 20  # of copies in one append, and at least one copy
@@ -44,9 +43,7 @@ class HeldMessages:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        room = (config.segment_size - _AROUND) // _DIGITS
-        self._per_round = min(_ROUND, room)
-        self._per_record = min(_CHUNK, room)
+        self._most = min(_MOST, (config.segment_size - _AROUND) // _DIGITS)
         self._check_ms = int(config.transaction_check_s * 1000)
         self._checks = config.transaction_checks
         self._held = held
@@ -110,7 +107,7 @@ class HeldMessages:
         missing: list[int] = []
         rest = list(dict.fromkeys(handles))
         while rest:
-            some, rest = rest[: self._per_record], rest[self._per_record :]
+            some, rest = rest[: self._most], rest[self._most :]
             while claims := {self._claims[handle] for handle in some if handle in self._claims}:
                 await asyncio.wait(claims)
             held: list[int] = []
@@ -174,7 +171,7 @@ class HeldMessages:
             self._timer = self._loop.call_later(_LONGEST_S, self._look)
 
     def _begin_round(self) -> None:
-        now, limit = self._clock(), self._per_round
+        now, limit = self._clock(), self._most
         due = self._held.due.until(now, limit)
         halves = self._held.new.until(now - self._check_ms, limit)
         halves += self._held.asked.until(now, limit - len(halves))
@@ -204,9 +201,10 @@ class HeldMessages:
         elif isinstance(error, (StoreClosed, StoreFailed)):
             self.stop()
         else:
-            if not isinstance(error, StoreBusy):
+            is_busy = isinstance(error, StoreBusy)
+            if not is_busy:
                 logger.error("held messages could not be let go, which is tried again: %s", error)
-            self._arm(_BUSY_S if isinstance(error, StoreBusy) else _LONGEST_S)
+            self._timer = self._loop.call_later(_BUSY_S if is_busy else _LONGEST_S, self._look)
 
     def _tell(self, asked: list[int]) -> None:
         """Have the publishers asked of the halves that are still held."""
@@ -222,18 +220,19 @@ class HeldMessages:
     def _free(self, handles: list[int]) -> list[int]:
         return [handle for handle in handles if handle not in self._claims]
 
-    def _arm(self, at_least: float = 0.0) -> None:
-        """Wake when something is due, but not before `at_least` seconds from now."""
+    def _arm(self) -> None:
+        """Wake when something is due."""
         self._cancel_timer()
+        if self._stopped:
+            return
         self._blocked = False
         self._held.is_sooner = False
-        times = [self._held.due.first(), self._held.asked.first()]
         new = self._held.new.first()
-        times.append(None if new is None else new + self._check_ms)
+        times = [self._held.due.first(), self._held.asked.first(), None if new is None else new + self._check_ms]
         wakes = [time for time in times if time is not None]
-        if wakes and not self._stopped:
+        if wakes:
             delay = min((min(wakes) - self._clock()) / 1000, _LONGEST_S)
-            self._timer = self._loop.call_later(max(delay, at_least, 0), self._look)
+            self._timer = self._loop.call_later(max(delay, 0), self._look)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

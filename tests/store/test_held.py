@@ -151,7 +151,7 @@ async def test_thousands_that_fall_due_at_once_enter_by_due_time_and_arrival(tmp
     engine.on_commit(lambda commit: most.append(len(commit.moved)))
     clock.now += 50
     await engine.let_go()
-    assert 0 < max(most) <= service._ROUND
+    assert 0 < max(most) <= service._MOST
     assert await payloads(engine, topic_queue(b"t")) == [b"plain"] * 6 + [b"%d" % due for due in sorted(dues)]
     references = engine._views.references(topic_queue(b"t"), 6, 3000)
     positions, _, times, _ = record.unpack_refs(references)
