@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,12 @@ class Origin:
     length: int  # bytes that count: of a segment, up to the end of its last record
     inode: int
     changed_ns: int
+    kept_ns: int  # when the file in the backup was written; since then nobody, such as a repair, has made another of it
+
+    def is_of(self, source: os.stat_result, kept: os.stat_result) -> bool:
+        """Whether the backup's file `kept` still is what `source` is."""
+        taken = (self.inode, self.changed_ns, self.kept_ns)
+        return taken == (source.st_ino, source.st_mtime_ns, kept.st_mtime_ns) and source.st_size == kept.st_size
 
 
 @dataclass(slots=True, frozen=True)
@@ -149,10 +155,9 @@ class _Backup:
             saved = self._copy_views()
             begin, position = self._copy_log(saved)
             time_ms = self._check_log(position)
-            manifest = Manifest(
-                FORMAT, begin, position, time_ms, self._checked_views(saved, begin, position), self._options.clock(),
-                self._files,
-            )  # fmt: skip
+            views = self._checked_views(saved, begin, position)
+            now = self._options.clock()
+            manifest = Manifest(FORMAT, begin, position, time_ms, views, now, self._files)
             self._finish(manifest)
             self._made.manifest = manifest
         return self._made
@@ -227,9 +232,9 @@ class _Backup:
         if self._all + _ROOM > free:
             raise StoreError(f"{self._all} bytes are to be copied to {self._target.parent}, which has room for {free}")
         for file in to_copy:
-            if file.is_sealed:
-                self._remember(file, file.source.stat())
             self._copy(file)
+            if file.is_sealed:
+                self._remember(file)
             self._made.copied_bytes += file.length
 
     def _copy(self, file: _File) -> None:
@@ -244,25 +249,35 @@ class _Backup:
             os.close(fd)
 
     def _link(self, file: _File) -> bool:
-        about = file.source.stat()
-        target = self._unfinished / file.name
-        path, origin = self._earlier.get(file.name, (None, None))
-        is_same = origin is not None and (origin.inode, origin.changed_ns) == (about.st_ino, about.st_mtime_ns)
-        if path is not None and origin is not None and is_same and try_link(path, target):
-            self._files[file.name] = origin
+        if self._link_earlier(file):
             self._made.reused_bytes += file.size
-            if file.name.startswith("log/"):
-                base = int(target.stem)
-                self._reused[base] = base + origin.length
             return True
-        if not try_link(file.source, target):
+        if not try_link(file.source, self._unfinished / file.name):
             return False
-        self._remember(file, about)
         self._made.linked_bytes += file.size
+        self._remember(file)
         return True
 
-    def _remember(self, file: _File, about: os.stat_result) -> None:
-        self._files[file.name] = Origin(file.length, about.st_ino, about.st_mtime_ns)
+    def _link_earlier(self, file: _File) -> bool:
+        if file.name not in self._earlier:
+            return False
+        path, origin = self._earlier[file.name]
+        try:
+            is_same = origin.is_of(file.source.stat(), path.stat())
+        except FileNotFoundError:  # retention, or a compaction, in a backup that was opened
+            return False
+        if not is_same or not try_link(path, self._unfinished / file.name):
+            return False
+        self._files[file.name] = origin
+        if file.name.startswith("log/"):
+            base = int(path.stem)
+            self._reused[base] = base + origin.length
+        return True
+
+    def _remember(self, file: _File) -> None:
+        """What the file was taken from, which is there by now."""
+        about, kept = file.source.stat(), (self._unfinished / file.name).stat()
+        self._files[file.name] = Origin(file.length, about.st_ino, about.st_mtime_ns, kept.st_mtime_ns)
 
     def _check_log(self, position: int) -> int:
         """Read the log as it is in the backup, but for what earlier backups have checked. Returns the store time of
@@ -274,8 +289,7 @@ class _Backup:
         for base, end in checked.ends.items():
             name = f"log/{segment_name(base)}"
             if name in self._files:
-                origin = self._files[name]
-                self._files[name] = Origin(end - base, origin.inode, origin.changed_ns)
+                self._files[name] = replace(self._files[name], length=end - base)
         return checked.time_ms
 
     def _checked_views(self, saved: Checkpoint | None, begin: int, position: int) -> int | None:

@@ -184,6 +184,24 @@ async def test_only_what_came_from_the_same_file_is_taken(store: Filled, tmp_pat
     assert (shared / "3" / name).stat().st_nlink == 1
 
 
+async def test_what_was_mended_or_taken_in_an_earlier_backup_is_not_taken(store: Filled, tmp_path: Path):
+    shared = tmp_path / "backups"
+    shared.mkdir()
+    await back_up(store, shared / "1", may_link=False)
+    mended = shared / "1" / "log" / segment_name(2 * SIZE)
+    whole = mended.read_bytes()
+    mended.write_bytes(whole[:2000] + b"!" + whole[2001:])
+    cut, _ = repair(shared / "1", Disk())
+    assert cut is not None
+    assert 2 * SIZE < cut.position < 3 * SIZE
+    assert not (shared / "1" / "log" / segment_name(3 * SIZE)).exists()
+    made = await back_up(store, shared / "2")
+    assert made.reused_bytes == 2 * SIZE  # the views are gone too
+    frames, engine = await opened(shared / "2")
+    assert frames == await store.frames()
+    await engine.close()
+
+
 async def test_a_backup_does_not_change_with_its_store(store: Filled, tmp_path: Path):
     """Not even when that is cut in the middle: files are shared, never written to."""
     await back_up(store, tmp_path / "backup")
