@@ -20,6 +20,8 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
+    SliceTransform,
     WriteBatch,
     WriteOptions,
 )
@@ -29,11 +31,13 @@ from store.errors import ViewsDamaged
 
 logger = logging.getLogger(__name__)
 
+QUEUE_PREFIX: Final = 21  # bytes that the keys of a queue's index entries have in common, within a generation
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
 _FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and did not say so
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
+_NEW_FILES: Final = 8  # flushed memtables that are compacted together: what is below is written anew each time
 
 
 class Checkpoint:
@@ -54,7 +58,7 @@ class Database:
     Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
     """
 
-    __slots__ = ("_db", "_no_wal", "_path")
+    __slots__ = ("_db", "_everywhere", "_no_wal", "_path")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
@@ -64,6 +68,8 @@ class Database:
             self._db = Rdict(str(path), options, {"default": options})
         except Exception as error:
             raise ViewsDamaged(path, error) from error
+        self._everywhere = ReadOptions()
+        self._everywhere.set_total_order_seek(True)
         self._no_wal = WriteOptions()
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
 
@@ -78,7 +84,7 @@ class Database:
 
     def scan(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows whose key begins with `prefix` from `start` on, sorted, as they are now."""
-        rows = self._db.iter()
+        rows = self.cursor()
         rows.seek(start)
         while self.is_at_row(rows):
             key = rows.key()
@@ -89,6 +95,11 @@ class Database:
 
     def cursor(self) -> RdictIter:
         """An iterator over the rows as they are now."""
+        return self._db.iter(self._everywhere)
+
+    def queue_cursor(self) -> RdictIter:
+        """The same, which finds the rows that have the first `QUEUE_PREFIX` bytes in common with what it seeks, and
+        passes over files without such rows. Where it is when there are none says nothing."""
         return self._db.iter()
 
     def is_at_row(self, rows: RdictIter) -> bool:
@@ -190,7 +201,9 @@ def _options(cache_bytes: int) -> Options:
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE)
     options.set_max_write_buffer_number(4)
-    options.set_compression_type(DBCompressionType.zstd())
+    options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
+    options.set_compression_per_level([DBCompressionType.none(), *[DBCompressionType.zstd()] * 6])
+    options.set_prefix_extractor(SliceTransform.create_fixed_prefix(QUEUE_PREFIX))
     options.set_keep_log_file_num(4)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)

@@ -17,14 +17,13 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from store.views.database import Database
+from store.views.database import QUEUE_PREFIX, Database
 
 REFERENCE: Final = 24  # bytes
 KEYS: Final = b"k"  # the key view (`store.views.keys`)
 _QUEUES: Final = b"q"
 _TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
-_PREFIX: Final = 21
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
 _END: Final = b"e"
 _OLDEST_KEY: Final = b"moldest"
@@ -82,12 +81,12 @@ class Index:
         pieces = [refs[(offset - first) * REFERENCE : (offset - first + limit) * REFERENCE]]
         count = len(pieces[0]) // REFERENCE
         following = offset + count
-        rows = self._database.cursor()
+        rows = self._database.queue_cursor()
         while count and count < limit and generation <= self.newest:
             rows.seek(index_key(generation, digest, following))
             while count < limit and self._database.is_at_row(rows):
                 key = rows.key()
-                if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
+                if key[:QUEUE_PREFIX] != index_key(generation, digest, 0)[:QUEUE_PREFIX]:
                     break
                 assert key == index_key(generation, digest, following)
                 refs = rows.value()[: (limit - count) * REFERENCE]
@@ -101,22 +100,22 @@ class Index:
     def first_since(self, digest: bytes, store_time: int, end: int) -> int:
         """The first offset whose store time is not before `store_time`, of what entered in the generation of the log's
         begin or later; `end`, which is behind all entries, if there is none."""
-        rows = self._database.cursor()
+        rows = self._database.queue_cursor()
         for generation in range(max(self.oldest, self.begin // self._generation_bytes), self.newest + 1):
             rows.seek(index_key(generation, digest, 0))
             if not self._database.is_at_row(rows):
-                break
-            key = rows.key()
-            if key[:_PREFIX] != index_key(generation, digest, 0)[:_PREFIX]:
                 continue
-            low = int.from_bytes(key[_PREFIX:], "big")
+            key = rows.key()
+            if key[:QUEUE_PREFIX] != index_key(generation, digest, 0)[:QUEUE_PREFIX]:
+                continue
+            low = int.from_bytes(key[QUEUE_PREFIX:], "big")
             if _time(rows.value(), 0) >= store_time:
                 return low
             rows.seek_for_prev(index_key(generation, digest, _LAST))
             refs = rows.value()
             if _time(refs, len(refs) - REFERENCE) < store_time:
                 continue
-            high = int.from_bytes(rows.key()[_PREFIX:], "big") + len(refs) // REFERENCE
+            high = int.from_bytes(rows.key()[QUEUE_PREFIX:], "big") + len(refs) // REFERENCE
             offsets = range(low, high)
             return offsets[bisect_left(offsets, store_time, key=lambda at: _time(self.references(digest, at, 1), 0))]
         return end
@@ -134,18 +133,18 @@ class Index:
             key = rows.key()
             if not key.startswith(prefix):
                 break
-            if key[5:_PREFIX] != own:
+            if key[5:QUEUE_PREFIX] != own:
                 if own:
                     ends.append((_END + own, end.to_bytes(8, "big")))
                 if len(ends) == limit:
                     self._database.put_all(ends)
-                    return key[5:_PREFIX]
-                own, steps = key[5:_PREFIX], 0
+                    return key[5:QUEUE_PREFIX]
+                own, steps = key[5:QUEUE_PREFIX], 0
             elif steps == _NEAR:
                 rows.seek_for_prev(index_key(generation, own, _LAST))
                 key = rows.key()
             steps += 1
-            end = int.from_bytes(key[_PREFIX:], "big") + len(rows.value()) // REFERENCE
+            end = int.from_bytes(key[QUEUE_PREFIX:], "big") + len(rows.value()) // REFERENCE
             rows.next()
         if own:
             ends.append((_END + own, end.to_bytes(8, "big")))
@@ -160,12 +159,12 @@ class Index:
 
     def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""
-        rows = self._database.cursor()
+        rows = self._database.queue_cursor()
         for generation in range(self.newest, self.oldest - 1, -1):
             rows.seek_for_prev(index_key(generation, digest, offset))
             if self._database.is_at_row(rows):
                 key = rows.key()
-                if key[:_PREFIX] == index_key(generation, digest, 0)[:_PREFIX]:
+                if key[:QUEUE_PREFIX] == index_key(generation, digest, 0)[:QUEUE_PREFIX]:
                     return generation, _KEY.unpack(key)[3], rows.value()
         return None
 
