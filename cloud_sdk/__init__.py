@@ -5,7 +5,7 @@ wire. Ships to people who run no node: may import `record` and nothing else of S
 """
 
 from cloud_sdk.client import Client
-from cloud_sdk.consumer import Consumer, Delivery
+from cloud_sdk.consumer import Consumer, Delivery, Lease
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
@@ -17,7 +17,7 @@ from cloud_sdk.errors import (
     SluiceError,
     Unavailable,
 )
-from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import Batch, Child, Group, GroupQueue, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.properties import Properties
 
 __all__ = [
@@ -29,7 +29,10 @@ __all__ = [
     "Consumer",
     "DataLoss",
     "Delivery",
+    "Group",
+    "GroupQueue",
     "InvalidArgument",
+    "Lease",
     "Message",
     "NoSuchMessage",
     "NodeError",

@@ -9,15 +9,15 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
 from cloud_sdk import client as aio
 from cloud_sdk import consumer as aio_consumer
-from cloud_sdk.consumer import Start
+from cloud_sdk.consumer import Lease, Start, check_delay
 from cloud_sdk.errors import ClientClosed
-from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import Batch, Child, Group, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.properties import UserProperties
 
 Result = TypeVar("Result")
@@ -128,13 +128,48 @@ class Client:
         max_records: int = 256,
         invisible_seconds: float = 30.0,
         start: Start = "earliest",
+        max_deliveries: int = 0,
     ) -> "Consumer":
         """See `cloud_sdk.Client.consumer`."""
         thread, client = self._opened()
         consumer = client.consumer(
-            group, parent, max_records=max_records, invisible_seconds=invisible_seconds, start=start
+            group,
+            parent,
+            max_records=max_records,
+            invisible_seconds=invisible_seconds,
+            start=start,
+            max_deliveries=max_deliveries,
         )
         return Consumer(thread, consumer)
+
+    def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> "Consumer":
+        """See `cloud_sdk.Client.dead_letters`."""
+        thread, client = self._opened()
+        consumer = client.dead_letters(group, max_records=max_records, invisible_seconds=invisible_seconds)
+        return Consumer(thread, consumer)
+
+    def groups(self) -> list[Group]:
+        """See `cloud_sdk.Client.groups`."""
+        thread, client = self._opened()
+        return thread.run(client.groups())
+
+    def reset_group(
+        self,
+        group: str,
+        parent: str | None,
+        *,
+        start: Start = "earliest",
+        time_ms: int | None = None,
+        offsets: Mapping[int, int] | None = None,
+    ) -> None:
+        """See `cloud_sdk.Client.reset_group`."""
+        thread, client = self._opened()
+        thread.run(client.reset_group(group, parent, start=start, time_ms=time_ms, offsets=offsets))
+
+    def remove_group(self, group: str) -> None:
+        """See `cloud_sdk.Client.remove_group`."""
+        thread, client = self._opened()
+        thread.run(client.remove_group(group))
 
     def pull(
         self,
@@ -232,13 +267,18 @@ class Client:
 class Delivery(Message):
     """See `cloud_sdk.Delivery`."""
 
-    __slots__ = ("_consumer", "lease")
+    __slots__ = ("_consumer", "deliveries")
 
     def __init__(self, delivery: aio_consumer.Delivery, consumer: "Consumer") -> None:
         for name in Message.__slots__:
             setattr(self, name, getattr(delivery, name))
-        self.lease = delivery.lease
+        self.deliveries = delivery.deliveries
         self._consumer = consumer
+
+    @property
+    def lease(self) -> Lease:
+        """See `cloud_sdk.Delivery.lease`."""
+        return Lease(self.partition, self.offset, self.deliveries)
 
     def ack(self) -> None:
         """See `Consumer.ack`."""
@@ -247,6 +287,14 @@ class Delivery(Message):
     def release(self) -> None:
         """See `Consumer.release`."""
         self._consumer.release((self,))
+
+    def nack(self, delay_seconds: float | None = None) -> None:
+        """See `Consumer.nack`."""
+        self._consumer.nack((self,), delay_seconds)
+
+    def extend(self, seconds: float) -> bool:
+        """See `cloud_sdk.Delivery.extend`."""
+        return not self._consumer.extend((self,), seconds)
 
 
 class Consumer:
@@ -290,11 +338,21 @@ class Consumer:
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """The work on these is done. Returns at once, see `cloud_sdk.Consumer.ack`."""
-        self._settle([delivery.lease for delivery in deliveries], [])
+        self._settle([delivery.lease for delivery in deliveries], (), 0.0)
 
     def release(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages back: they are delivered again at once, to any member."""
-        self._settle([], [delivery.lease for delivery in deliveries])
+        self._settle((), [delivery.lease for delivery in deliveries], 0.0)
+
+    def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
+        """See `cloud_sdk.Consumer.nack`."""
+        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds)
+
+    def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
+        """See `cloud_sdk.Consumer.extend`."""
+        deliveries = list(deliveries)
+        lost = set(self._thread.run(self._consumer.keep([delivery.lease for delivery in deliveries], seconds)))
+        return [delivery for delivery in deliveries if delivery.lease in lost]
 
     def flush(self) -> int:
         """See `cloud_sdk.Consumer.flush`."""
@@ -306,5 +364,6 @@ class Consumer:
         self._buffer.clear()
         self._thread.run(self._consumer.close())
 
-    def _settle(self, done: list[int], release: list[int]) -> None:
-        self._thread.call_soon(lambda: self._consumer.settle(done, release))
+    def _settle(self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None) -> None:
+        check_delay(delay_seconds)
+        self._thread.call_soon(lambda: self._consumer.settle(done, again, delay_seconds))

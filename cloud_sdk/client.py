@@ -2,17 +2,20 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Final
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.consumer import Consumer, Start
+from cloud_sdk.consumer import Consumer, Start, start_of
 from cloud_sdk.errors import Unavailable, refused_values, require_positive
-from cloud_sdk.message import Batch, Child, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import Batch, Child, Group, GroupQueue, Message, OutgoingMessage, PartitionBounds, Receipt
 from cloud_sdk.producer import Producer
 from cloud_sdk.properties import UserProperties
 from cloud_sdk.proto import sluice_pb2 as pb
+
+_NEVER_MS: Final = (1 << 63) - 1  # no message was stored that late
 
 
 class Client:
@@ -89,11 +92,13 @@ class Client:
         max_records: int = 256,
         invisible_seconds: float = 30.0,
         start: Start = "earliest",
+        max_deliveries: int = 0,
     ) -> Consumer:
         """A new member of `group`, which shares all messages whose topic begins with the level `parent`.
 
         It holds up to `max_records` messages, each for `invisible_seconds`: what is not acknowledged by then goes
-        to another member. `start` is where the group begins when nobody ever used it.
+        to another member. `start` is where the group begins when nobody ever used it. A message that was leased out
+        `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group.
         """
         return Consumer(
             self._connection,
@@ -102,7 +107,53 @@ class Client:
             max_records=max_records,
             invisible_seconds=invisible_seconds,
             start=start,
+            max_deliveries=max_deliveries,
         )
+
+    def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> Consumer:
+        """A member of `group` that gets the messages which the group gave up on, the oldest first. What it
+        acknowledges is gone; its messages never become dead letters again. Their partition is 0 and their offset that
+        in the queue of dead letters."""
+        return Consumer(self._connection, group, None, max_records=max_records, invisible_seconds=invisible_seconds)
+
+    async def groups(self) -> list[Group]:
+        """Every group that was ever used, sorted, with where it is."""
+        groups: list[Group] = []
+        more = True
+        while more:
+            request = pb.GroupsRequest(after=groups[-1].name if groups else None)
+            reply = await self._connection.call(self._connection.stub.Groups, request)
+            groups += (Group(each.name, [_group_queue(queue) for queue in each.queues]) for each in reply.groups)
+            more = reply.more
+        return groups
+
+    async def reset_group(
+        self,
+        group: str,
+        parent: str | None,
+        *,
+        start: Start = "earliest",
+        time_ms: int | None = None,
+        offsets: Mapping[int, int] | None = None,
+    ) -> None:
+        """Have a group begin anew in all partitions of `parent`: at the oldest message or behind the newest (`start`);
+        at the first that was stored at or after `time_ms`; or at `offsets`, by partition, and only in these. Without
+        parent its dead letters are meant. What it had leased out there is forgotten. Raises `OffsetOutOfRange`."""
+        if time_ms is None:
+            time_ms = 0 if start_of(start) == "earliest" else _NEVER_MS
+        with refused_values():
+            request = pb.ResetGroupRequest(
+                group=group,
+                parent=parent,
+                dead_letters=parent is None,
+                offsets=[pb.PartitionOffset(partition=each, offset=at) for each, at in (offsets or {}).items()],
+                time_ms=time_ms,
+            )
+        await self._connection.call(self._connection.stub.ResetGroup, request)
+
+    async def remove_group(self, group: str) -> None:
+        """Forget a group: when it is used again it begins as a new one. Its dead letters stay."""
+        await self._connection.call(self._connection.stub.RemoveGroup, pb.RemoveGroupRequest(group=group))
 
     async def pull(
         self,
@@ -250,3 +301,16 @@ class Client:
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+
+
+def _group_queue(queue: pb.GroupQueue) -> GroupQueue:
+    match queue.WhichOneof("source"):
+        case "parent":
+            name = f"{queue.parent}[{queue.partition}]"
+        case "dead_letters":
+            name = f"dead letters of {queue.dead_letters}"
+        case "topic":
+            name = queue.topic
+        case _:
+            name = queue.filter
+    return GroupQueue(name, queue.floor, queue.next, queue.unfinished, queue.lag)

@@ -1,16 +1,16 @@
 """A member of a group: leases messages, hands them out one by one, acknowledges in the background.
 
-Delivery is at least once. A message whose acknowledgement did not reach the log (the member died, the lease ran
-out, the node was restarted) comes again, to any member of the group. The log knows one offset per partition, so
-behind a message that is still out acknowledgements wait in the node's memory: after a crash those come again too.
-Members share the messages of every partition, so order holds per partition only while a group has one member.
+Delivery is at least once. A message that is not acknowledged (the member died, the lease ran out) comes again, to any
+member of the group; one that was leased out too often becomes a dead letter. What the node answered survives its crash:
+an acknowledged message does not come again, whatever older ones are still out. Members share the messages of every
+partition, so order holds per partition only while a group has one member.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import record
 from cloud_sdk.connection import Connection
@@ -22,28 +22,51 @@ Start = Literal["earliest", "latest"]
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
 _SAFE_SHARE: Final = 0.9  # of a lease, in which a message is still handed out
+_LONGEST_DELAY_S: Final = 0xFFFF_FFFF / 1_000  # on the wire; the node's limit is lower
+_MAX_SENT: Final = 16_384  # of a kind, in one request
 _MAX_UNSENT: Final = 16_384  # acknowledgements that wait to be sent; beyond it no more messages are taken
+
+
+class Lease(NamedTuple):
+    """Which message is leased, and for the how manieth time."""
+
+    partition: int
+    offset: int
+    deliveries: int
 
 
 class Delivery(Message):
     """A message leased to this member. Acknowledge it when its work is done."""
 
-    __slots__ = ("_consumer", "lease")
+    __slots__ = ("_consumer", "deliveries")
 
     def __init__(
-        self, frames: bytes, start: int, partition: int, offset: int, lease: int, consumer: "Consumer"
+        self, frames: bytes, start: int, partition: int, offset: int, deliveries: int, consumer: "Consumer"
     ) -> None:
         super().__init__(frames, start, partition, offset)
-        self.lease = lease  # another delivery of the same message has another one
+        self.deliveries = deliveries  # how often the message was leased out, to any member, this time included
         self._consumer = consumer
+
+    @property
+    def lease(self) -> Lease:
+        """Another delivery of the same message has another one."""
+        return Lease(self.partition, self.offset, self.deliveries)
 
     async def ack(self) -> None:
         """See `Consumer.ack`."""
-        self._consumer.settle((self.lease,), ())
+        self._consumer.settle((self.lease,))
 
     async def release(self) -> None:
         """See `Consumer.release`."""
         self._consumer.settle((), (self.lease,))
+
+    async def nack(self, delay_seconds: float | None = None) -> None:
+        """See `Consumer.nack`."""
+        self._consumer.settle((), (self.lease,), delay_seconds)
+
+    async def extend(self, seconds: float) -> bool:
+        """See `Consumer.extend`. False: the lease is over, and somebody else has the message, or finished it."""
+        return not await self._consumer.extend((self,), seconds)
 
 
 class Consumer:
@@ -57,20 +80,20 @@ class Consumer:
         self,
         connection: Connection,
         group: str,
-        parent: str,
+        parent: str | None,  # None: the group's dead letters
         *,
         max_records: int,
         invisible_seconds: float,
-        start: Start,
+        start: Start = "earliest",
+        max_deliveries: int = 0,
     ) -> None:
-        if start not in get_args(Start):
-            raise InvalidArgument(f"start is one of {', '.join(get_args(Start))}, not {start!r}")
         self._connection = connection
         self._group = group
         self._parent = parent
         self._max_records = max_records
         self._invisible_s = invisible_seconds
-        self._start = start
+        self._start = start_of(start)
+        self._max_deliveries = max_deliveries
         self._buffer: deque[Delivery] = deque()  # leased, not handed out
         self._buffer_until = 0.0  # loop time when their lease runs out
         self._acks = _Acknowledger(connection, group, parent)
@@ -119,22 +142,38 @@ class Consumer:
         """The work on these is done. Returns at once: acknowledgements are sent in the background, in batches.
         `flush` waits until the log has them. When a batch fails, the next `next` or `flush` raises why, and its
         messages come again."""
-        self.settle([delivery.lease for delivery in deliveries], ())
+        self.settle([delivery.lease for delivery in deliveries])
 
     async def release(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages back: they are delivered again at once, to any member."""
         self.settle((), [delivery.lease for delivery in deliveries])
 
-    def settle(self, done: Iterable[int], release: Iterable[int]) -> None:
-        """Acknowledge the leases `done` and give back the leases `release`."""
-        self._acks.add(done, release)
+    async def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
+        """The work on these failed: they are delivered again, to any member, after `delay_seconds`; without that, after
+        a time that grows with their deliveries. Sent like acknowledgements."""
+        self.settle((), [delivery.lease for delivery in deliveries], delay_seconds)
+
+    async def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
+        """Keep messages for `seconds` from now. Returns those that are not this member's any more: their lease was
+        over, and somebody else has them, or finished them."""
+        deliveries = list(deliveries)
+        lost = set(await self.keep([delivery.lease for delivery in deliveries], seconds))
+        return [delivery for delivery in deliveries if delivery.lease in lost]
+
+    async def keep(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        """Extend leases, as `extend` does."""
+        return await self._acks.extend(leases, seconds)
+
+    def settle(self, done: Iterable[Lease], again: Iterable[Lease] = (), delay_seconds: float | None = 0.0) -> None:
+        """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does."""
+        check_delay(delay_seconds)
+        self._acks.add(done, again, delay_seconds)
 
     async def flush(self) -> int:
-        """Wait until the node has every acknowledgement given so far, and the log those that no older message of
-        their partition, still out, holds back.
+        """Wait until the log has every acknowledgement given so far.
 
-        Returns how many of them, since the last `flush`, found no lease: it had run out, or the node was
-        restarted. Their messages may be delivered again.
+        Returns how many of them, since the last `flush`, came too late: the lease had run out and the message was
+        leased out again, so its work may be done twice.
         """
         return await self._acks.flush()
 
@@ -158,10 +197,12 @@ class Consumer:
             request = pb.ReceiveRequest(
                 group=self._group,
                 parent=self._parent,
+                dead_letters=self._parent is None,
                 max_records=self._max_records,
                 invisible_ms=int(self._invisible_s * 1_000),
                 wait_ms=int(wait_s * 1_000),
                 from_earliest=self._start == "earliest",
+                max_deliveries=self._max_deliveries,
             )
         reply = await self._connection.call(self._connection.stub.Receive, request, wait_s)
         # The node's clock started a network hop earlier.
@@ -170,33 +211,42 @@ class Consumer:
         index = 0
         for run in reply.runs:
             for offset in range(run.offset, run.offset + run.count):
-                lease = reply.lease + index
-                self._buffer.append(Delivery(reply.frames, starts[index], run.partition, offset, lease, self))
+                delivery = Delivery(reply.frames, starts[index], run.partition, offset, run.deliveries, self)
+                self._buffer.append(delivery)
                 index += 1
 
 
 class _Acknowledger:
     """Gathers acknowledgements while a batch of them is under way."""
 
-    def __init__(self, connection: Connection, group: str, parent: str) -> None:
+    def __init__(self, connection: Connection, group: str, parent: str | None) -> None:
         self._connection = connection
         self._group = group
         self._parent = parent
-        self._done: list[int] = []
-        self._release: list[int] = []
+        self._done: list[Lease] = []
+        self._again: list[tuple[Lease, int | None]] = []  # with the delay in ms
         self._sender: asyncio.Task[None] | None = None
         self._failure: SluiceError | None = None
         self._late = 0  # acknowledgements that found no lease
 
     @property
     def unsent(self) -> int:
-        return len(self._done) + len(self._release)
+        return len(self._done) + len(self._again)
 
-    def add(self, done: Iterable[int], release: Iterable[int]) -> None:
+    def add(self, done: Iterable[Lease], again: Iterable[Lease], delay_seconds: float | None) -> None:
+        delay = None if delay_seconds is None else _milliseconds(delay_seconds)
         self._done += done
-        self._release += release
+        self._again += [(lease, delay) for lease in again]
         if self.unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.get_running_loop().create_task(self._send())
+
+    async def extend(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        """Returns those that are not held any more."""
+        lost: list[Lease] = []
+        for at in range(0, len(leases), _MAX_SENT):
+            some = leases[at : at + _MAX_SENT]
+            lost += await self._settle((), [(lease, _milliseconds(seconds)) for lease in some])
+        return lost
 
     async def flush(self) -> int:
         while self._sender is not None and not self._sender.done():
@@ -205,21 +255,72 @@ class _Acknowledger:
         late, self._late = self._late, 0
         return late
 
-    async def _send(self) -> None:
-        await asyncio.sleep(0)  # acknowledgements of the same turn of the loop go together
-        while self._done or self._release:
-            request = pb.AcknowledgeRequest(
-                group=self._group, parent=self._parent, done=self._done, release=self._release
-            )
-            self._done, self._release = [], []
-            try:
-                reply = await self._connection.call(self._connection.stub.Acknowledge, request)
-                self._late += len(set(reply.expired).intersection(request.done))
-            except SluiceError as error:
-                self._failure = error
-                return
-
     def raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+    async def _send(self) -> None:
+        await asyncio.sleep(0)  # acknowledgements of the same turn of the loop go together
+        while self.unsent:
+            done, self._done = self._done[:_MAX_SENT], self._done[_MAX_SENT:]
+            again, self._again = self._again[:_MAX_SENT], self._again[_MAX_SENT:]
+            try:
+                lost = await self._settle(done, again)
+            except SluiceError as error:
+                self._failure = error
+                return
+            if lost:
+                self._late += len(set(done).intersection(lost))
+
+    async def _settle(self, done: Sequence[Lease], again: Sequence[tuple[Lease, int | None]]) -> list[Lease]:
+        by_delay: dict[int | None, list[Lease]] = {}
+        for lease, delay in again:
+            by_delay.setdefault(delay, []).append(lease)
+        request = pb.AcknowledgeRequest(
+            group=self._group,
+            parent=self._parent,
+            dead_letters=self._parent is None,
+            done=_runs(done),
+            again=[pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in _runs(some)],
+        )
+        reply = await self._connection.call(self._connection.stub.Acknowledge, request)
+        return [
+            Lease(run.partition, offset, run.deliveries)
+            for run in reply.expired
+            for offset in range(run.offset, run.offset + run.count)
+        ]
+
+
+def _runs(leases: Iterable[Lease]) -> list[pb.Run]:
+    """Neighbours together: what is acknowledged at once was mostly received at once."""
+    runs: list[pb.Run] = []
+    own, first, end, count = -1, 0, 0, 0  # the run so far: partition, offsets [first, end), deliveries
+    for partition, offset, deliveries in sorted(leases):
+        if offset == end and partition == own and deliveries == count:
+            end += 1
+            continue
+        if end > first:
+            runs.append(pb.Run(partition=own, offset=first, count=end - first, deliveries=count))
+        own, first, end, count = partition, offset, offset + 1, deliveries
+    if end > first:
+        runs.append(pb.Run(partition=own, offset=first, count=end - first, deliveries=count))
+    return runs
+
+
+def start_of(start: Start) -> Start:
+    """The same. Raises `InvalidArgument` where it is none."""
+    if start not in get_args(Start):
+        raise InvalidArgument(f"start is one of {', '.join(get_args(Start))}, not {start!r}")
+    return start
+
+
+def check_delay(seconds: float | None) -> None:
+    """Raise `InvalidArgument` unless the wire takes this for a delay."""
+    if seconds is not None and not 0 <= seconds < _LONGEST_DELAY_S:
+        raise InvalidArgument(f"a delay of {seconds} s is negative or too long")
+
+
+def _milliseconds(seconds: float) -> int:
+    check_delay(seconds)
+    return int(seconds * 1_000)

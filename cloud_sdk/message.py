@@ -172,6 +172,30 @@ class Child:
     has_children: bool  # there are topics below it
 
 
+@dataclass(slots=True, frozen=True)
+class GroupQueue:
+    """Where a group is in a queue. Everything below `floor` is finished, nothing from `next` on was ever delivered."""
+
+    queue: str  # a parent topic with its partition, "home[0]"; a topic; a filter; or "dead letters of g"
+    floor: int
+    next: int
+    unfinished: int  # messages that are out, or to be delivered again
+    lag: int  # messages that are not finished
+
+
+@dataclass(slots=True, frozen=True)
+class Group:
+    """A group, and the queues that it receives from."""
+
+    name: str
+    queues: list[GroupQueue]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not finished."""
+        return sum(queue.lag for queue in self.queues)
+
+
 @dataclass(slots=True)
 class Batch:
     """Consecutive records of a partition, read by offset. `frames` are sealed frames, back to back."""

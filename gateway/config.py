@@ -75,6 +75,11 @@ class StoreSettings:
     retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
     transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
     transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
+    max_deliveries: int = 16  # of a message to a group; then it becomes a dead letter
+    # Seconds that a message stays away whose consumer failed, after its first, second, … delivery. As JSON in the
+    # environment. Those of RocketMQ.
+    retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
+    max_groups: int = 65_536
 
 
 @dataclass(slots=True)
@@ -171,6 +176,8 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return value
         if dict[str, int] in options:
             return _numbers(value)
+        if list[int] in options:
+            return _row(value)
     except ValueError:
         pass
     raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
@@ -182,6 +189,14 @@ def _numbers(value: object) -> dict[str, int]:
     if not isinstance(table, dict) or any(type(number) is not int for number in table.values()):
         raise ValueError("not a table of whole numbers")
     return table
+
+
+def _row(value: object) -> list[int]:
+    """Numbers, or such as JSON. Raises ValueError."""
+    row = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(row, list) or any(type(number) is not int for number in row):
+        raise ValueError("not a list of whole numbers")
+    return row
 
 
 def _check(config: Config) -> None:
@@ -230,6 +245,11 @@ def _check(config: Config) -> None:
     between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
     between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
     between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
+    between("store.max_deliveries", config.store.max_deliveries, 1, 250)
+    between("the number of store.retry_delays_s", len(config.store.retry_delays_s), 1, 250)
+    for delay_s in config.store.retry_delays_s:
+        between("store.retry_delays_s", delay_s, 0, 86_400)
+    between("store.max_groups", config.store.max_groups, 1, 1 << 24)
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')

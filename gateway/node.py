@@ -62,6 +62,9 @@ class Node:
             retention_bytes=config.store.retention_bytes,
             transaction_check_s=config.store.transaction_check_s,
             transaction_checks=config.store.transaction_checks,
+            max_deliveries=config.store.max_deliveries,
+            retry_delays_s=tuple(config.store.retry_delays_s),
+            max_groups=config.store.max_groups,
         )
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._router = Router(engine.stats().log_end)

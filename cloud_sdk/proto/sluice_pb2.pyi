@@ -181,57 +181,153 @@ class FindReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "parent", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest")
+    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_RECORDS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     FROM_EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
+    dead_letters: bool
     max_records: int
     max_bytes: int
     invisible_ms: int
     wait_ms: int
     from_earliest: bool
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ...) -> None: ...
+    max_deliveries: int
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("lease", "runs", "frames")
-    LEASE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("runs", "frames")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
-    lease: int
     runs: _containers.RepeatedCompositeFieldContainer[Run]
     frames: bytes
-    def __init__(self, lease: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("partition", "offset", "count")
+    __slots__ = ("partition", "offset", "count", "deliveries")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     offset: int
     count: int
-    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    deliveries: int
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("group", "parent", "done", "release")
+    __slots__ = ("group", "parent", "dead_letters", "done", "again")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
-    done: _containers.RepeatedScalarFieldContainer[int]
-    release: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., done: _Optional[_Iterable[int]] = ..., release: _Optional[_Iterable[int]] = ...) -> None: ...
+    dead_letters: bool
+    done: _containers.RepeatedCompositeFieldContainer[Run]
+    again: _containers.RepeatedCompositeFieldContainer[Postponed]
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ...) -> None: ...
+
+class Postponed(_message.Message):
+    __slots__ = ("run", "delay_ms")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    delay_ms: int
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeReply(_message.Message):
     __slots__ = ("expired",)
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
-    expired: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, expired: _Optional[_Iterable[int]] = ...) -> None: ...
+    expired: _containers.RepeatedCompositeFieldContainer[Run]
+    def __init__(self, expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
+
+class ResetGroupRequest(_message.Message):
+    __slots__ = ("group", "parent", "dead_letters", "offsets", "time_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parent: str
+    dead_letters: bool
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    time_ms: int
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionOffset(_message.Message):
+    __slots__ = ("partition", "offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ResetGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class RemoveGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GroupsRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class GroupsReply(_message.Message):
+    __slots__ = ("groups", "more")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    more: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("name", "queues")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("parent", "topic", "filter", "dead_letters", "partition", "floor", "next", "unfinished", "lag")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    topic: str
+    filter: str
+    dead_letters: str
+    partition: int
+    floor: int
+    next: int
+    unfinished: int
+    lag: int
+    def __init__(self, parent: _Optional[str] = ..., topic: _Optional[str] = ..., filter: _Optional[str] = ..., dead_letters: _Optional[str] = ..., partition: _Optional[int] = ..., floor: _Optional[int] = ..., next: _Optional[int] = ..., unfinished: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...

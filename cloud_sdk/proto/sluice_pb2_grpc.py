@@ -79,6 +79,21 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeReply.FromString,
                 _registered_method=True)
+        self.ResetGroup = channel.unary_unary(
+                '/sluice.v1.Sluice/ResetGroup',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupReply.FromString,
+                _registered_method=True)
+        self.RemoveGroup = channel.unary_unary(
+                '/sluice.v1.Sluice/RemoveGroup',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupReply.FromString,
+                _registered_method=True)
+        self.Groups = channel.unary_unary(
+                '/sluice.v1.Sluice/Groups',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.FromString,
+                _registered_method=True)
 
 
 class SluiceServicer:
@@ -137,15 +152,37 @@ class SluiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """Lease messages of a parent topic to a member of a group ("pop"). A message that is not acknowledged
-        within its lease is leased out again, to any member.
+        """Lease messages to a member of a group ("pop"): of a parent topic, or the group's dead letters. A message that is
+        not settled within its lease is leased out again, to any member. One that was leased out too often becomes a
+        dead letter of the group instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Complete leased messages, or give them back.
+        """Settle leased messages: finish them, give them back, or extend their lease. What is answered survives a crash.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetGroup(self, request, context):
+        """Have a group begin anew at other offsets; what it had leased out of these partitions is forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveGroup(self, request, context):
+        """Forget a group. Its dead letters stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Groups(self, request, context):
+        """Groups that were ever used with where they are, sorted, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,6 +235,21 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeReply.SerializeToString,
+            ),
+            'ResetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetGroup,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupReply.SerializeToString,
+            ),
+            'RemoveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveGroup,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupReply.SerializeToString,
+            ),
+            'Groups': grpc.unary_unary_rpc_method_handler(
+                    servicer.Groups,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -443,6 +495,87 @@ class Sluice:
             '/sluice.v1.Sluice/Acknowledge',
             cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/ResetGroup',
+            cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.ResetGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/RemoveGroup',
+            cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.RemoveGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Groups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Groups',
+            cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,6 +14,9 @@ class SluiceStub:
     Find: grpc.aio.UnaryUnaryMultiCallable[pb.FindRequest, pb.FindReply]
     Receive: grpc.aio.UnaryUnaryMultiCallable[pb.ReceiveRequest, pb.ReceiveReply]
     Acknowledge: grpc.aio.UnaryUnaryMultiCallable[pb.AcknowledgeRequest, pb.AcknowledgeReply]
+    ResetGroup: grpc.aio.UnaryUnaryMultiCallable[pb.ResetGroupRequest, pb.ResetGroupReply]
+    RemoveGroup: grpc.aio.UnaryUnaryMultiCallable[pb.RemoveGroupRequest, pb.RemoveGroupReply]
+    Groups: grpc.aio.UnaryUnaryMultiCallable[pb.GroupsRequest, pb.GroupsReply]
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
 
 class SluiceServicer:
@@ -50,5 +53,18 @@ class SluiceServicer:
         request: pb.AcknowledgeRequest,
         context: grpc.aio.ServicerContext[pb.AcknowledgeRequest, pb.AcknowledgeReply],
     ) -> pb.AcknowledgeReply: ...
+    async def ResetGroup(
+        self,
+        request: pb.ResetGroupRequest,
+        context: grpc.aio.ServicerContext[pb.ResetGroupRequest, pb.ResetGroupReply],
+    ) -> pb.ResetGroupReply: ...
+    async def RemoveGroup(
+        self,
+        request: pb.RemoveGroupRequest,
+        context: grpc.aio.ServicerContext[pb.RemoveGroupRequest, pb.RemoveGroupReply],
+    ) -> pb.RemoveGroupReply: ...
+    async def Groups(
+        self, request: pb.GroupsRequest, context: grpc.aio.ServicerContext[pb.GroupsRequest, pb.GroupsReply]
+    ) -> pb.GroupsReply: ...
 
 def add_SluiceServicer_to_server(servicer: SluiceServicer, server: grpc.aio.Server) -> None: ...

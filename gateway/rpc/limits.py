@@ -1,9 +1,6 @@
 """What one cloud service may ask of a node. Reaching a limit is a gRPC status, never a growing queue."""
 
 from dataclasses import dataclass, fields
-from typing import Final
-
-RECORDS_PER_LEASE: Final = 0x1_0000  # a record's lease id is its lease's base plus its index, 16 bits
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,15 +17,12 @@ class RpcLimits:
     max_wait_ms: int = 60_000
     max_names: int = 10_000  # per page of Topics or Children
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included
-    max_groups: int = 4_096  # (group, parent) pairs held in memory
     max_group_name: int = 255
-    max_leases: int = 65_536  # messages that one group has out at a time, and leases in one Acknowledge
-    max_window: int = 131_072  # offsets of a partition between the committed one and the next to lease
-    max_invisible_ms: int = 12 * 3_600_000
+    max_settled: int = 65_536  # messages in one Acknowledge
+    max_groups: int = 1_000  # per page of Groups, and as many queues but for those of the first
+    max_invisible_ms: int = 12 * 3_600_000  # a lease, also once it was extended, and the delay of what is given back
 
     def __post_init__(self) -> None:
         for each in fields(self):
             if getattr(self, each.name) <= 0:
                 raise ValueError(f"{each.name} must be positive")
-        if self.max_fetch_records > RECORDS_PER_LEASE:
-            raise ValueError(f"max_fetch_records is at most {RECORDS_PER_LEASE}")

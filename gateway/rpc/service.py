@@ -8,7 +8,8 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
-from gateway.rpc.groups import Groups
+from gateway.rpc.fields import parent_name, within
+from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
@@ -27,7 +28,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._limits = limits
         self._check = MessageCheck(limits)
         self._wakeups = Wakeups(store)
-        self._groups = Groups(store, self._wakeups, limits)
+        self._groups = GroupCalls(store, self._wakeups, limits)
         self._streams: set[ProduceStream] = set()
         self._stopping = False
 
@@ -95,7 +96,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     async def Topics(
         self, request: pb.TopicsRequest, context: "grpc.aio.ServicerContext[pb.TopicsRequest, pb.TopicsReply]"
     ) -> pb.TopicsReply:
-        limit = _within(request.limit, self._limits.max_names)
+        limit = within(request.limit, self._limits.max_names)
         after = request.after.encode() if request.HasField("after") else None
         try:
             page = await self._store.topics(request.prefix.encode(), after, limit)
@@ -106,7 +107,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     async def Children(
         self, request: pb.ChildrenRequest, context: "grpc.aio.ServicerContext[pb.ChildrenRequest, pb.ChildrenReply]"
     ) -> pb.ChildrenReply:
-        limit = _within(request.limit, self._limits.max_names)
+        limit = within(request.limit, self._limits.max_names)
         after = request.after.encode() if request.HasField("after") else None
         try:
             if request.above and not request.above.endswith("/"):
@@ -136,24 +137,11 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     async def Receive(
         self, request: pb.ReceiveRequest, context: "grpc.aio.ServicerContext[pb.ReceiveRequest, pb.ReceiveReply]"
     ) -> pb.ReceiveReply:
-        limits = self._limits
         try:
-            if self._stopping:
-                raise _stopping()
-            if not 0 < request.invisible_ms <= limits.max_invisible_ms:
-                raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
-            name, parent = self._group_name(request.group), parent_name(request.parent)
-            group = await self._groups.get(name, parent, request.from_earliest)
-            taken = await group.receive(
-                _within(request.max_records, limits.max_fetch_records),
-                _within(request.max_bytes, limits.max_fetch_bytes),
-                request.invisible_ms / 1_000,
-                min(request.wait_ms, limits.max_wait_ms) / 1_000,
-            )
+            self._require_running()
+            return await self._groups.receive(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
-        runs = [pb.Run(partition=run.partition, offset=run.offset, count=run.count) for run in taken.runs]
-        return pb.ReceiveReply(lease=taken.lease, runs=runs, frames=b"".join(run.frames for run in taken.runs))
 
     async def Acknowledge(
         self,
@@ -161,16 +149,42 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         context: "grpc.aio.ServicerContext[pb.AcknowledgeRequest, pb.AcknowledgeReply]",
     ) -> pb.AcknowledgeReply:
         try:
-            if self._stopping:
-                raise _stopping()
-            group = self._groups.find(self._group_name(request.group), parent_name(request.parent))
-            if len(request.done) + len(request.release) > self._limits.max_leases:
-                raise invalid(f"at most {self._limits.max_leases} leases can be out, so more are not acknowledged")
-            if group is None:  # nobody received since the node started, so nothing is leased
-                return pb.AcknowledgeReply(expired=[*request.done, *request.release])
-            return pb.AcknowledgeReply(expired=await group.acknowledge(request.done, request.release))
+            self._require_running()
+            return await self._groups.acknowledge(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
+
+    async def ResetGroup(
+        self,
+        request: pb.ResetGroupRequest,
+        context: "grpc.aio.ServicerContext[pb.ResetGroupRequest, pb.ResetGroupReply]",
+    ) -> pb.ResetGroupReply:
+        try:
+            return await self._groups.reset(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def RemoveGroup(
+        self,
+        request: pb.RemoveGroupRequest,
+        context: "grpc.aio.ServicerContext[pb.RemoveGroupRequest, pb.RemoveGroupReply]",
+    ) -> pb.RemoveGroupReply:
+        try:
+            return await self._groups.remove(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def Groups(
+        self, request: pb.GroupsRequest, context: "grpc.aio.ServicerContext[pb.GroupsRequest, pb.GroupsReply]"
+    ) -> pb.GroupsReply:
+        try:
+            return await self._groups.page(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    def _require_running(self) -> None:
+        if self._stopping:
+            raise _stopping()
 
     async def _find(self, request: pb.FindRequest) -> pb.FindReply:
         key = request.key.encode()
@@ -180,55 +194,35 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             parent_name(request.parent),
             key,
             request.after if request.HasField("after") else None,
-            _within(request.max_records, self._limits.max_fetch_records),
-            _within(request.max_bytes, self._limits.max_fetch_bytes),
+            within(request.max_records, self._limits.max_fetch_records),
+            within(request.max_bytes, self._limits.max_fetch_bytes),
         )
         return pb.FindReply(frames=found.data, after=found.after)
 
     async def _pull(self, request: pb.PullRequest) -> Fetched:
         queue = self._queue(request.parent, request.partition)
         limits = self._limits
-        records = _within(request.max_records, limits.max_fetch_records)
-        size = _within(request.max_bytes, limits.max_fetch_bytes)
+        records = within(request.max_records, limits.max_fetch_records)
+        size = within(request.max_bytes, limits.max_fetch_bytes)
         fetched = await self._store.fetch(queue, request.offset, records, size)
         if fetched.count or not request.wait_ms:
             return fetched
         deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
-        parent, waiter = request.parent.encode(), asyncio.Event()
-        self._wakeups.add(parent, waiter)
+        key, waiter = b"p" + request.parent.encode(), asyncio.Event()
+        self._wakeups.add(key, waiter)
         try:
             while not self._stopping:  # look again before waiting: something may have come in between
                 fetched = await self._store.fetch(queue, fetched.next_offset, records, size)
                 if fetched.count or not await wait_until(waiter, deadline):
                     break
         finally:
-            self._wakeups.remove(parent, waiter)
+            self._wakeups.remove(key, waiter)
         return fetched
 
     def _queue(self, parent: str, partition: int) -> bytes:
         if partition >= self._store.partitions:
             raise invalid(f"there is no partition {partition}: there are {self._store.partitions}")
         return partition_queue(parent_name(parent), partition)
-
-    def _group_name(self, text: str) -> bytes:
-        name = text.encode()
-        if not 0 < len(name) <= self._limits.max_group_name or "\0" in text:
-            raise invalid(f"a group's name has 1 to {self._limits.max_group_name} bytes, none of them NUL")
-        return name
-
-
-def parent_name(text: str) -> bytes:
-    """A parent topic off the wire: the first level of a topic, which may be empty."""
-    if any(mark in text for mark in "/+#\0"):
-        raise invalid(f"{text!r} is not a parent topic: it is the first level of a topic, without '/', '+' or '#'")
-    name = text.encode()
-    if len(name) > 0xFFFF:
-        raise invalid("a parent topic has at most 65535 bytes")
-    return name
-
-
-def _within(asked: int, limit: int) -> int:
-    return min(asked, limit) if asked else limit
 
 
 def _stopping() -> RequestError:

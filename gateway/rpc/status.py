@@ -14,6 +14,7 @@ from store.errors import (
     StoreClosed,
     StoreError,
     StoreFailed,
+    TooManyGroups,
     ViewsDamaged,
 )
 
@@ -31,6 +32,7 @@ _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     StoreBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.UNAVAILABLE,
+    TooManyGroups: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ViewsDamaged: grpc.StatusCode.DATA_LOSS,
 }
 
@@ -46,11 +48,6 @@ class RequestError(Exception):
 def invalid(message: str) -> RequestError:
     """The request is wrong: do not repeat it."""
     return RequestError(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def exhausted(message: str) -> RequestError:
-    """A limit is reached: repeat later."""
-    return RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
 def status_of(error: StoreError) -> grpc.StatusCode:

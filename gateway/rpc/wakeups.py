@@ -1,48 +1,70 @@
-"""Ends long polls: whoever waits at the end of a parent topic hears when a message is committed to it.
+"""Ends long polls: who waits for messages of a parent topic, or for dead letters of a group, hears of their commit.
 
 A wake-up is a hint: the waiter looks at the store again. Costs the ingest path nothing while nobody waits;
 else one pass over the distinct topics of the commit that ends as soon as every awaited parent was seen.
 """
 
 import asyncio
+from typing import Final
 
 from matcher.names import parent_of
-from store.api import Commit, Store
+from store.api import Commit, Store, dead_letter_queue
+
+_PARENT: Final = b"p"
 
 
 class Wakeups:
-    """Waiters by parent topic. Bounded by the number of calls that the server admits."""
+    """Waiters by what they wait for: `p` and a parent topic, or a dead-letter queue by name. Bounded by the number of
+    calls that the server admits."""
 
     def __init__(self, store: Store) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
+        self._parents = 0  # of the keys
         store.on_commit(self._committed)
 
-    def add(self, parent: bytes, waiter: asyncio.Event) -> None:
-        self._waiting.setdefault(parent, set()).add(waiter)
+    def add(self, key: bytes, waiter: asyncio.Event) -> None:
+        waiters = self._waiting.get(key)
+        if waiters is None:
+            waiters = self._waiting[key] = set()
+            self._parents += key[:1] == _PARENT
+        waiters.add(waiter)
 
-    def remove(self, parent: bytes, waiter: asyncio.Event) -> None:
-        waiters = self._waiting[parent]
+    def remove(self, key: bytes, waiter: asyncio.Event) -> None:
+        waiters = self._waiting[key]
         waiters.discard(waiter)
         if not waiters:
-            del self._waiting[parent]
+            del self._waiting[key]
+            self._parents -= key[:1] == _PARENT
 
     def wake_all(self) -> None:
-        for waiters in self._waiting.values():
-            for waiter in waiters:
-                waiter.set()
+        for key in self._waiting:
+            self._wake(key)
 
     def _committed(self, commit: Commit) -> None:
         if not self._waiting:
             return
-        unseen = set(self._waiting)
+        for group in commit.dead_letters:
+            self._wake(dead_letter_queue(group))
+        unseen = self._parents
+        if not unseen:
+            return
+        seen: set[bytes] = set()
         for topic in {*commit.topics, *[moved.topic for moved in commit.moved]}:
             parent = parent_of(topic)
-            if parent in unseen:
-                unseen.discard(parent)
-                for waiter in self._waiting[parent]:
-                    waiter.set()
-                if not unseen:
-                    return
+            if parent not in seen:
+                seen.add(parent)
+                if self._wake(_PARENT + parent):
+                    unseen -= 1
+                    if not unseen:
+                        return
+
+    def _wake(self, key: bytes) -> bool:
+        waiters = self._waiting.get(key)
+        if waiters is None:
+            return False
+        for waiter in waiters:
+            waiter.set()
+        return True
 
 
 async def wait_until(waiter: asyncio.Event, deadline: float) -> bool:

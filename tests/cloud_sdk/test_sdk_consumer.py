@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_sdk import Client, ClientClosed, Consumer, InvalidArgument, OutgoingMessage
+from cloud_sdk import Client, ClientClosed, Consumer, InvalidArgument, OffsetOutOfRange, OutgoingMessage
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
@@ -78,6 +78,7 @@ async def test_release_delivers_again_at_once(client: Client) -> None:
         await first.release()
         second = await anext(consumer)
         assert (first.payload, first.lease != second.lease) == (second.payload, True)
+        assert (first.deliveries, second.deliveries) == (1, 2)
 
 
 async def test_a_batch_is_what_is_at_hand(client: Client) -> None:
@@ -160,4 +161,118 @@ async def test_flush_tells_of_acknowledgements_that_came_too_late(node, client: 
         await node.stop()
         await node.start()
         await held.ack()
-        assert await consumer.flush() == 1
+        assert await consumer.flush() == 0  # leases outlive the node
+    async with client.consumer("g", "home") as consumer:
+        assert await consumer.next(0) is None
+
+
+async def test_a_message_that_fails_comes_later_and_then_becomes_a_dead_letter(client: Client) -> None:
+    await fill(client, 3, topics=1)
+    async with client.consumer("g", "home", max_deliveries=3) as consumer:
+        for deliveries in (1, 2, 3):
+            batch = await consumer.batch(20)
+            assert [(each.offset, each.deliveries) for each in batch] == [
+                (offset, deliveries) for offset in range(3) if deliveries == 1 or offset != 1
+            ]
+            await consumer.nack([each for each in batch if each.offset != 1], 0.01)
+            await consumer.ack([each for each in batch if each.offset == 1])
+            await consumer.flush()
+        assert await consumer.next(0.2) is None
+        (group,) = await client.groups()
+        assert (group.name, group.lag) == ("g", 0)
+        async with client.dead_letters("g") as dead:
+            letters = await dead.batch(20)
+            assert [each.payload for each in letters] == [b"0", b"2"]
+            await letters[0].ack()
+            await letters[1].nack(0.0)
+            again = await dead.next(20)
+            assert again is not None
+            assert (again.payload, again.deliveries) == (b"2", 2)
+            await again.ack()
+            assert await dead.flush() == 0
+    (group,) = await client.groups()
+    assert [(each.queue, each.floor) for each in group.queues if each.floor] == [
+        ("dead letters of g", 2),
+        (f"home[{batch[0].partition}]", 3),
+    ]
+
+
+async def test_who_waits_for_dead_letters_hears_of_them(client: Client) -> None:
+    await fill(client, 1)
+    async with client.dead_letters("g") as dead, client.consumer("g", "home", max_deliveries=1) as consumer:
+        waiting = asyncio.create_task(dead.next(20))
+        first = await consumer.next(20)
+        assert first is not None
+        await first.release()
+        assert await consumer.next(0.05) is None
+        letter = await waiting
+        assert letter is not None
+        assert letter.payload == first.payload
+
+
+async def test_a_lease_is_extended_as_long_as_it_is_held(client: Client) -> None:
+    await fill(client, 1)
+    async with client.consumer("g", "home", invisible_seconds=0.5) as one, client.consumer("g", "home") as other:
+        mine = await one.next(20)
+        assert mine is not None
+        assert await mine.extend(0.1)
+        theirs = await other.next(20)
+        assert theirs is not None
+        assert (theirs.offset, theirs.deliveries) == (mine.offset, 2)
+        assert not await mine.extend(60)
+        assert await one.extend([mine, theirs], 60) == [mine]
+        for wrong in (-1, 1e9):
+            with pytest.raises(InvalidArgument):
+                await mine.extend(wrong)
+            with pytest.raises(InvalidArgument):
+                await mine.nack(wrong)
+
+
+async def test_without_a_delay_a_failed_message_stays_away_as_the_node_says(client: Client) -> None:
+    await fill(client, 1)
+    async with client.consumer("g", "home") as consumer:
+        first = await consumer.next(20)
+        assert first is not None
+        await first.nack()
+        await consumer.flush()
+        assert await consumer.next(0.2) is None
+
+
+async def test_a_group_is_reset_and_removed(client: Client) -> None:
+    sent = await fill(client, 20)
+    async with client.consumer("g", "home") as consumer:
+        assert set(await drain(consumer)) == sent
+        await consumer.flush()
+        await client.reset_group("g", "home")
+        assert set(await drain(consumer)) == sent
+        await consumer.flush()
+        await client.reset_group("g", "home", start="latest")
+        assert await drain(consumer) == []
+        bounds = max(await client.partitions("home"), key=lambda each: each.end)
+        await client.reset_group("g", "home", offsets={bounds.partition: bounds.end - 1})
+        assert len(await drain(consumer)) == 1
+        await consumer.flush()
+        with pytest.raises(OffsetOutOfRange):
+            await client.reset_group("g", "home", offsets={bounds.partition: bounds.end + 1})
+        with pytest.raises(InvalidArgument, match="no partition 99"):
+            await client.reset_group("g", "home", offsets={99: 0})
+        waiting = asyncio.create_task(consumer.batch(20))
+        await client.send("home/last", b"last")
+        await (await waiting)[0].ack()
+        await consumer.flush()
+    await client.remove_group("g")
+    assert await client.groups() == []
+    async with client.consumer("g", "home") as consumer:
+        assert set(await drain(consumer)) == {*sent, b"last"}
+
+
+async def test_groups_come_in_pages(node, client: Client) -> None:
+    names = [f"g{i:03d}" for i in range(150)]
+    for name in names:
+        async with client.consumer(name, "home") as consumer:
+            assert await consumer.next(0) is None
+    assert [group.name for group in await client.groups()] == names
+    await node.stop()
+    node.limits = type(node.limits)(max_groups=10)
+    await node.start()
+    assert [group.name for group in await client.groups()] == names

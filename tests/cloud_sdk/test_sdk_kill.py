@@ -6,7 +6,7 @@ from asyncio.subprocess import PIPE, Process
 
 import pytest
 
-from cloud_sdk import Client
+from cloud_sdk import Client, OutgoingMessage
 
 NODE = """
 import asyncio, sys
@@ -71,6 +71,107 @@ async def test_kill_under_load(tmp_path) -> None:
             await asyncio.gather(*senders)
             async with asyncio.timeout(40):
                 while not acknowledged <= received:
+                    assert not any(each.done() for each in receivers)
+                    await asyncio.sleep(0.05)
+            for each in receivers:
+                each.cancel()
+            await asyncio.gather(*receivers, return_exceptions=True)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_what_a_group_was_told_survives_every_kill(tmp_path) -> None:
+    """Acknowledgements out of order, leases, deliveries and dead letters."""
+    process, port = await start(str(tmp_path), 0)
+
+    async def kill() -> None:
+        nonlocal process
+        process.kill()
+        await process.wait()
+        process, _ = await start(str(tmp_path), port)
+
+    try:
+        async with Client(f"127.0.0.1:{port}", retry_seconds=30) as client:
+            await client.send_many([OutgoingMessage("home/0", b"%d" % i) for i in range(20)])
+            async with client.consumer("g", "home", max_deliveries=3, invisible_seconds=600) as consumer:
+                first = await consumer.batch(20)
+                assert [message.offset for message in first] == list(range(20))
+                await consumer.ack(first[1::2])
+                assert await consumer.flush() == 0
+                await kill()
+                assert await consumer.next(0) is None  # what is left is still out
+                await consumer.ack(first[0:10:2])
+                await consumer.nack(first[10::2], 0.0)
+                assert await consumer.flush() == 0
+                for deliveries in (2, 3):
+                    await kill()
+                    again = await consumer.batch(20)
+                    assert [(each.offset, each.deliveries) for each in again] == [
+                        (offset, deliveries) for offset in range(10, 20, 2)
+                    ]
+                    await kill()
+                    await consumer.nack(again, 0.0)
+                    assert await consumer.flush() == 0
+                assert await consumer.next(0) is None
+            await kill()
+            async with client.dead_letters("g") as dead:
+                letters = await dead.batch(20)
+                assert [each.payload for each in letters] == [b"%d" % i for i in range(10, 20, 2)]
+                assert [each.offset for each in letters] == list(range(5))
+                await dead.ack(letters)
+            (group,) = await client.groups()
+            assert group.lag == 0
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_what_was_acknowledged_never_comes_again(tmp_path) -> None:
+    process, port = await start(str(tmp_path), 0)
+    sent: set[bytes] = set()
+    settled: set[bytes] = set()
+    sending = True
+
+    async def sender(client: Client, number: int) -> None:
+        count = 0
+        while sending:
+            payloads = [b"%d-%d" % (number, count + i) for i in range(20)]
+            await client.send_many([OutgoingMessage(f"home/{number}", payload) for payload in payloads])
+            sent.update(payloads)
+            count += 20
+
+    async def receiver(client: Client) -> None:
+        async with client.consumer("g", "home", max_records=50, invisible_seconds=4, max_deliveries=200) as consumer:
+            while True:
+                batch = await consumer.batch()
+                # What is sent again because no answer came may be in the log twice: another offset, another message.
+                got = {b"%d/%d" % (each.partition, each.offset) for each in batch}
+                assert not got & settled
+                await consumer.ack(batch)
+                await consumer.flush()
+                settled.update(got)
+                received.update(each.payload for each in batch)
+
+    received: set[bytes] = set()
+    try:
+        async with Client(f"127.0.0.1:{port}", retry_seconds=30) as client:
+            senders = [asyncio.create_task(sender(client, number)) for number in range(4)]
+            receivers = [asyncio.create_task(receiver(client)) for _ in range(4)]
+            async with asyncio.timeout(100):
+                for _ in range(4):
+                    more = len(settled) + 1_000
+                    while len(settled) < more:
+                        assert not any(each.done() for each in (*senders, *receivers))
+                        await asyncio.sleep(0.01)
+                    process.kill()
+                    await process.wait()
+                    process, _ = await start(str(tmp_path), port)
+                sending = False
+                await asyncio.gather(*senders)
+                while not sent <= received:
                     assert not any(each.done() for each in receivers)
                     await asyncio.sleep(0.05)
             for each in receivers:

@@ -33,6 +33,12 @@ def test_ages_by_parent_topic(tmp_path: Path) -> None:
             load(None, None, {"SLUICE_STORE_RETENTION_PARENTS": text})
 
 
+def test_delays_are_a_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[store]\nretry_delays_s = [1, 5]\n")
+    assert load(path, None, {}).store.retry_delays_s == [1, 5]
+    assert load(path, None, {"SLUICE_STORE_RETRY_DELAYS_S": "[7]"}).store.retry_delays_s == [7]
+
+
 def test_every_setting_can_come_from_the_environment() -> None:
     defaults = load(None, None, {})
     for key in keys():
@@ -53,6 +59,12 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\npolicy = 'never'\n", "store.policy"),
         ("[store]\nsegment_size = 5000\n", "store.segment_size"),
         ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
+        ("[store]\nmax_deliveries = 251\n", "store.max_deliveries"),
+        ("[store]\nretry_delays_s = []\n", "the number of store.retry_delays_s must be between 1"),
+        ("[store]\nretry_delays_s = [1, -1]\n", "store.retry_delays_s must be between 0"),
+        ("[store]\nretry_delays_s = [1.5]\n", "store.retry_delays_s in .* takes list"),
+        ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* takes list"),
+        ("[store]\nmax_groups = 0\n", "store.max_groups"),
         ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
         ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
         ("[store.retention_parents]\ndebug = 'long'\n", "store.retention_parents in .* takes dict"),

@@ -10,8 +10,7 @@ from cloud_sdk import Client
 from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
-from store.api import Appended, Bounds, Child, ChildPage, Commit, CommitListener, Done, Fetched, partition_queue
-from store.control import parse_group_offsets_committed
+from store.api import Appended, Bounds, Child, ChildPage, Commit, CommitListener, Done, Fetched, Store, partition_queue
 from store.errors import OffsetOutOfRange, StoreError
 
 
@@ -23,8 +22,6 @@ class MemoryStore:
     def __init__(self) -> None:
         self.queues: dict[bytes, list[bytes]] = {}
         self.begins: dict[bytes, int] = {}
-        self.controls = 0
-        self.offsets: dict[tuple[bytes, bytes], dict[int, int]] = {}
         self.fail: StoreError | None = None
         self.hold = False
         self.appends = 0
@@ -74,9 +71,6 @@ class MemoryStore:
         frames = self.queues.get(queue, [])
         return next((i for i, frame in enumerate(frames) if record.store_time_of(frame, 0) >= time_ms), len(frames))
 
-    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
-        return self.offsets.get((group, parent), {})
-
     async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
         assert above == b""
         names = {queue[1:].partition(b"\0")[0] for queue in self.queues}
@@ -88,19 +82,13 @@ class MemoryStore:
         commit = Commit(data, self._position, 1_000 + self._position)
         positions = []
         for start in record.split(data):
-            kind, _, _, topic, _, _, payload = record.decode(data, start)
+            kind, _, _, topic, *_ = record.decode(data, start)
+            assert kind == Kind.MESSAGE
             frame = data[start : start + record.length_of(data, start)]
             positions.append(self._position + start)
-            if kind == Kind.MESSAGE:
-                commit.topics.append(topic)
-                parent = parent_of(topic)
-                queue = partition_queue(parent, sum(topic) % self.partitions)
-                self.queues.setdefault(queue, []).append(frame)
-            else:
-                assert kind == Kind.GROUP_OFFSETS_COMMITTED
-                committed = parse_group_offsets_committed(payload)
-                self.offsets.setdefault((topic, committed.parent), {}).update(committed.offsets)
-                self.controls += 1
+            commit.topics.append(topic)
+            queue = partition_queue(parent_of(topic), sum(topic) % self.partitions)
+            self.queues.setdefault(queue, []).append(frame)
         self._position += len(data)
         for listener in self._listeners:
             listener(commit)
@@ -135,8 +123,8 @@ async def serve() -> AsyncIterator[ServerFactory]:
     """Starts servers that are stopped at the end of the test: `port = await serve(store, limits, port=0)`."""
     servers: list[RpcServer] = []
 
-    async def start(store: MemoryStore, limits: RpcLimits | None = None, port: int = 0) -> int:
-        server = RpcServer(store, limits)  # type: ignore[arg-type]
+    async def start(store: Store, limits: RpcLimits | None = None, port: int = 0) -> int:
+        server = RpcServer(store, limits)
         servers.append(server)
         return await server.start("127.0.0.1", port)
 

@@ -1,7 +1,8 @@
-"""Groups: who gets what, what comes again, and what the log is told."""
+"""Groups over the wire and a real store: who gets what, what comes again, who is woken."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -11,20 +12,25 @@ import record
 from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.rpc import RpcLimits
-from gateway.rpc.groups import Groups
+from gateway.rpc.groups import Groups, Wish, parent_source
 from gateway.rpc.wakeups import Wakeups
-from store.errors import StoreBusy
-from tests.gateway.rpc.conftest import MemoryStore, Until
+from store.api import Popped, Start, topic_queue
+from store.config import StoreConfig
+from store.engine import Engine
+from store.errors import StoreBusy, StoreError
+from tests.gateway.rpc.conftest import ServerFactory, Until
+
+Lease = tuple[int, int, int]  # partition, offset, deliveries
 
 
 class Member:
     """One member of group `g` on parent `home`, call by call."""
 
-    def __init__(self, port: int, group: str = "g") -> None:
+    def __init__(self, port: int, group: str = "g", *, dead_letters: bool = False) -> None:
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        self._stub = SluiceStub(self._channel)
+        self.stub = SluiceStub(self._channel)
         self._group = group
+        self._dead_letters = dead_letters
 
     async def __aenter__(self) -> "Member":
         return self
@@ -33,29 +39,51 @@ class Member:
         await self._channel.close(None)
 
     async def receive(
-        self, *, records: int = 0, size: int = 0, invisible_ms: int = 60_000, wait_ms: int = 0, earliest: bool = True
-    ) -> dict[bytes, int]:
-        """Payload → lease id."""
-        reply = await self._stub.Receive(
+        self,
+        *,
+        records: int = 0,
+        size: int = 0,
+        invisible_ms: int = 60_000,
+        wait_ms: int = 0,
+        earliest: bool = True,
+        most: int = 0,
+    ) -> dict[bytes, Lease]:
+        """Payload → lease."""
+        reply = await self.stub.Receive(
             pb.ReceiveRequest(
                 group=self._group,
                 parent="home",
+                dead_letters=self._dead_letters,
                 max_records=records,
                 max_bytes=size,
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
                 from_earliest=earliest,
+                max_deliveries=most,
             )
         )
+        leases = [(run.partition, run.offset + i, run.deliveries) for run in reply.runs for i in range(run.count)]
         starts = record.split(reply.frames)
-        assert sum(run.count for run in reply.runs) == len(starts)
-        return {record.decode(reply.frames, start)[6]: reply.lease + i for i, start in enumerate(starts)}
+        return {record.decode(reply.frames, at)[6]: lease for at, lease in zip(starts, leases, strict=True)}
 
-    async def acknowledge(self, done: Sequence[int], release: Sequence[int] = ()) -> list[int]:
-        reply = await self._stub.Acknowledge(
-            pb.AcknowledgeRequest(group=self._group, parent="home", done=done, release=release)
+    async def acknowledge(
+        self, done: Sequence[Lease], again: Sequence[Lease] = (), delay_ms: int | None = 0
+    ) -> list[Lease]:
+        reply = await self.stub.Acknowledge(
+            pb.AcknowledgeRequest(
+                group=self._group,
+                parent="home",
+                dead_letters=self._dead_letters,
+                done=[_run(lease) for lease in done],
+                again=[pb.Postponed(run=_run(lease), delay_ms=delay_ms) for lease in again],
+            )
         )
-        return list(reply.expired)
+        return [(run.partition, run.offset + i, run.deliveries) for run in reply.expired for i in range(run.count)]
+
+
+def _run(lease: Lease) -> pb.Run:
+    partition, offset, deliveries = lease
+    return pb.Run(partition=partition, offset=offset, count=1, deliveries=deliveries)
 
 
 async def fill(client: Client, count: int, topic: str = "home/t") -> list[bytes]:
@@ -65,14 +93,53 @@ async def fill(client: Client, count: int, topic: str = "home/t") -> list[bytes]
 
 
 @pytest.fixture
-async def port(store, serve) -> int:
-    return await serve(store)
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20))
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def port(engine: Engine, serve: ServerFactory) -> int:
+    return await serve(engine)
 
 
 @pytest.fixture
 async def sender(port: int):
     async with Client(f"127.0.0.1:{port}", retry_seconds=5) as client:
         yield client
+
+
+class Gate:
+    """What the groups append: held back, or refused."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._groups = engine._groups
+        self._offer = engine._groups._offer
+        self.calls = 0
+        self.held: list[tuple] | None = None
+        self.refusal: StoreError | None = None
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        if self.refusal is not None:
+            return self.refusal
+        if self.held is None:
+            return self._offer(*arguments)
+        self.held.append(arguments)
+        return None
+
+    def open(self) -> None:
+        held, self.held = self.held or [], None
+        for arguments in held:
+            self._offer(*arguments)
+
+
+@pytest.fixture
+def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate(engine)
+    monkeypatch.setattr(engine._groups, "_offer", gate)
+    return gate
 
 
 async def test_members_share_and_nobody_gets_what_is_out(port: int, sender: Client) -> None:
@@ -85,7 +152,9 @@ async def test_members_share_and_nobody_gets_what_is_out(port: int, sender: Clie
         assert await one.acknowledge(list(first.values())) == []
         assert await one.acknowledge(list(first.values())) == list(first.values())  # not held any more
         assert await other.acknowledge([], list(second.values())) == []
-        assert sorted(await one.receive()) == sorted(second)
+        again = await one.receive()
+        assert sorted(again) == sorted(second)
+        assert {deliveries for _, _, deliveries in again.values()} == {2}
 
 
 async def test_groups_do_not_see_each_other(port: int, sender: Client) -> None:
@@ -94,50 +163,65 @@ async def test_groups_do_not_see_each_other(port: int, sender: Client) -> None:
         assert sorted(await a.receive()) == sorted(await b.receive()) == payloads
 
 
-async def test_the_committed_offset_is_the_lowest_unacknowledged(port: int, sender: Client, store) -> None:
-    await fill(sender, 5)
-    async with Member(port) as member:
+async def test_what_is_acknowledged_out_of_order_stays_so(tmp_path: Path, serve: ServerFactory) -> None:
+    engine = await Engine.open(tmp_path / "own", StoreConfig(segment_size=1 << 20))
+    port = await serve(engine)
+    async with Client(f"127.0.0.1:{port}") as sender, Member(port) as member:
+        payloads = await fill(sender, 6)
         leases = await member.receive()
-        partition = next(p for p, offset in enumerate(await _ends(sender)) if offset)
-        committed = lambda: store.offsets[(b"g", b"home")][partition]  # noqa: E731
-        controls = store.controls
-        await member.acknowledge([leases[b"001"], leases[b"002"]])
-        assert (committed(), store.controls) == (0, controls)
-        await member.acknowledge([leases[b"000"]])
-        assert committed() == 3
-        await member.acknowledge([leases[b"003"], leases[b"004"]])
-        assert committed() == 5
+        await member.acknowledge([leases[b"001"], leases[b"004"]])
+        await member.acknowledge([], [leases[b"002"]])
+        (group,) = await engine.groups(None, 10)
+        (state,) = [each for each in group.queues if each.next]
+        assert (state.floor, state.next, state.unfinished, state.lag) == (0, 6, 4, 4)
+    await engine.close()
+    engine = await Engine.open(tmp_path / "own", StoreConfig(segment_size=1 << 20))
+    async with Member(await serve(engine)) as member:
+        assert list(await member.receive()) == [b"002"]
+        rest = [leases[payload] for payload in payloads if payload not in {b"001", b"002", b"004"}]
+        assert await member.acknowledge(rest) == []
+        assert await member.receive() == {}
+    await engine.close()
 
 
-async def _ends(client: Client) -> list[int]:
-    return [each.end for each in await client.partitions("home")]
-
-
-async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, store, until) -> None:
+async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, gate: Gate, until: Until) -> None:
     await fill(sender, 2)
     async with Member(port) as member:
         leases = await member.receive()
-        store.hold = True
+        gate.held = []
         acks = [asyncio.create_task(member.acknowledge([leases[payload]])) for payload in (b"000", b"001")]
-        appends = store.appends
-        await until(lambda: store.appends > appends)
+        await until(lambda: len(gate.held or ()) == 2)
         assert not any(ack.done() for ack in acks)
-        store.release()
-        await asyncio.gather(*acks)
-        assert max(store.offsets[(b"g", b"home")].values()) == 2
+        gate.open()
+        assert await asyncio.gather(*acks) == [[], []]
 
 
-async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, store, until) -> None:
+async def test_a_receive_waits_for_its_commit(port: int, sender: Client, gate: Gate, until: Until) -> None:
+    await fill(sender, 2)
+    async with Member(port) as member:
+        gate.held = []
+        receive = asyncio.create_task(member.receive())
+        await until(lambda: len(gate.held or ()) == 1)
+        assert not receive.done()
+        gate.open()
+        assert len(await receive) == 2
+
+
+async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, gate: Gate, until: Until) -> None:
     await fill(sender, 1)
     async with Member(port) as member:
         leases = await member.receive()
-        store.fail = StoreBusy("full")
+        gate.refusal = StoreBusy("full")
         ack = asyncio.create_task(member.acknowledge(list(leases.values())))
-        appends = store.appends
-        await until(lambda: store.appends >= appends + 2)
-        store.fail = None
+        calls = gate.calls
+        await until(lambda: gate.calls >= calls + 2)
+        await sender.send("home/t", b"more")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await member.receive()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        gate.refusal = None
         assert await ack == []
-        assert max(store.offsets[(b"g", b"home")].values()) == 1
+        assert list(await member.receive()) == [b"more"]
 
 
 async def test_an_expired_lease_comes_again_before_newer_messages(port: int, sender: Client) -> None:
@@ -145,16 +229,15 @@ async def test_an_expired_lease_comes_again_before_newer_messages(port: int, sen
     async with Member(port) as member, Member(port) as other:
         lost = await member.receive(records=2, invisible_ms=50)
         assert list(lost) == [b"000", b"001"]
-        again: dict[bytes, int] = {}
+        again: dict[bytes, Lease] = {}
         async with asyncio.timeout(10):
             while not again:
-                await member.acknowledge([])
                 again = await _only_returned(other, lost)
         assert list(again)[:2] == [b"000", b"001"]
         assert await member.acknowledge(list(lost.values())) == list(lost.values())
 
 
-async def _only_returned(member: Member, wanted: dict[bytes, int]) -> dict[bytes, int]:
+async def _only_returned(member: Member, wanted: dict[bytes, Lease]) -> dict[bytes, Lease]:
     """Receive, and give back what is not what we wait for."""
     got = await member.receive(records=2)
     if got.keys() & wanted.keys():
@@ -170,7 +253,15 @@ async def test_an_expired_lease_ends_a_wait(port: int, sender: Client) -> None:
         assert list(await member.receive(wait_ms=20_000)) == [b"000"]
 
 
-async def test_a_wait_ends_with_a_message_of_its_parent(port: int, sender: Client, store) -> None:
+async def test_a_lease_that_was_taken_during_a_wait_ends_it_when_it_expires(port: int, sender: Client) -> None:
+    async with Member(port) as member:
+        waits = [asyncio.create_task(member.receive(wait_ms=20_000, invisible_ms=100)) for _ in range(2)]
+        await sender.send("home/t", b"x")
+        leases = [lease for wait in waits for lease in (await wait).values()]
+        assert sorted(deliveries for _, _, deliveries in leases) == [1, 2]
+
+
+async def test_a_wait_ends_with_a_message_of_its_parent(port: int, sender: Client) -> None:
     async with Member(port) as member:
         wait = asyncio.create_task(member.receive(wait_ms=20_000))
         await sender.send("garden/t", b"not ours")
@@ -188,33 +279,58 @@ async def test_a_released_message_ends_a_wait(port: int, sender: Client) -> None
         assert list(await wait) == [b"000"]
 
 
-async def test_a_new_group_starts_where_it_says_and_stays_there(store, serve, sender: Client) -> None:
+async def test_a_delay_ends_a_wait_when_it_is_over(port: int, sender: Client) -> None:
+    await fill(sender, 1)
+    async with Member(port) as member, Member(port) as other:
+        leases = await member.receive()
+        wait = asyncio.create_task(other.receive(wait_ms=20_000))
+        await member.acknowledge([], list(leases.values()), 100)
+        assert list(await wait) == [b"000"]
+
+
+async def test_dead_letters_end_a_wait(port: int, sender: Client) -> None:
+    await fill(sender, 2)
+    async with Member(port) as member, Member(port, dead_letters=True) as dead:
+        wait = asyncio.create_task(dead.receive(wait_ms=20_000))
+        lease = (await member.receive(records=1))[b"000"]
+        await member.acknowledge([], [lease])
+        assert list(await member.receive(most=1)) == [b"001"]
+        assert list(await wait) == [b"000"]
+        assert (await wait)[b"000"] == (0, 0, 1)
+        assert await dead.acknowledge([(0, 0, 1)]) == []
+        assert await dead.receive() == {}
+
+
+async def test_who_gives_up_waiting_takes_nothing(port: int, sender: Client, engine: Engine, until: Until) -> None:
+    async with Member(port) as member, Member(port) as other:
+        waits = [asyncio.create_task(member.receive(wait_ms=20_000)) for _ in range(3)]
+        await until(lambda: engine._views.pops.groups() == 1)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await sender.send("home/t", b"x")
+        assert list(await other.receive(wait_ms=20_000)) == [b"x"]
+
+
+async def test_a_new_group_starts_where_it_says_and_stays_there(
+    engine: Engine, serve: ServerFactory, sender: Client
+) -> None:
     await fill(sender, 3)
-    port = await serve(store)
+    port = await serve(engine)
     async with Member(port) as member:
         assert await member.receive(earliest=False) == {}
     await sender.send("home/t", b"new")
-    restarted = await serve(store)
+    restarted = await serve(engine)
     async with Member(restarted) as member:
         assert list(await member.receive(earliest=True)) == [b"new"]
 
 
-async def test_what_was_not_acknowledged_comes_again_after_a_restart(store, serve, port: int, sender: Client) -> None:
-    payloads = await fill(sender, 6)
-    async with Member(port) as member:
-        leases = await member.receive()
-        await member.acknowledge([leases[b"000"], leases[b"001"], leases[b"004"]])
-    restarted = await serve(store)
-    async with Member(restarted) as member:
-        assert await member.acknowledge([leases[b"002"]]) == [leases[b"002"]]  # nobody received here yet
-        assert sorted(await member.receive()) == payloads[2:]
-        assert await member.acknowledge([leases[b"003"]]) == [leases[b"003"]]  # a lease of the node before
-
-
-async def test_limits_mean_fewer_messages(store, serve, sender: Client) -> None:
-    await fill(sender, 10)
-    port = await serve(store, RpcLimits(max_leases=4, max_window=6))
-    async with Member(port) as member:
+async def test_limits_mean_fewer_messages(tmp_path: Path, serve: ServerFactory) -> None:
+    config = StoreConfig(segment_size=1 << 20, max_group_leases=4, max_group_window=6)
+    engine = await Engine.open(tmp_path / "limited", config)
+    port = await serve(engine)
+    async with Client(f"127.0.0.1:{port}") as sender, Member(port) as member:
+        await fill(sender, 10)
         leases = await member.receive()
         assert len(leases) == 4
         assert await member.receive() == {}
@@ -224,6 +340,20 @@ async def test_limits_mean_fewer_messages(store, serve, sender: Client) -> None:
         wait = asyncio.create_task(member.receive(wait_ms=20_000))
         await member.acknowledge([leases[b"000"]])
         assert list(await wait) == [b"006", b"007"]
+    await engine.close()
+
+
+async def test_too_many_groups_are_a_status(tmp_path: Path, serve: ServerFactory) -> None:
+    engine = await Engine.open(tmp_path / "limited", StoreConfig(segment_size=1 << 20, max_groups=1))
+    port = await serve(engine)
+    async with Member(port, "a") as a, Member(port, "b") as b:
+        assert await a.receive() == {}
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await b.receive()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await a.stub.RemoveGroup(pb.RemoveGroupRequest(group="a"))
+        assert await b.receive() == {}
+    await engine.close()
 
 
 async def test_a_reply_is_bounded_by_bytes(port: int, sender: Client) -> None:
@@ -235,94 +365,90 @@ async def test_a_reply_is_bounded_by_bytes(port: int, sender: Client) -> None:
 
 
 async def test_partitions_take_turns(port: int, sender: Client) -> None:
-    for letter in "abcd":
-        await fill(sender, 4, f"home/{letter}")
-    assert sorted(await _ends(sender)) == [4, 4, 4, 4]
+    topics = {record.crc32c(topic.encode()) % 4: topic for topic in (f"home/{number}" for number in range(40))}
+    for topic in topics.values():
+        await fill(sender, 4, topic)
+    assert sorted(each.end for each in await sender.partitions("home")) == [4, 4, 4, 4]
     async with Member(port) as member:
-        stub = SluiceStub(member._channel)
-        request = pb.ReceiveRequest(group="g", parent="home", max_records=1, invisible_ms=60_000, from_earliest=True)
-        seen = [(await stub.Receive(request)).runs[0].partition for _ in range(4)]
-    assert sorted(seen) == [0, 1, 2, 3]
+        seen = [next(iter((await member.receive(records=1)).values()))[0] for _ in range(8)]
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_records_that_left_the_log_are_skipped(port: int, sender: Client, store, until) -> None:
-    payloads = await fill(sender, 8)
-    async with Member(port) as member:
-        leases = await member.receive(records=4)
-        queue = next(iter(store.queues))
-        store.begins[queue] = 6
-        await member.acknowledge([], list(leases.values()))
-        assert list(await member.receive(wait_ms=20_000)) == payloads[6:]
-        await until(lambda: max(store.offsets[(b"g", b"home")].values()) == 6)
+WRONG = [
+    pb.ReceiveRequest(group="", parent="home", invisible_ms=1),
+    pb.ReceiveRequest(group="g" * 300, parent="home", invisible_ms=1),
+    pb.ReceiveRequest(group="g", parent="home/bath", invisible_ms=1),
+    pb.ReceiveRequest(group="g", parent="+", invisible_ms=1),
+    pb.ReceiveRequest(group="g", parent="home", invisible_ms=0),
+    pb.ReceiveRequest(group="g", parent="home", invisible_ms=2**31),
+    pb.ReceiveRequest(group="g", parent="home", invisible_ms=1, max_deliveries=251),
+    pb.AcknowledgeRequest(group="", parent="home"),
+    pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run(partition=4, count=1, deliveries=1)]),
+    pb.AcknowledgeRequest(group="g", dead_letters=True, done=[pb.Run(partition=1, count=1, deliveries=1)]),
+    pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run(count=40_000), pb.Run(count=40_000)]),
+    pb.AcknowledgeRequest(group="g", parent="home", again=[pb.Postponed(run=pb.Run(count=1), delay_ms=2**31)]),
+    pb.ResetGroupRequest(group="g", parent="a/b"),
+    pb.RemoveGroupRequest(group="\0"),
+]
 
 
-async def test_a_failing_fetch_takes_nothing(port: int, sender: Client, store, monkeypatch) -> None:
-    for letter in "abcd":
-        await fill(sender, 1, f"home/{letter}")
-    fetch, calls = store.fetch, 0
-
-    async def failing(*arguments: object):
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise StoreBusy("later")
-        return await fetch(*arguments)
-
-    monkeypatch.setattr(store, "fetch", failing)
-    async with Member(port) as member:
-        with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await member.receive()
-        assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert len(await member.receive()) == 1  # payloads are equal: four messages, one key
-        assert await member.receive() == {}
-
-
-async def test_idle_groups_make_room_and_busy_ones_do_not(store, serve, sender: Client) -> None:
-    await fill(sender, 1)
-    port = await serve(store, RpcLimits(max_groups=1))
-    async with Member(port, "a") as a, Member(port, "b") as b:
-        leases = await a.receive()
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await b.receive()
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await a.acknowledge(list(leases.values()))
-        assert list(await b.receive()) == [b"000"]
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pb.ReceiveRequest(group="", parent="home", invisible_ms=1),
-        pb.ReceiveRequest(group="g" * 300, parent="home", invisible_ms=1),
-        pb.ReceiveRequest(group="g", parent="home/bath", invisible_ms=1),
-        pb.ReceiveRequest(group="g", parent="+", invisible_ms=1),
-        pb.ReceiveRequest(group="g", parent="home", invisible_ms=0),
-        pb.ReceiveRequest(group="g", parent="home", invisible_ms=2**31),
-    ],
-)
-async def test_wrong_requests_are_named(port: int, request_: pb.ReceiveRequest) -> None:
+@pytest.mark.parametrize("request_", WRONG, ids=lambda request: type(request).__name__)
+async def test_wrong_requests_are_named(port: int, request_) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = getattr(SluiceStub(channel), type(request_).__name__.removesuffix("Request"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await SluiceStub(channel).Receive(request_)
+            await call(request_)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details()
 
 
-async def test_a_message_wakes_one_of_many_waiting_members(store: MemoryStore, until: Until):
-    group = await Groups(store, Wakeups(store), RpcLimits()).get(b"g", b"home", True)
-    members = [asyncio.create_task(group.receive(1, 1000, 60, 60)) for _ in range(40)]
-    await until(lambda: store.fetches == 40 * store.partitions)
-    before = store.fetches
-    store.append([record.frame(1, 0, 0, b"home/t", b"", b"", b"x")], lambda _: None)
+async def test_groups_are_told_with_all_kinds_of_queues(engine: Engine, port: int, sender: Client) -> None:
+    await fill(sender, 2)
+    for queue in (topic_queue(b"home/t"), b"fhome/+", b"dg"):
+        await engine.pop(b"other", [queue], 1, 1_000, 1_000, Start.EARLIEST)
+    async with Member(port) as member:
+        await member.receive(records=1)
+        page = await member.stub.Groups(pb.GroupsRequest(limit=1))
+        assert ([group.name for group in page.groups], page.more) == (["g"], True)
+        assert sorted((each.parent, each.partition) for each in page.groups[0].queues) == [
+            ("home", i) for i in range(4)
+        ]
+        assert sum(each.lag for each in page.groups[0].queues) == 2
+        page = await member.stub.Groups(pb.GroupsRequest(after="g"))
+        (other,) = page.groups
+        told = [(each.WhichOneof("source"), each.lag, each.unfinished) for each in other.queues]
+        assert (told, page.more) == ([("dead_letters", 0, 0), ("filter", 0, 0), ("topic", 2, 1)], False)
+
+
+async def test_a_message_wakes_one_of_many_waiting_members(
+    engine: Engine, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pops = 0
+    pop = engine.pop
+
+    async def counted(*arguments: object) -> Popped:
+        nonlocal pops
+        pops += 1
+        return await pop(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "pop", counted)
+    groups = Groups(engine, Wakeups(engine))
+    source = parent_source(b"g", b"home", 4)
+    wish = Wish(1, 1_000, 60_000, Start.EARLIEST, 0)
+    members = [asyncio.create_task(groups.receive(source, wish, 60)) for _ in range(40)]
+    await until(lambda: pops == 40)
+    await asyncio.sleep(0.05)
+    engine.append([record.frame(1, 0, 0, b"home/t", b"", b"", b"x")], lambda _: None)
     await asyncio.wait(members, return_when=asyncio.FIRST_COMPLETED)
     for _ in range(100):
         await asyncio.sleep(0)
     assert sum(member.done() for member in members) == 1
-    assert store.fetches - before <= 2 * store.partitions
+    assert pops <= 42
     left = [member for member in members if not member.done()]
     for _ in range(2):
         left.pop(0).cancel()  # the first in the line gives up
     for number in range(len(left)):
-        store.append([record.frame(1, 0, 0, b"home/%d" % number, b"", b"", b"x")], lambda _: None)
-    assert [sum(run.count for run in taken.runs) for taken in await asyncio.gather(*left)] == [1] * len(left)
-    group.stop()
+        engine.append([record.frame(1, 0, 0, b"home/%d" % number, b"", b"", b"x")], lambda _: None)
+    assert [sum(run.count for run in popped.runs) for popped in await asyncio.gather(*left)] == [1] * len(left)
+    groups.stop()
+    assert (groups._lines, groups._wakeups._waiting) == ({}, {})

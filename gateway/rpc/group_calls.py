@@ -1,0 +1,146 @@
+"""The calls about groups: what is asked is checked against the limits, and put to the store or into a line."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.fields import parent_name, within
+from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_source
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.status import invalid
+from gateway.rpc.wakeups import Wakeups
+from store.api import GroupQueueState, Receipts, Run, Start, Store
+from store.config import MAX_MAX_DELIVERIES
+
+_PAGE: Final = 64  # groups asked of the store at once
+
+Asked = pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest
+
+
+class GroupCalls:
+    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+
+    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
+        self._store = store
+        self._limits = limits
+        self._groups = Groups(store, wakeups)
+
+    def stop(self) -> None:
+        """End long polls with nothing."""
+        self._groups.stop()
+
+    async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
+        limits = self._limits
+        if not 0 < request.invisible_ms <= limits.max_invisible_ms:
+            raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
+        if request.max_deliveries > MAX_MAX_DELIVERIES:
+            raise invalid(f"max_deliveries is {request.max_deliveries}, the limit is {MAX_MAX_DELIVERIES}")
+        wish = Wish(
+            within(request.max_records, limits.max_fetch_records),
+            within(request.max_bytes, limits.max_fetch_bytes),
+            request.invisible_ms,
+            Start.EARLIEST if request.from_earliest else Start.LATEST,
+            request.max_deliveries,
+        )
+        source = self._source(request)
+        popped = await self._groups.receive(source, wish, min(request.wait_ms, limits.max_wait_ms) / 1_000)
+        return pb.ReceiveReply(runs=_runs(popped.runs), frames=b"".join([run.data for run in popped.runs]))
+
+    async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
+        source = self._source(request)
+        limits = self._limits
+        asked = [*request.done, *(postponed.run for postponed in request.again)]
+        if sum(run.count for run in asked) > limits.max_settled:
+            raise invalid(f"at most {limits.max_settled} messages are settled in one request")
+        if any(postponed.delay_ms > limits.max_invisible_ms for postponed in request.again):
+            raise invalid(f"a delay is at most {limits.max_invisible_ms} ms")
+        done = [_receipts(source, run) for run in request.done]
+        again = [
+            (_receipts(source, postponed.run), postponed.delay_ms if postponed.HasField("delay_ms") else None)
+            for postponed in request.again
+        ]
+        return pb.AcknowledgeReply(expired=_runs(await self._groups.settle(source, done, again)))
+
+    async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
+        source = self._source(request)
+        offsets = {_queue(source, each.partition): each.offset for each in request.offsets}
+        if not offsets:
+            for queue in source.queues:
+                offsets[queue] = await self._store.offset_at(queue, request.time_ms)
+        await self._store.reset_group(source.group, offsets)
+        self._groups.look(source.group)
+        return pb.ResetGroupReply()
+
+    async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:
+        group = self._group(request.group)
+        await self._store.remove_group(group)
+        self._groups.look(group)
+        return pb.RemoveGroupReply()
+
+    async def page(self, request: pb.GroupsRequest) -> pb.GroupsReply:
+        limit = within(request.limit, self._limits.max_groups)
+        after = request.after.encode() if request.HasField("after") else None
+        reply = pb.GroupsReply(more=True)
+        queues = 0
+        while queues <= self._limits.max_groups:
+            wanted = min(limit - len(reply.groups), _PAGE)
+            if not wanted:
+                return reply
+            states = await self._store.groups(after, wanted)
+            for state in states:
+                reply.groups.add(name=state.group.decode(), queues=[_queue_state(each) for each in state.queues])
+                queues += len(state.queues)
+            if len(states) < wanted:
+                reply.more = False
+                return reply
+            after = states[-1].group
+        return reply
+
+    def _source(self, request: Asked) -> Source:
+        group = self._group(request.group)
+        if request.dead_letters:
+            return dead_letter_source(group)
+        return parent_source(group, parent_name(request.parent), self._store.partitions)
+
+    def _group(self, text: str) -> bytes:
+        name = text.encode()
+        if not 0 < len(name) <= self._limits.max_group_name or "\0" in text:
+            raise invalid(f"a group's name has 1 to {self._limits.max_group_name} bytes, none of them NUL")
+        return name
+
+
+def _queue(source: Source, partition: int) -> bytes:
+    if partition >= len(source.queues):
+        raise invalid(f"there is no partition {partition}: there are {len(source.queues)}")
+    return source.queues[partition]
+
+
+def _receipts(source: Source, run: pb.Run) -> Receipts:
+    return Receipts(_queue(source, run.partition), run.offset, run.count, run.deliveries)
+
+
+def _runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
+    return [
+        pb.Run(partition=_partition(run.queue), offset=run.offset, count=run.count, deliveries=run.deliveries)
+        for run in runs
+    ]
+
+
+def _partition(queue: bytes) -> int:
+    return int.from_bytes(queue[-2:], "big") if queue[:1] == b"p" else 0
+
+
+def _queue_state(state: GroupQueueState) -> pb.GroupQueue:
+    told = pb.GroupQueue(floor=state.floor, next=state.next, unfinished=state.unfinished, lag=state.lag)
+    kind, name = state.queue[:1], state.queue[1:]
+    match kind:
+        case b"p":
+            told.parent = name[:-3].decode()
+            told.partition = _partition(state.queue)
+        case b"t":
+            told.topic = name.decode()
+        case b"f":
+            told.filter = name.decode()
+        case _:
+            told.dead_letters = name.decode()
+    return told
