@@ -58,7 +58,7 @@ class Engine(Queries):
             self._database,
             self._views,
             self._log,
-            self._checkpoint,
+            self._checkpointed,
             self._held.settle,
             opened.clock,
         )
@@ -116,11 +116,14 @@ class Engine(Queries):
         async with self._retention.taking:
             # What is left to flush when the checkpoint is taken holds everybody up: it is made little before.
             await self._loop.run_in_executor(None, self._database.flush)
-            await self._checkpoint()
+            await self._checkpointed()
             await self._loop.run_in_executor(None, self._database.flush)
             await self._loop.run_in_executor(None, self._database.link_to, folder / "views")
             staged = Staged(self._views.begin, self._views.position, self._views.store_time)
             await self._loop.run_in_executor(None, link_segments, self._segments, staged.position, folder / "log")
+            if self._config.policy != "fsync":
+                # Links share what a power failure would have the log lose, and write anew in another way.
+                await self._checkpointed()
         return staged
 
     async def let_go(self) -> None:
@@ -218,6 +221,18 @@ class Engine(Queries):
                 self._checkpoint_awaited = awaited
                 self._log.sync()
         return awaited
+
+    async def _checkpointed(self) -> None:
+        """Checkpoint the views, for who goes on when it is done. Raises `StoreError` when that fails, and when the log
+        has failed: what was to be written is in the log alone then, or half of a batch was folded."""
+        try:
+            if not self._log.failed:
+                await self._checkpoint()
+        except Exception as error:
+            self._log.fail(error)
+            raise
+        if self._log.failed:
+            raise StoreFailed("the log has failed: its views take no checkpoint until a restart")
 
     def _on_sync(self) -> None:
         awaited, self._checkpoint_awaited = self._checkpoint_awaited, None

@@ -18,7 +18,7 @@ from store.api import Appended, Commit, Subscription, filter_queue, partition_qu
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
-from store.errors import OffsetOutOfRange, StoreError
+from store.errors import OffsetOutOfRange, StoreError, StoreFailed
 from store.reader import Reader
 from store.views.database import Database
 from tests.store.images import copy_image
@@ -310,7 +310,8 @@ async def test_nothing_goes_when_the_log_cannot_be_synced(tmp_path: Path):
     for _ in range(30):
         await append(engine, [frame(b"t", 1000)])
     disk.broken = True
-    await engine.enforce_retention()
+    with pytest.raises(StoreFailed):
+        await engine.enforce_retention()
     assert engine.stats().failed
     assert engine.stats().log_begin == 0
     assert engine._database.checkpoint().position <= engine._writer.durable < engine.stats().log_end
