@@ -18,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from record.layout import HEADER_SIZE
 
 _RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
+_SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
 _BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
 
 
@@ -72,6 +73,7 @@ class StoreSettings:
     retention_age_s: int = 0  # whole segments whose newest message is older are removed; 0: never
     # The same by parent topic, for those with ages of their own: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
+    serve_damaged: bool = False  # read the whole log at the start, and serve around what is damaged from then on
     retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
     transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
     transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
@@ -168,6 +170,8 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
 def _convert(key: str, value: object, kind: Any, source: str) -> object:
     options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     try:
+        if bool in options:
+            return _SWITCH[value.lower() if isinstance(value, str) else value]
         if int in options and not isinstance(value, bool) and isinstance(value, (int, str)):
             return int(value)
         if Path in options and isinstance(value, (str, Path)) and value != "":  # Path("") is where we are
@@ -178,7 +182,7 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return _numbers(value)
         if list[int] in options:
             return _row(value)
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         pass
     raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
 

@@ -51,6 +51,8 @@ class HttpFront:
         stats = self._store.stats()
         status = "failed" if stats.failed else "ok"
         body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
+        if stats.damaged_places or stats.damage_met:
+            body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
         return web.json_response(body, status=503 if stats.failed else 200)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -103,5 +105,8 @@ class _NodeCollector:
             ("sluice_store_view_bytes", "Bytes of views on disk", stats.view_bytes),
             ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
             ("sluice_store_pending_bytes", "Bytes accepted and not yet committed", stats.pending_bytes),
+            ("sluice_store_damaged_places", "Damaged places of the log that are served around", stats.damaged_places),
+            ("sluice_store_damaged_bytes", "Bytes in damaged places that are served around", stats.damaged_bytes),
+            ("sluice_store_damage_met", "Other places where reads met damage since the start", stats.damage_met),
         ):
             yield GaugeMetricFamily(name, text, value=value)

@@ -79,7 +79,8 @@ class LateMessages:
                 chunk = await self._store.read(handle, 1)
             except OffsetOutOfRange:
                 continue  # gone by now
-            by_topic.setdefault(decode(chunk.data, 0)[3], set()).add(handle)
+            if chunk.position == handle:  # else it is damaged
+                by_topic.setdefault(decode(chunk.data, 0)[3], set()).add(handle)
         found: dict[int, Message] = {}
         for name, wanted in by_topic.items():
             found |= await self._entered(name, wanted, position, store_time)

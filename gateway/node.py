@@ -60,6 +60,7 @@ class Node:
             retention_age_s=config.store.retention_age_s,
             retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
             retention_bytes=config.store.retention_bytes,
+            serve_damaged=config.store.serve_damaged,
             transaction_check_s=config.store.transaction_check_s,
             transaction_checks=config.store.transaction_checks,
             max_deliveries=config.store.max_deliveries,

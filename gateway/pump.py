@@ -177,7 +177,7 @@ class Pump:
         try:
             if not topic_filter:
                 chunk = await self._store.read(offset, 1)
-                return Message(chunk.data, 0) if chunk.data else None
+                return Message(chunk.data, 0) if chunk.data and chunk.position == offset else None
             queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
             fetched = await self._store.fetch(queue, offset, 1, 1)
         except OffsetOutOfRange:
@@ -199,6 +199,9 @@ class Pump:
             return
         if session.closed or session.behind != behind:
             return
+        if chunk.damaged:  # how many messages were there, nobody can tell either
+            session.counters.dropped_reclaimed += 1
+            session.behind_sent = 0
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         for i in range(len(starts)):
             messages: Sequence[Message | None]

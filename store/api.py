@@ -199,11 +199,13 @@ class GroupState:
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive records of the log itself, every kind of them: frames from `position` up to `next_position`."""
+    """Consecutive records of the log itself, every kind of them: frames from `position` up to `next_position`. That may
+    lie behind the position asked for, where a segment ends or damage is passed over."""
 
     position: int
     next_position: int
     data: bytes
+    damaged: int = 0  # bytes passed over before `position`: they are damaged, and records in them are gone
 
 
 @dataclass(slots=True)
@@ -300,6 +302,9 @@ class StoreStats:
     view_bytes: int
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
+    damaged_places: int  # of the log, known and served around
+    damaged_bytes: int  # in them
+    damage_met: int  # other places where reads of this process met damage
     failed: bool = False  # a write failed: no appends until a restart
 
 

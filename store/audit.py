@@ -13,6 +13,7 @@ from typing import Final
 
 import record
 from store.copying import Copier
+from store.damaged import write_damaged
 from store.disk import Disk
 from store.errors import LogCorrupt, StoreError
 from store.folder import Folder, read_meta
@@ -33,6 +34,7 @@ class Damage:
     position: int
     what: str
     resumes: int | None  # position of the next sound record; None: there is none
+    is_known: bool = False  # it is served around
 
 
 @dataclass(slots=True)
@@ -54,6 +56,11 @@ class Audit:
     torn: int = 0  # bytes behind it that the next opening clears: a batch that was never acknowledged
     segments: list[SegmentAudit] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+
+    @property
+    def unknown_damage(self) -> list[Damage]:
+        """What keeps the log from being opened, or readers from reading on."""
+        return [damage for damage in self.damage if not damage.is_known]
 
     @property
     def records(self) -> int:
@@ -98,28 +105,44 @@ def _audit(segments: Segments, missing: Damage | None) -> Audit:
         segment = by_base[segments.base_of(piece.position)]
         segment.records += len(record.split(piece.data))
         segment.end = found.end
+    found.end = segments.damaged.behind(found.end)
     if missing is not None:
         found.damage.append(missing)
     elif not found.damage and segments.bases:
         found.torn = clear(segments, found.end, dry=True)
+    found.damage += known_damage(segments)
+    found.damage.sort(key=lambda damage: damage.position)
     return found
 
 
-def pieces(segments: Segments, position: int) -> Iterator[Batch | Damage]:
-    """The log from a record's `position` on: batches, and what lies damaged between them."""
+def known_damage(segments: Segments) -> list[Damage]:
+    """What is served around, of the log as it is."""
+    begin = segments.bases[0] if segments.bases else 0
+    return [
+        Damage(segment_name(segments.base_of(first)), first, "damaged, and served around", end, is_known=True)
+        for first, end in segments.damaged
+        if end > begin
+    ]
+
+
+def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[Batch | Damage]:
+    """The log from a record's `position` on: batches, and what lies damaged between them. What is before `durable` is
+    known to have been on disk."""
     end = position
     while segments.has(segments.base_of(position)):
         for batch in sound_batches(segments, position):
             end = batch.position + len(batch.data)
             yield batch
+        end = segments.damaged.behind(end)
         resumes: int | None = None
-        for at, durable in frames_behind(segments, end):
+        is_damage = end < durable
+        for at, proven in frames_behind(segments, end):
             resumes = at if resumes is None else resumes
-            if durable > end:
+            is_damage |= proven > end
+            if is_damage:
                 break
-        else:
+        if resumes is None or not is_damage:
             return  # nothing proves that anything was durable here: the end, and perhaps a torn tail
-        assert resumes is not None
         position = resumes
         if position == end:
             continue  # a node has the log open, and has come further meanwhile
@@ -147,8 +170,8 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
     folder = Folder(path, disk)
     try:
         found = audit(path)
-        lost = lost_end(path, found.end) if not found.damage else None
-        damage = found.damage[0] if found.damage else lost
+        unknown = found.unknown_damage
+        damage = unknown[0] if unknown else lost_end(path, found.end)
         if damage is None:
             return None, None
         segments, _ = open_segments(path)
@@ -161,6 +184,8 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
             if int(file.stem) > base or not segments.has(base):
                 file.unlink()
         disk.sync_folder(folder.log)
+        if segments.damaged:
+            write_damaged(folder.log, segments.damaged.up_to(damage.position), disk)
         if segments.has(base):
             _cut(folder.log / segment_name(base), damage.position - base, segments.size, disk)
         return damage, aside

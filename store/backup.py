@@ -18,6 +18,7 @@ import orjson
 
 from store.checking import check_log
 from store.copying import Copier, sync_files, try_link
+from store.damaged import write_damaged
 from store.disk import Disk
 from store.errors import StoreError
 from store.folder import META, Folder, is_data_folder, read_meta, replace_file
@@ -212,6 +213,7 @@ class _Backup:
             if position is None:
                 position = find_end(segments, saved.position if saved else 0, saved.durable if saved else 0)[1]
             bases = [base for base in segments.bases if base < position]
+            write_damaged(self._unfinished / "log", segments.damaged.up_to(position), self._disk)
         finally:
             segments.close()
         files = []

@@ -34,6 +34,7 @@ class StoreConfig:
     retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # the oldest segments go while the log behind them is at least this long; 0: never
     retention_check_s: float = 10.0  # between two looks at what may go
+    serve_damaged: bool = False  # at opening, read the whole log, and from then on serve around what is damaged
     max_deliveries: int = 16  # of a message to a group; then it goes to the group's dead-letter queue
     # How long a message stays away that was given back after its first, second, … delivery. Those of RocketMQ.
     retry_delays_s: tuple[float, ...] = (10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)

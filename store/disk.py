@@ -1,10 +1,12 @@
 """The disk as the log sees it: every system call that touches a segment. Tests hand in one that fails."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # what a device or file system says of damage
 _ZEROS: Final = bytes(1 << 20)
 _SYNC_EVERY: Final = 8  # MiB of zeros: keeps a preallocation from delaying the log's own flushes
 

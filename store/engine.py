@@ -23,10 +23,11 @@ from store.queries import Queries
 from store.reader import Reader
 from store.recovery import Recovered, recover, sound_batches
 from store.retention import Retention
+from store.salvage import forget_reclaimed, salvage
 from store.segments import Segments
 from store.stage import Staged, link_segments, remove_left
 from store.tail import TailCache
-from store.views.database import Database
+from store.views.database import Database, saved_checkpoint
 from store.views.fold import Views
 from store.writer import Batch, Clock, Writer, clock_ms
 
@@ -169,6 +170,7 @@ class Engine(Queries):
         self._held.on_check(listener)
 
     def stats(self) -> StoreStats:
+        places, size = self._segments.damaged.size(self._views.begin)
         return StoreStats(
             log_begin=self._views.begin,
             log_end=self._log.end,
@@ -180,6 +182,9 @@ class Engine(Queries):
             view_bytes=self._database.size(),
             tail_bytes=self._tail.size,
             pending_bytes=self._log.pending_bytes,
+            damaged_places=places,
+            damaged_bytes=size,
+            damage_met=len(self._reader.met),
             failed=self._log.failed,
         )
 
@@ -313,10 +318,15 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         )
         segments = Segments(folder.log, config.segment_size, disk)
         undo.callback(segments.close)
+        if config.serve_damaged:
+            salvage(folder.log, config.segment_size, saved_checkpoint(folder.views), disk)
         segments.load()
+        forget_reclaimed(segments)
+        for first, end in segments.damaged:
+            logger.warning("the log is damaged from position %d up to %d: this is served around", first, end)
         database, recovered = _recover(folder, config, segments)
         undo.callback(database.close)
-        views = Views(database, config, recovered.begin, recovered.begin_time)
+        views = Views(database, config, recovered.begin, recovered.begin_time, segments.damaged)
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
@@ -359,5 +369,6 @@ def _replay(views: Views, segments: Segments, end: int) -> None:
         views.fold(batch)
         if views.is_full():
             views.checkpoint(end)
+    views.skip(segments.damaged.behind(views.position))
     views.checkpoint(end)
     assert views.position == end

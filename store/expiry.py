@@ -10,7 +10,7 @@ from store.config import StoreConfig
 from store.errors import LogCorrupt
 from store.log import Log
 from store.reader import Reader
-from store.segments import Segments
+from store.segments import Segments, segment_name
 from store.views.begins import Floors
 from store.views.fold import Views
 from store.writer import Clock
@@ -63,8 +63,10 @@ class Expiry:
         return cut
 
     async def time_of(self, position: int) -> int:
-        """Store time of the record at `position`."""
+        """Store time of the record at `position`, or of the next one where it is damaged. Raises `LogCorrupt`."""
         chunk = await self._reader.chunk(position, self._log.end, 1)
+        if not chunk.data:
+            raise LogCorrupt(segment_name(position), position, "no record behind damage")
         return record.store_time_of(chunk.data, 0)
 
     async def _newest_before(self, base: int, active: int) -> int | None:

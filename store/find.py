@@ -33,9 +33,11 @@ async def by_key(
             if frames and size + length > max_bytes:
                 return Found(len(frames), b"".join(frames), behind)
             behind = position
+            if views.is_gone(position):
+                continue
             try:
                 frame = await reader.records([position], [length])
-            except (LogCorrupt, FileNotFoundError):
+            except LogCorrupt:
                 if position >= views.begin:
                     raise
                 continue  # retention took it meanwhile
@@ -53,10 +55,12 @@ async def message(views: Views, reader: Reader, position: int) -> bytes:
     if position < views.begin:
         raise NoSuchMessage(f"the message at position {position} is gone: the log begins at {views.begin}")
     found: bytes | None = None
+    if views.is_gone(position):
+        raise NoSuchMessage(f"the message at position {position} is gone: the log is damaged there")
     if position < views.position:
         try:
             found = await reader.record_at(position, views.position)
-        except (LogCorrupt, FileNotFoundError):
+        except LogCorrupt:
             if position >= views.begin:
                 raise
             return await message(views, reader, position)  # retention took it meanwhile

@@ -217,7 +217,7 @@ class GroupService:
         for lease in leases:
             try:
                 data = await self._reader.records(lease.positions, lease.lengths)
-            except (LogCorrupt, FileNotFoundError):
+            except LogCorrupt:
                 found, fault = await self._read_each(group, lease)
                 runs += found
                 damage = damage or fault
@@ -234,13 +234,11 @@ class GroupService:
             position, offset = lease.positions[index], lease.offset + index
             try:
                 data = await self._reader.records([position], [lease.lengths[index]])
-            except (LogCorrupt, FileNotFoundError) as error:
-                if position < self._views.begin:
+            except LogCorrupt as error:
+                if self._views.is_gone(position):
                     gone.append(offset)
-                elif isinstance(error, LogCorrupt):
-                    damage = damage or error
                 else:
-                    raise
+                    damage = damage or error
                 continue
             runs.append(Run(lease.queue, offset, 1, lease.deliveries, data))
         if gone:

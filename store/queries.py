@@ -59,8 +59,8 @@ class Queries:
             if look <= 0:
                 return Fetched(at, 0, b"", bounds)
             positions, lengths, times, _ = record.unpack_refs(self._views.references(queue, at, look))
-            if min(positions) < self._views.begin:
-                skipped = _run([position >= self._views.begin for position in positions])
+            if self._views.has_gone(positions):
+                skipped = _run([not self._views.is_gone(position) for position in positions])
                 positions, lengths, times = positions[skipped], lengths[skipped], times[skipped]
                 at += skipped.start
                 if not positions:
@@ -75,7 +75,7 @@ class Queries:
                 count += 1
             try:
                 data = await self._reader.records(positions[:count], lengths[:count])
-            except (LogCorrupt, FileNotFoundError):
+            except LogCorrupt:
                 if min(positions[:count]) >= self._views.begin:
                     raise
                 continue  # retention took a segment while it was being read
@@ -96,7 +96,7 @@ class Queries:
             raise OffsetOutOfRange(b"log", position, self._views.begin, end)
         try:
             return await self._reader.chunk(position, end, max_bytes)
-        except (LogCorrupt, FileNotFoundError):
+        except LogCorrupt:
             if position >= self._views.begin:
                 raise
             raise OffsetOutOfRange(b"log", position, self._views.begin, end) from None
@@ -137,9 +137,10 @@ class Queries:
         while True:
             begin, behind = self._views.begin, after
             rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _LOOKS)
+            there = [(topic, row) for topic, row in rows if not self._is_lost(row)]
             try:
-                found += [Retained(topic, await self._retained_frame(row)) for topic, row in rows]
-            except (LogCorrupt, FileNotFoundError):
+                found += [Retained(topic, await self._retained_frame(row)) for topic, row in there]
+            except LogCorrupt:
                 if begin == self._views.begin:
                     raise
                 after = behind  # retention took a segment meanwhile: the rows now have what was in it
@@ -202,6 +203,10 @@ class Queries:
         young = _run([time >= floors.of(parent) for time, parent in zip(times, parents, strict=False)])
         starts.append(len(data))
         return young, data[starts[young.start] : starts[young.stop]]
+
+    def _is_lost(self, row: bytes) -> bool:
+        """Whether a retained value is only a reference to what is gone: it could not be kept."""
+        return is_reference(row) and self._views.is_gone(record.unpack_refs(row)[0][0])
 
     async def _retained_frame(self, row: bytes) -> bytes:
         if not is_reference(row):

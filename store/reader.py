@@ -4,16 +4,21 @@ A read that the page cache can answer never leaves the loop; one that needs the 
 """
 
 import asyncio
+import logging
 import os
 from typing import Final
 
 import record
 from record.layout import HEADER_SIZE, MAX_FRAME
 from store.api import Chunk
+from store.disk import UNREADABLE
 from store.errors import LogCorrupt
 from store.segments import Segments, segment_name
 from store.tail import TailCache
 
+logger = logging.getLogger(__name__)
+
+_MAX_MET: Final = 10_000  # damaged places that are remembered
 _GAP: Final = 4096  # bytes between two wanted records that are read along rather than skipped
 _SPAN: Final = 1 << 20  # bytes read at once for several records
 
@@ -21,11 +26,12 @@ _SPAN: Final = 1 << 20  # bytes read at once for several records
 class Reader:
     """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
 
-    __slots__ = ("_segments", "_tail")
+    __slots__ = ("_segments", "_tail", "met")
 
     def __init__(self, segments: Segments, tail: TailCache) -> None:
         self._segments = segments
         self._tail = tail
+        self.met: set[int] = set()  # positions where reads met damage
 
     async def records(self, positions: list[int], lengths: list[int]) -> bytes:
         """The sealed frames at `positions`, back to back. What lies close behind the one before is read with it."""
@@ -57,7 +63,13 @@ class Reader:
         return data if record.verify(data, position)[1] == length else None
 
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
-        """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`."""
+        """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`. What is known as
+        damaged is passed over."""
+        behind = self._segments.damaged.behind(position)
+        if behind != position:
+            found = Chunk(end, end, b"") if behind >= end else await self.chunk(behind, end, max_bytes)
+            found.damaged = behind - position
+            return found
         cached = self._tail.find(position)
         if cached is not None:
             begin, data = cached
@@ -65,7 +77,7 @@ class Reader:
                 data = data[position - begin :]
             return _chunk(position, _whole(data, max_bytes))
         base = self._segments.base_of(position)
-        room = min(end, base + self._segments.size) - position
+        room = self._segments.damaged.before(position, min(end, base + self._segments.size)) - position
         size = min(max(max_bytes, HEADER_SIZE), room)
         data = await self._read(position, size)
         length = int.from_bytes(data[4:8], "little")
@@ -124,10 +136,17 @@ class Reader:
         base = segments.base_of(position)
         if not segments.has(base):
             raise LogCorrupt(segment_name(base), position, "segment is missing")
-        data = segments.disk.read_cached(segments.descriptor(base), length, position - base)
-        if data is None:
-            loop = asyncio.get_running_loop()
-            data = await loop.run_in_executor(None, self._read_slowly, base, position, length)
+        try:
+            data = segments.disk.read_cached(segments.descriptor(base), length, position - base)
+            if data is None:
+                loop = asyncio.get_running_loop()
+                data = await loop.run_in_executor(None, self._read_slowly, base, position, length)
+        except FileNotFoundError:
+            raise LogCorrupt(segment_name(base), position, "segment is missing") from None
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            raise self._corrupt(position) from error
         return data
 
     def _read_slowly(self, base: int, position: int, length: int) -> bytes:
@@ -138,7 +157,12 @@ class Reader:
             os.close(fd)
 
     def _corrupt(self, position: int) -> LogCorrupt:
-        return LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
+        """Tells once of each place."""
+        error = LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
+        if position not in self.met and len(self.met) < _MAX_MET and not self._segments.damaged.covers(position):
+            self.met.add(position)
+            logger.error("%s", error)
+        return error
 
 
 def _whole(data: bytes, max_bytes: int) -> bytes:

@@ -5,6 +5,8 @@ leave anything at all, but only behind the last durable position. Every frame sa
 when it was written (`durable_of`): if a sound frame exists anywhere behind the bad byte that was written when
 that byte was already durable, the byte went bad later. Then nothing is cut and the log does not open. Else the
 bad byte cannot be told from a torn tail that nobody was told about, and zeros go from there on.
+
+Damage that is known (`store.damaged`) is passed over, here as everywhere.
 """
 
 import os
@@ -61,7 +63,7 @@ def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, 
     while last is None and first > begin:  # the views saw records in this segment that never reached the disk
         first -= segments.size
         last = _last_batch(segments, first)
-    end = begin if last is None else last.position + len(last.data)
+    end = segments.damaged.behind(begin if last is None else last.position + len(last.data))
     _refuse_damage(segments, end)
     if end < durable:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
@@ -82,16 +84,21 @@ def _last_batch(segments: Segments, position: int) -> Batch | None:
 
 
 def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
-    """The log from `position` on in pieces, up to the first byte that is no sound frame."""
+    """The log from `position` on in pieces, up to the first byte that is no sound frame and in no place known as
+    damaged."""
     base = segments.base_of(position)
     while segments.has(base):
         for batch in segment_batches(segments, position):
             yield batch
-            position += len(batch.data)
-        base += segments.size
-        if not _continues(segments, base, position):
-            break
-        position = base
+            position = batch.position + len(batch.data)
+        behind = segments.damaged.behind(position)
+        if behind == position:
+            base += segments.size
+            if not _continues(segments, base, position):
+                break
+            position = base
+        else:
+            position, base = behind, segments.base_of(behind)
 
 
 def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
@@ -99,7 +106,7 @@ def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
     base = segments.base_of(position)
     fd = segments.open(base)
     try:
-        while position < base + segments.size:
+        while (position := segments.damaged.behind(position)) < base + segments.size:
             data, last = _sound(segments, fd, base, position)
             if not data:
                 break
@@ -112,7 +119,7 @@ def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
 def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
     """Sound frames at `position`, as many as a batch holds, or the one that is larger than that; and where the last
     begins."""
-    room = base + segments.size - position
+    room = segments.damaged.before(position, base + segments.size) - position
     data = segments.disk.read(fd, min(_BATCH, room), position - base)
     last, valid = record.verify(data, position)
     if valid == 0 and len(data) >= HEADER_SIZE:
@@ -182,7 +189,7 @@ def _settle(segments: Segments, batch: Batch) -> None:
     were synced when they were left."""
     last = record.split(batch.data)[-1]
     base = segments.base_of(batch.position + last)
-    begin = max(record.durable_of(batch.data, last), base)
+    begin = max(record.durable_of(batch.data, last), base, segments.damaged.last_end(batch.position))
     fd = segments.open(base)
     try:
         end = batch.position + len(batch.data)

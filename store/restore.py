@@ -15,6 +15,7 @@ from store.backup import Options
 from store.base import Base
 from store.checking import check_log
 from store.copying import Copier, sync_files
+from store.damaged import write_damaged
 from store.disk import Disk
 from store.errors import StoreError
 from store.folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta, replace_file
@@ -112,6 +113,7 @@ class _Restore:
     def _copy_log(self, source: Segments, end: int) -> None:
         folder = self._unfinished / "log"
         folder.mkdir(mode=0o750)
+        write_damaged(folder, source.damaged.up_to(end), self._disk)
         bases = [base for base in source.bases if base < end]
         self._done, self._all = 0, self._size * len(bases)
         room = os.statvfs(folder)

@@ -115,12 +115,15 @@ class Retention:
         self._kept_below = below
 
     async def _keep(self, view: Keeper, below: int) -> None:
-        """Copy the records before `below` that a view refers to into it."""
+        """Copy the records before `below` that a view refers to into it. One that is damaged goes with its segment."""
         copied = 0
         page = view.to_keep(below, None, _PAGE)
         while True:
             for name, position, length in page.rows:
-                view.keep(name, await self._reader.records([position], [length]))
+                try:
+                    view.keep(name, await self._reader.records([position], [length]))
+                except LogCorrupt:  # the reader told of it
+                    continue
                 copied += length
                 if copied >= _KEPT_BYTES or self._views.is_full():
                     await self._checkpoint()

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Final
 
+from store.damaged import Damaged, read_damaged
 from store.disk import Disk
 from store.errors import LogCorrupt, StoreClosed, StoreError
 
@@ -35,6 +36,7 @@ class Segments:
         "_stopped",
         "_unprepared",
         "bases",
+        "damaged",
         "disk",
         "folder",
         "size",
@@ -45,6 +47,7 @@ class Segments:
         self.size = size
         self.disk = disk
         self.bases: list[int] = []
+        self.damaged = Damaged()  # places that are not read
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
         self._forgotten: list[int] = []  # segments before the log's begin whose files are there, the oldest first
         self._preparing: threading.Thread | None = None
@@ -62,8 +65,9 @@ class Segments:
         self.disk.sync_folder(self.folder)  # a process that was killed behind a segment's rename has not
 
     def find(self) -> None:
-        """Find the segments. Raises `LogCorrupt` when one is missing or is no segment of this log, `StoreError` for
-        another file under a segment's suffix."""
+        """Find the segments, and what is known of damage. Raises `LogCorrupt` when one is missing or is no segment of
+        this log, `StoreError` for another file under a segment's suffix."""
+        self.damaged = read_damaged(self.folder)
         paths = list(self.folder.glob("*.log"))
         for path in paths:
             if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):

@@ -103,7 +103,7 @@ def _open(
             generation_segments=meta.generation_segments,
         )
         begin = segments.bases[0] if segments.bases else 0
-        views = Views(database, config, begin, begin_time(segments, begin))
+        views = Views(database, config, begin, begin_time(segments, begin), segments.damaged)
         _fold(views, segments, end, tell)
         return Snapshot(segments, views, meta.partitions, undo.pop_all())
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from store.damaged import write_damaged
 from store.segments import Segments, segment_name
 
 STAGING: Final = "staging"
@@ -76,10 +77,12 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def link_segments(segments: Segments, position: int, folder: Path) -> None:
-    """Link what the log has before `position` into a new `folder`. Nothing may remove segments meanwhile."""
+    """Link what the log has before `position` into a new `folder`, with what is known of damage. Nothing may remove
+    segments meanwhile."""
     folder.mkdir()
     for base in [base for base in segments.bases if base < position]:
         os.link(segments.folder / segment_name(base), folder / segment_name(base))
+    write_damaged(folder, segments.damaged.up_to(position), segments.disk)
 
 
 def _make(folder: Path, data: Path) -> None:

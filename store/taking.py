@@ -267,10 +267,10 @@ class Taking:
     def _take_new(self, place: Place, first: int, end: int) -> int:
         """Take from [first, end), where nothing was ever leased out. Returns how many."""
         positions, lengths = self._references(place.queue, first, end - first)
-        if positions and max(positions) < self._views.begin:
+        if positions and all(map(self._views.is_gone, positions)):
             end = min(self._views.end(place.queue), first + _LOOK)
             positions, lengths = self._references(place.queue, first, end - first)
-            self.is_cut_short = max(positions) < self._views.begin
+            self.is_cut_short = all(map(self._views.is_gone, positions))
         before = self._records
         if place.state is not None and self.is_cut_short:
             place.state.seen = first + len(positions)
@@ -286,17 +286,17 @@ class Taking:
     ) -> tuple[int, list[tuple[int, int]]]:
         """Lease out messages of a queue while there is room, passing over those that left the log. Returns the first
         offset that was not looked at, and what left the log as (first offset, count)."""
-        begin = self._views.begin
+        is_gone = self._views.is_gone
         gone: list[tuple[int, int]] = []
         at = 0
         while at < len(positions):
             run = at
-            if positions[at] < begin:
-                while at < len(positions) and positions[at] < begin:
+            if is_gone(positions[at]):
+                while at < len(positions) and is_gone(positions[at]):
                     at += 1
                 gone.append((first + run, at - run))
                 continue
-            while at < len(positions) and positions[at] >= begin and self._fits(lengths[at]):
+            while at < len(positions) and not is_gone(positions[at]) and self._fits(lengths[at]):
                 at += 1
             if at == run:
                 break

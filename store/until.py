@@ -42,7 +42,7 @@ def cut(segments: Segments, until: Until) -> int:
             if not until.has(piece.data, at):
                 return end
             end = piece.position + at + record.length_of(piece.data, at)
-    return end
+    return segments.damaged.behind(end)
 
 
 def _begins_with(segments: Segments, base: int, until: Until) -> bool:

@@ -71,8 +71,8 @@ def run_verify(arguments: Arguments) -> int:
         torn = f", {found.torn} bytes of a torn tail behind it" if found.torn else ""
         print(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
         for damage in found.damage:
-            print(f"DAMAGED: {_told_damage(damage)}")
-    return DAMAGED if found.damage else 0
+            print(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_told_damage(damage)}")
+    return DAMAGED if found.unknown_damage else 0
 
 
 def run_repair(arguments: Arguments) -> int:
@@ -82,14 +82,15 @@ def run_repair(arguments: Arguments) -> int:
     path = arguments.data_dir
     if not arguments.yes:
         found = audit(path)
-        for damage in found.damage:
+        for damage in found.unknown_damage:
             print(f"DAMAGED: {_told_damage(damage)}")
-        if found.damage:
-            where = found.damage[0].position
+        if found.unknown_damage:
+            where = found.unknown_damage[0].position
             print(f"would cut the log at {where} (of {found.end}); say --yes to do it", file=sys.stderr)
+            print("a node told to --serve-damaged loses nothing that is whole", file=sys.stderr)
         else:
             print("all records are whole; --yes also compares the end with what the views know", file=sys.stderr)
-        return DAMAGED if found.damage else 0
+        return DAMAGED if found.unknown_damage else 0
     cut, aside = repair(path, Disk())
     if cut is None:
         print("nothing to repair")
@@ -119,12 +120,15 @@ def run_dump(arguments: Arguments) -> int:
 def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
     """(line, whether it tells of damage) for what `arguments` wants of the log."""
     import record  # noqa: PLC0415
-    from store.audit import Damage, open_segments, pieces  # noqa: PLC0415
+    from store.audit import Damage, known_damage, open_segments, pieces  # noqa: PLC0415
 
     segments, _ = open_segments(arguments.data_dir)
     with closing(segments):
         # A segment begins with a record, wherever the range begins.
         start = max([segments.base_of(arguments.begin), *segments.bases[:1]])
+        for damage in known_damage(segments):
+            if arguments.begin < (damage.resumes or 0) and (arguments.end is None or damage.position < arguments.end):
+                print(f"sluice log dump: {_told_damage(damage)}", file=sys.stderr)
         for piece in pieces(segments, start):
             if isinstance(piece, Damage):
                 if piece.resumes is not None and piece.resumes <= arguments.begin:

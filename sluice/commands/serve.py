@@ -15,6 +15,7 @@ SETTINGS: Final = {
     "grpc_port": "grpc.port",
     "http_port": "http.port",
     "log_level": "log_level",
+    "serve_damaged": "store.serve_damaged",
 }
 
 
@@ -29,6 +30,8 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--grpc-port", type=port_number, metavar="PORT", help="cloud services (default: 7070)")
     parser.add_argument("--http-port", type=port_number, metavar="PORT", help="health and metrics (default: 8080)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    text = "read the whole log first; write down where it is damaged, and serve the rest from then on"
+    parser.add_argument("--serve-damaged", action="store_true", default=None, help=text)
 
 
 def run(arguments: Arguments) -> int:

@@ -12,6 +12,7 @@ from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, K
 from store import control
 from store.api import Commit, dead_letter_queue, topic_queue
 from store.config import StoreConfig
+from store.damaged import NO_DAMAGE, Damaged
 from store.errors import StoreError
 from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
@@ -39,7 +40,10 @@ _NOTHING: Final = bytes(REFERENCE)  # position 0: before the log's begin, since 
 class Views:
     """The views of one store, true up to `position`, of a log whose first record, of `begin_time`, is at `begin`."""
 
-    def __init__(self, database: Database, config: StoreConfig, begin: int, begin_time: int) -> None:
+    def __init__(
+        self, database: Database, config: StoreConfig, begin: int, begin_time: int, damaged: Damaged = NO_DAMAGE
+    ) -> None:
+        self.damaged = damaged  # places of the log that are not read
         self.partitions = config.partitions
         self._database = database
         self._config = config
@@ -90,6 +94,11 @@ class Views:
         self.position = commit.end
         self.store_time = batch.store_time
         return commit
+
+    def skip(self, position: int) -> None:
+        """Go on at `position`: what lies before it is damaged, and passed over."""
+        assert position >= self.position
+        self.position = position
 
     @property
     def is_dirty(self) -> bool:
@@ -151,6 +160,17 @@ class Views:
     def begin_time(self) -> int:
         """Store time of the log's first record, in ms; an earlier one, or 0, where that is not known."""
         return self._begins.store_time
+
+    def is_gone(self, position: int) -> bool:
+        """Whether a record is not to be had: retention took it, or it is in a place that is known as damaged."""
+        return position < self._index.begin or (bool(self.damaged) and self.damaged.covers(position))
+
+    def has_gone(self, positions: list[int]) -> bool:
+        """Whether one of some records may be."""
+        begin = self._index.begin
+        if begin and min(positions) < begin:
+            return True
+        return bool(self.damaged) and self.damaged.touches(min(positions), max(positions))
 
     def reclaim(self, begin: int, begin_time: int) -> None:
         """The log begins at `begin`, with a record of `begin_time`, from here on; nothing that is not in RocksDB may
