@@ -12,7 +12,8 @@ are gone when all of it is committed, and the fold's state is all there is. So t
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from store import control
@@ -66,7 +67,8 @@ class GroupService:
         """See `store.api.Store.pop`."""
         await self._unlocked(group)
         now = self._clock()
-        places = [self._place(group, queue) for queue in dict.fromkeys(queues)]
+        places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
+        self._admit(group, [place.queue for place in places if place.state is None and place.flight is None])
         taking = Taking(
             self._views,
             self._config,
@@ -78,17 +80,19 @@ class GroupService:
             max_bytes=max_bytes,
             max_deliveries=max_deliveries or self._config.max_deliveries,
         )
-        taking.take(start)
+        with _undone(taking):
+            taking.take(start)
+            frames = taking.frames()
         available_at = taking.available_at()
         touched = [place for place in places if place.is_touched]
         if not touched:
             return Popped([], available_at, taking.is_limited)
-        answer = self._append(group, taking.frames(), touched)
+        answer = self._append(group, frames, touched)
         try:
             runs, damage = await self._read(group, taking.leases)  # while the disk writes
-            _check(await answer)
-        except asyncio.CancelledError:
-            self._give_back(group, taking.leases)
+            _check(await asyncio.shield(answer))
+        except BaseException:
+            answer.add_done_callback(lambda _: self._give_back(group, taking.leases))
             raise
         if damage is not None:
             if not runs:
@@ -103,16 +107,18 @@ class GroupService:
         while True:
             await self._unlocked(group)
             settling = Settling(group, lambda queue: self._known(group, queue))
-            for receipts in done:
-                settling.finish(receipts)
             now = self._clock()
-            for receipts, delay in again:
-                settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+            with _undone(settling):
+                for receipts in done:
+                    settling.finish(receipts)
+                for receipts, delay in again:
+                    settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+                frames = settling.frames()
             places = settling.places
             if not places:
                 return settling.stale
             try:
-                answer = self._append(group, settling.frames(), places)
+                answer = self._append(group, frames, places)
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
@@ -138,12 +144,6 @@ class GroupService:
     def _known(self, group: bytes, queue: bytes) -> Place:
         """A group's place in a queue, and what is under way there."""
         return Place(queue, self._views.pops.find(group, queue), self._flights.get((group, queue)))
-
-    def _place(self, group: bytes, queue: bytes) -> Place:
-        place = self._known(group, queue)
-        if place.state is None and place.flight is None:
-            self._admit(group, [queue])
-        return place
 
     def _admit(self, group: bytes, queues: list[bytes]) -> None:
         """Raise `TooManyGroups` if the group may not have a place in these queues, which are new to it."""
@@ -247,13 +247,17 @@ class GroupService:
         return runs, damage
 
     def _give_back(self, group: bytes, leases: list[Lease]) -> None:
-        """Nobody waits any more for what was leased out. If the log has no room the leases run out by themselves."""
+        """Nobody waits any more for what was leased out, and is given back where nobody else has it by now. While the
+        group is being reset, or the log has no room, the leases run out by themselves."""
+        if group in self._locks:
+            return
+        settling = Settling(group, lambda queue: self._known(group, queue))
         now = self._clock()
-        frames: list[bytes] = []
-        for lease in leases:
-            frames += settled(group, lease.queue, [], [(lease.offset, lease.count, now)])
-        if frames:
-            self._offer(frames, _ignore)
+        with suppress(StoreError), _undone(settling):
+            for lease in leases:
+                settling.postpone(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
+            if settling.places:
+                self._append(group, settling.frames(), settling.places)
 
     async def _alone(self, group: bytes, frame: bytes) -> None:
         """Append a record that no decision of the group may build on before it is committed."""
@@ -275,6 +279,16 @@ class GroupService:
     async def _unlocked(self, group: bytes) -> None:
         while (lock := self._locks.get(group)) is not None:
             await asyncio.wait((lock,))
+
+
+@contextmanager
+def _undone(decision: Taking | Settling) -> Iterator[None]:
+    """What is decided is not, where it comes to nothing."""
+    try:
+        yield
+    except BaseException:
+        decision.undo()
+        raise
 
 
 def _check(appended: Appended) -> None:

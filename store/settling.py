@@ -33,6 +33,11 @@ class Settling:
         for first, end in self._claim(receipts):
             self._again.setdefault(receipts.queue, []).append((first, end - first, at))
 
+    def undo(self) -> None:
+        """Nothing is appended: nobody's claim is left."""
+        for place in self._places.values():
+            place.undo()
+
     def frames(self) -> list[bytes]:
         """The records that settle what is good."""
         frames: list[bytes] = []

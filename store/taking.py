@@ -153,6 +153,11 @@ class Taking:
         self._take_due()
         self._take_fresh()
 
+    def undo(self) -> None:
+        """Nothing is appended: nothing was taken."""
+        for place in self.places:
+            place.undo()
+
     def frames(self) -> list[bytes]:
         """The records, in the order in which they are to be in the log."""
         resets = {place.queue: place.begin for place in self.places if place.is_new}
@@ -218,14 +223,19 @@ class Taking:
     def _take_returned(self, place: Place, state: GroupQueue) -> None:
         """Take what was due first in a queue, or the beginning of it."""
         at, runs = state.take_due()
-        for low, high, deliveries in runs:
-            for first, end in place.free(low, high):
-                behind = self._take_run(place, first, end, deliveries) if self._has_room else first
-                if behind > first:
-                    place.claim(first, behind)
-                    place.returned.append((at, first, behind))
-                if behind < end:
-                    state.expect(at, behind, end)
+        try:
+            for low, high, deliveries in runs:
+                for first, end in place.free(low, high):
+                    behind = self._take_run(place, first, end, deliveries) if self._has_room else first
+                    if behind > first:
+                        place.claim(first, behind)
+                        place.returned.append((at, first, behind))
+                    if behind < end:
+                        state.expect(at, behind, end)
+        except BaseException:
+            for low, high, _ in runs:
+                state.expect(at, low, high)
+            raise
 
     def _take_run(self, place: Place, first: int, end: int, deliveries: int) -> int:
         """Take a run of entries that are due. Returns the first offset for which there was no room."""

@@ -25,7 +25,7 @@ from store.api import (
 from store.config import StoreConfig
 from store.control import group_offsets_committed, session_opened, subscribed
 from store.engine import Engine
-from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups, ViewsDamaged
 from store.reader import Reader
 from store.segments import segment_name
 from tests.store.group_model import Place
@@ -450,6 +450,7 @@ async def test_a_cancelled_pop_gives_back(bench: Bench):
         await popping
     popped = await bench.pop()
     while not any(run.offset == 0 for run in popped.runs):
+        await asyncio.sleep(0)
         popped = await bench.pop()
     assert receipts(popped)[0] == Receipts(Q, 0, 2, 2)
 
@@ -712,3 +713,83 @@ async def _compare(bench: Bench, model: Model) -> None:
     fetched = await bench.engine.fetch(DEAD, 0, 1_000, 1 << 20)
     dead = [record.decode(fetched.data, start)[6] for start in record.split(fetched.data)]
     assert dead == numbers(*model.dead)
+
+
+@pytest.mark.parametrize("fault", ["views", "name"])
+async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str):
+    await bench.fill(4)
+    await bench.pop(records=2, invisible=0)
+    await bench.pop(OTHER)
+
+    def fail(*_: object) -> bytes:
+        raise ViewsDamaged(bench.path, OSError(5, "Input/output error"))
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            if fault == "views":
+                patch.setattr(bench.engine._views, "references", fail)
+            with pytest.raises(ViewsDamaged if fault == "views" else UnicodeDecodeError):
+                await bench.pop(Q, topic_queue(b"\xff") if fault == "name" else OTHER)
+        assert bench.engine._groups.is_idle
+    assert payloads((await bench.pop(records=3)).runs) == numbers(0, 1, 2)
+
+
+async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Nor on what others have under way in the same queue."""
+    await bench.fill(9)
+    await bench.pop(records=4, invisible=0)
+    await bench.engine.settle(b"g", [], [(Receipts(Q, 2, 2, 1), 5_000)])
+    held: list[tuple] = []
+    offer = bench.engine._groups._offer
+    monkeypatch.setattr(bench.engine._groups, "_offer", lambda *args: held.append(args))
+    first = asyncio.create_task(bench.pop(records=2))
+    await asyncio.sleep(0)
+    bench.now += 5_000
+    with pytest.raises(UnicodeDecodeError):
+        await bench.pop(Q, topic_queue(b"\xff"))
+    with pytest.raises(TypeError):
+        await bench.engine.settle(b"g", [], [(Receipts(Q, 2, 2, 1), 1 << 64)])
+    monkeypatch.undo()
+    for args in held:
+        offer(*args)
+    assert payloads((await first).runs) == numbers(0, 1)
+    assert payloads((await bench.pop(records=2)).runs) == numbers(2, 3)
+
+
+async def test_one_pop_of_many_new_queues_is_bounded_too(tmp_path: Path):
+    bench = await Bench(tmp_path, replace(CONFIG, max_group_queues=2)).open()
+    with pytest.raises(TooManyGroups, match="2 is the limit"):
+        await bench.pop(Q, OTHER, DEAD)
+    await bench.pop(Q)
+    with pytest.raises(TooManyGroups, match="1 queues"):
+        await bench.pop(Q, OTHER, DEAD)
+    await bench.pop(Q, OTHER)
+    await bench.engine.close()
+
+
+async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """The lease of a pop that is cancelled may have run out while it was reading: somebody else has the message."""
+    await bench.fill(1)
+    records = Reader.records
+    reading = asyncio.Event()
+
+    async def read_for_ever(*_: object) -> bytes:
+        reading.set()
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(Reader, "records", read_for_ever)
+    popping = asyncio.create_task(bench.pop(invisible=1_000))
+    await reading.wait()
+    await bench.append(message(9, b"a/c"))
+    monkeypatch.setattr(Reader, "records", records)
+    bench.now += 1_000
+    mine = await bench.pop(invisible=60_000)
+    assert receipts(mine) == [Receipts(Q, 0, 1, 2)]
+    popping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await popping
+    await bench.append(message(9, b"a/c"))
+    bench.now += 1_000
+    assert (await bench.pop()).runs == []
+    assert await bench.engine.settle(b"g", receipts(mine)) == []
