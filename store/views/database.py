@@ -37,7 +37,7 @@ _CHECKPOINT: Final = Struct(">QQQI")
 _FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and did not say so
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
-_NEW_FILES: Final = 8  # flushed memtables that are compacted together: what is below is written anew each time
+_NEW_FILES: Final = 16  # flushed memtables that are compacted together: what is below is written anew each time
 
 
 class Checkpoint:
@@ -58,7 +58,7 @@ class Database:
     Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
     """
 
-    __slots__ = ("_db", "_everywhere", "_no_wal", "_path")
+    __slots__ = ("_db", "_everywhere", "_no_wal", "_path", "_queue_rows")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
@@ -68,6 +68,7 @@ class Database:
             self._db = Rdict(str(path), options, {"default": options})
         except Exception as error:
             raise ViewsDamaged(path, error) from error
+        self._queue_rows: RdictIter | None = None
         self._everywhere = ReadOptions()
         self._everywhere.set_total_order_seek(True)
         self._no_wal = WriteOptions()
@@ -99,8 +100,12 @@ class Database:
 
     def queue_cursor(self) -> RdictIter:
         """The same, which finds the rows that have the first `QUEUE_PREFIX` bytes in common with what it seeks, and
-        passes over files without such rows. Where it is when there are none says nothing."""
-        return self._db.iter()
+        passes over files without such rows. Where it is when there are none says nothing.
+
+        There is one until the next write, because making one costs more than seeking: who asks next moves it."""
+        if self._queue_rows is None:
+            self._queue_rows = self._db.iter()
+        return self._queue_rows
 
     def is_at_row(self, rows: RdictIter) -> bool:
         """Whether the iterator is at a row. A damaged block ends it as the last row does: that is told apart here."""
@@ -158,12 +163,14 @@ class Database:
 
     def close(self) -> None:
         """Flush and release. What cannot be flushed now is folded again at the next start."""
+        self._queue_rows = None  # it would keep the folder locked
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001  see the class
             logger.error("closing the views in %s failed; a restart replays more: %s", self._path, error)
 
     def _write(self, batch: WriteBatch) -> None:
+        self._queue_rows = None
         try:
             self._db.write(batch, self._no_wal)
         except Exception as error:
@@ -202,6 +209,8 @@ def _options(cache_bytes: int) -> Options:
     options.set_write_buffer_size(_MEMTABLE)
     options.set_max_write_buffer_number(4)
     options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
+    options.set_level_zero_slowdown_writes_trigger(3 * _NEW_FILES)
+    options.set_level_zero_stop_writes_trigger(4 * _NEW_FILES)
     options.set_compression_per_level([DBCompressionType.none(), *[DBCompressionType.zstd()] * 6])
     options.set_prefix_extractor(SliceTransform.create_fixed_prefix(QUEUE_PREFIX))
     options.set_keep_log_file_num(4)
