@@ -2,6 +2,8 @@
 
 Views only go forward. Those of the folder itself are behind the moment when it is recent enough; else those of an
 older backup of the same log will do; else, if retention has taken nothing yet, the log is folded from its beginning.
+
+Views of a time before retention took something refer to what went. Where it is to be kept, their own log has it still.
 """
 
 import os
@@ -21,9 +23,15 @@ from store.pinned import PinnedSegments
 from store.recovery import segment_batches
 from store.segments import Segments
 from store.until import Until, cut
-from store.views.database import Checkpoint, saved_checkpoint
+from store.views.database import Checkpoint, Database, saved_checkpoint
+from store.views.held import Held
+from store.views.keeping import Keeper
+from store.views.retained import RetainedValues
+from store.views.state import State
 
 _TRIES: Final = 10
+_CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept
+_PAGE: Final = 256  # rows looked at before what is kept of them is written
 
 
 @dataclass(slots=True)
@@ -44,6 +52,7 @@ class Base:
         begin = segments.bases[0] if segments.bases else 0
         positions = [] if own is None or own < begin else [own]
         found = own if own is not None and begin <= own <= end else 0
+        source: Path | None = None
         if not found:
             shutil.rmtree(self.into, ignore_errors=True)
         for folder in others:
@@ -54,7 +63,7 @@ class Base:
                 if found < position <= end:
                     shutil.rmtree(self.into, ignore_errors=True)
                     trial.rename(self.into)
-                    found = position
+                    found, source = position, folder
             shutil.rmtree(trial, ignore_errors=True)
         if begin and not found:
             wanted = f"the views cannot be had as of position {end}"
@@ -65,6 +74,8 @@ class Base:
             raise StoreError(
                 f"{wanted}: the earliest possible position is {min(positions)}; an older backup reaches back further"
             )
+        if source is not None:
+            _keep_reclaimed(self.into, source, begin)
         return found
 
     def take(self, folder: Path, into: Path, end: int | None = None) -> int | None:
@@ -109,6 +120,49 @@ def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> N
     finally:
         for fd, _ in to_copy:
             os.close(fd)
+
+
+def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
+    """Have views hold the records before `begin` that they need, as retention has those of a running store do it: from
+    the log of `folder`, which they are from. One that is damaged there is gone."""
+    segments = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
+    try:
+        segments.find()
+        first = segments.bases[0] if segments.bases else begin
+        if first < begin:
+            database = Database(views, _CACHE)
+            try:
+                state = State(database)
+                for view in (Held(state, first), RetainedValues(state)):
+                    _keep(view, begin, segments, database, state)
+            finally:
+                database.close()
+    finally:
+        segments.close()
+
+
+def _keep(view: Keeper, begin: int, segments: Segments, database: Database, state: State) -> None:
+    page = view.to_keep(begin, None, _PAGE)
+    while True:
+        for name, position, length in page.rows:
+            frame = _record_at(segments, position, length)
+            if frame:
+                view.keep(name, frame)
+                batch = database.batch()
+                state.drain(batch)
+                database.write(batch, database.checkpoint())
+        if page.after is None:
+            return
+        page = view.to_keep(begin, page.after, _PAGE)
+
+
+def _record_at(segments: Segments, position: int, length: int) -> bytes:
+    """The record at `position`; empty where it is not sound."""
+    base = segments.base_of(position)
+    if not segments.has(base):
+        return b""
+    frame = segments.disk.read(segments.descriptor(base), length, position - base)
+    return frame if record.verify(frame, position)[1] == length else b""
 
 
 def _said_position(folder: Path) -> int | None:
