@@ -1,6 +1,5 @@
 """Views of an older backup, for a log that has lost its beginning since: what they refer to there is in that backup."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ async def back_up(engine: Engine, target: Path) -> None:
 
 
 @pytest.fixture
-async def moment(tmp_path: Path) -> AsyncIterator[tuple[Until, int, Clock]]:
+async def moment(tmp_path: Path) -> tuple[Until, int, Clock]:
     """A backup `newer`, without the log's beginning, and one `older` that has it: a moment in between, and the handle
     of a message that is held then."""
     clock = Clock()
@@ -44,7 +43,7 @@ async def moment(tmp_path: Path) -> AsyncIterator[tuple[Until, int, Clock]]:
     assert handle < engine.stats().log_begin < older
     await back_up(engine, tmp_path / "newer")
     await engine.close()
-    yield until, handle, clock
+    return until, handle, clock
 
 
 async def test_a_restored_store_has_what_they_refer_to(tmp_path: Path, moment: tuple[Until, int, Clock]):
