@@ -142,6 +142,7 @@ class Taking:
         self._bytes = max_bytes
         self._max_deliveries = max_deliveries
         self._dead = 0
+        self._looks = _LOOK
         self._is_begun = False  # something was taken
         self.leases: list[Lease] = []  # in the order in which they are to be told
         self.is_limited = False  # there is more, for which something has to be settled
@@ -267,10 +268,11 @@ class Taking:
             first = max(place.next, self._views.first(place.queue))
             if place.state is not None:
                 first = max(first, place.state.seen)
-            floor = first if place.state is None else place.state.floor
+            floor = place.state.floor if place.state is not None and place.state.unfinished else first
             room = min(self._config.max_group_leases - leased, floor + self._config.max_group_window - first)
             if room <= 0:
                 self.is_limited = True
+                self.is_cut_short |= any(other.gone or other.dead for other in self.places)  # which makes room
                 continue
             leased += self._take_new(place, first, min(end, first + min(room, self._records)))
 
@@ -278,12 +280,15 @@ class Taking:
         """Take from [first, end), where nothing was ever leased out. Returns how many."""
         positions, lengths = self._references(place.queue, first, end - first)
         if positions and all(map(self._views.is_gone, positions)):
-            end = min(self._views.end(place.queue), first + _LOOK)
-            positions, lengths = self._references(place.queue, first, end - first)
-            self.is_cut_short = all(map(self._views.is_gone, positions))
+            end = self._views.end(place.queue)
+            looked = min(end, first + max(self._looks, len(positions)))
+            positions, lengths = self._references(place.queue, first, looked - first)
+            self._looks -= len(positions)
+            if all(map(self._views.is_gone, positions)):
+                self.is_cut_short = looked < end or self._looks <= 0
+                if place.state is not None:
+                    place.state.seen = looked
         before = self._records
-        if place.state is not None and self.is_cut_short:
-            place.state.seen = first + len(positions)
         behind, _ = self._lease(place, first, 1, positions, lengths)
         taken = before - self._records
         if taken:

@@ -13,7 +13,17 @@ from typing import TypeVar
 import record
 from matcher.names import levels, matches, parent_of
 from record.layout import FLAG_HELD
-from store.api import Child, Commit, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import (
+    Child,
+    Commit,
+    GroupQueueState,
+    GroupState,
+    HeldMessage,
+    dead_letter_queue,
+    filter_queue,
+    partition_queue,
+    topic_queue,
+)
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.queries import Queries
@@ -89,6 +99,7 @@ async def check_state(engine: Engine, model: Model, rng: Random) -> bool:
     end = engine.stats().log_end
     try:
         await check_all(engine, model, rng)
+        await _check_groups(engine, model, rng)
     except AssertionError:
         if engine.stats().log_end == end:
             raise
@@ -105,6 +116,7 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     await _check_names(engine, model, rng)
     await _check_retained(engine, model, rng)
     await _check_keys(engine, model, rng)
+    await _check_held(engine, model, rng)
     for group in GROUPS:
         for parent in (b"a", b"b", b""):
             assert await engine.group_offsets(group, parent) == model.committed.get((group, parent), {})
@@ -115,6 +127,46 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     names |= {partition_queue(b, n) for b in (b"a", b"b", b"c", b"", b"many") for n in range(engine.partitions)}
     for name in sorted(names):
         await _check_queue(engine, model, name, rng)
+
+
+async def _check_held(engine: Queries, model: Model, rng: Random) -> None:
+    timers = [(held.due, handle) for handle, held in model.held.messages.items() if not held.is_half]
+    halves = [(h.rounds > 0, h.check, handle) for handle, h in model.held.messages.items() if h.is_half]
+    for ask, wanted in ((engine.timers, sorted(timers)), (engine.transactions, sorted(halves))):
+        found: list[HeldMessage] = []
+        after: bytes | None = None
+        while True:
+            page = await ask(after, rng.choice((1, 2, 100)))
+            found += page.messages
+            after = page.after
+            if after is None:
+                break
+        assert [message.handle for message in found] == [row[-1] for row in wanted], "held messages"
+        for message in found:
+            held = model.held.messages[message.handle]
+            _, _, _, topic, publisher, _, _ = record.decode(held.frame, 0)
+            own = HeldMessage(message.handle, topic, publisher, held.due, held.rounds)
+            assert message == own, f"of a held message {message} is told, it is {own}"
+
+
+async def _check_groups(engine: Engine, model: Model, rng: Random) -> None:
+    found: list[GroupState] = []
+    limit = rng.choice((1, 100))
+    while True:
+        page = await engine.groups(found[-1].group if found else None, limit)
+        found += page
+        if len(page) < limit:
+            break
+    wanted: list[GroupState] = []
+    for group in sorted({group for group, _ in model.groups.places}):
+        queues: list[GroupQueueState] = []
+        for queue in sorted(queue for own, queue in model.groups.places if own == group):
+            place = model.groups.places[group, queue]
+            ahead = max(model.end(queue) - max(place.next, _first(engine, model, queue)), 0)
+            unfinished = len(place.entries)
+            queues.append(GroupQueueState(queue, place.floor, place.next, unfinished, unfinished + ahead))
+        wanted.append(GroupState(group, queues))
+    assert found == wanted, f"groups are {found} and not {wanted}"
 
 
 async def _check_names(engine: Queries, model: Model, rng: Random) -> None:

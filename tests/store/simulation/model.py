@@ -59,15 +59,20 @@ class Model:
         self.groups = Groups(self.committed)
         self.entered: list[Entered] = []
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
+        self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
+        self.time = 0  # ms, of the last record
+        self.log_end = 0
 
     def fold(self, frame: bytes) -> None:
         """Take the next record of the log."""
         kind, _, _, subject, _, _, payload = record.decode(frame, 0)
         position, time = record.position_of(frame, 0), record.store_time_of(frame, 0)
+        self.log_end, self.time = position + len(frame), time
         if kind == Kind.MESSAGE:
             self._message(frame, position, time)
         elif kind in TIMERS:
             for held in self.held.fold(Kind(kind), payload):
+                self.came.append((record.position_of(held, 0), time))
                 self._enter(held, position, time)
         elif kind in POPS:
             for queue, offset in self.groups.fold(Kind(kind), subject, payload):
@@ -95,7 +100,10 @@ class Model:
             self.sessions.received(publisher, packet_id)
         if flags & FLAG_HELD:
             self.held.hold(frame, position, time)
-        elif not flags & FLAG_REVIVED or self.held.drop(record.trailer_of(frame, 0)):
+        elif not flags & FLAG_REVIVED:
+            self._enter(frame, position, time)
+        elif self.held.drop(record.trailer_of(frame, 0)):
+            self.came.append((record.trailer_of(frame, 0), time))
             self._enter(frame, position, time)
 
     def _enter(self, frame: bytes, cause: int, time: int) -> None:

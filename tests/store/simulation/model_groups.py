@@ -15,6 +15,8 @@ class Place:
 
     next: int  # from here on nothing was ever leased out
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → (deliveries, at ms), not finished
+    done: set[int] = field(default_factory=set)  # offsets that were settled so
+    passed: set[int] = field(default_factory=set)  # offsets that were jumped over
 
     @property
     def floor(self) -> int:
@@ -53,6 +55,7 @@ class Groups:
         for first, count in event.runs:
             for offset in range(first, first + count):
                 if offset >= place.next:
+                    place.passed.update(range(place.next, offset))
                     place.next = offset + 1
                     place.entries[offset] = 1, event.until_ms
                 elif offset in place.entries:
@@ -64,7 +67,8 @@ class Groups:
             return
         for first, count in event.done:
             for offset in range(first, first + count):
-                place.entries.pop(offset, None)
+                if place.entries.pop(offset, None) is not None:
+                    place.done.add(offset)
         for first, count, at in event.again:
             for offset in range(first, first + count):
                 if offset in place.entries:

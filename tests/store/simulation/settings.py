@@ -39,5 +39,12 @@ def settings(rng: Random) -> StoreConfig:
         retention_bytes=length,
         retention_age_s=age_s,
         retention_parents=ages_s,
+        transaction_check_s=rng.choice((3, 40)),
+        transaction_checks=rng.choice((0, 1, 3)),
+        max_deliveries=rng.choice((1, 2, 16)),
+        retry_delays_s=(1, 5, 30),
+        max_group_leases=rng.choice((3, 1000)),
+        max_group_window=rng.choice((5, 1000)),
+        max_group_objects=rng.choice((1, 3, 1000)),
         retention_check_s=rng.choice((5, FOREVER)),
     )

@@ -1,0 +1,344 @@
+"""The life of a store, again and again: what happens in a history, and what is checked on the way."""
+
+import asyncio
+import shutil
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import record
+from matcher.names import parent_of
+from record.layout import FLAG_HELD, Kind
+from store.api import Appended, Commit
+from store.engine import Engine
+from store.errors import StoreError
+from store.log import Unit
+from store.segments import segment_name
+from tests.store.simulation import checks
+from tests.store.simulation.clock import Clock
+from tests.store.simulation.copies import Copies
+from tests.store.simulation.damage import damage_record
+from tests.store.simulation.disk import FAULTS, Fault, SimulatedDisk
+from tests.store.simulation.held_clients import HeldClients
+from tests.store.simulation.life import Life
+from tests.store.simulation.loop import SimulatedLoop
+from tests.store.simulation.model import Entry
+from tests.store.simulation.pop_clients import PopClients
+from tests.store.simulation.reclaiming import Reclaiming
+from tests.store.simulation.records import Records
+from tests.store.simulation.rows import check_rows
+from tests.store.simulation.settings import settings
+from tests.store.simulation.truth import Truth
+
+LIVES = 5
+STEPS = 16
+LOOK_S = 12  # until the store's own looks have come to what is due
+
+
+class History:
+    """The state of one history."""
+
+    def __init__(self, seed: int, folder: Path, loop: SimulatedLoop) -> None:
+        self.rng = rng = Random(seed)
+        self.root = folder / "disk"
+        self.root.mkdir()
+        self.path = self.root / "parent" / "data"
+        self.disk = SimulatedDisk(self.root, Random(seed + 1), self._check_removal)
+        self.copies = Copies(folder)
+        self.counts: Counter[str] = Counter()
+        self.config = settings(rng)
+        self.reclaiming = Reclaiming(self.config, self.path / "log")
+        # Either the store's services alone let messages go and tell of groups, or records of theirs come at random too.
+        self._moves = rng.random() < 0.4
+        self.records = Records(rng, self.config.segment_size - 200, moves=self._moves, reclaims=self.reclaiming.is_on)
+        self._clock = Clock(loop)
+        self._publishers = HeldClients(rng, self.config, self.counts)
+        self._members = PopClients(rng, self.config, self.counts, self._clock)
+        self.truth = Truth(self.config.partitions)
+        self.life = Life()
+        self.commits: list[Commit] = []  # of this life, not checked yet
+        self._highest_begin = 0  # of the log, that there ever was
+        self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
+        self._durable = 0  # up to where the last life knew the log to be on disk
+        self.engine: Engine | None = None  # while it is open
+
+    async def run(self) -> None:
+        """Live it. A violation leaves no store open."""
+        try:
+            await self._live()
+        finally:
+            if self.engine is not None:
+                self.disk.dead = True
+                with suppress(Exception):  # what was violated is told, and not what came of it
+                    await self.engine.close()
+
+    def on_flush(self, units: list[Unit]) -> None:
+        """The flush thread gets these appends."""
+        for unit in units:
+            self.life.submitted += unit.frames
+
+    def now(self) -> int:
+        """The store's clock, ms."""
+        return self._clock.now()
+
+    async def _live(self) -> None:
+        for _ in range(self.rng.randint(2, LIVES)):
+            engine = await self.open()
+            await self.check_start(engine)
+            for _ in range(self.rng.randint(1, STEPS)):
+                if not await self._step(engine):
+                    break
+            await self._end(engine)
+            if self.rng.random() < 0.3:
+                await damage_record(self)
+        engine = await self.open()
+        self.disk.full = False
+        await self.check_start(engine)
+        if not self._moves:
+            await self._wait_for_all(engine)
+        await self.close(engine)
+
+    async def _wait_for_all(self, engine: Engine) -> None:
+        """Everything happens that is to happen."""
+        last = self._publishers.last_due(self.truth.model)
+        await asyncio.sleep(max(last - self._clock.now(), 0) / 1000 + LOOK_S)
+        await self._members.drain(engine)
+        await self._check(engine)
+        self._publishers.check_end(self.truth.model, self._clock.now())
+        self._members.check_end(self.truth.model, self._is_gone)
+
+    async def open(self) -> Engine:
+        """The next life. It may take several tries: the disk fails then, too."""
+        self.counts["lives"] += 1
+        for attempt in range(4):
+            if attempt < 3 and self.rng.random() < 0.25:
+                self._arm(8)
+            try:
+                engine = await Engine.open(self.path, self.config, self.disk, self.now)
+            except OSError:
+                self._crash(self.rng.random() < 0.5)
+                self.disk.full = self.disk.full and attempt < 1
+                continue
+            self.disk.fault = None
+            self.engine = engine
+            engine.on_commit(self.commits.append)
+            engine.on_transaction_check(self._publishers.on_check)
+            return engine
+        raise AssertionError("the store does not open")
+
+    async def close(self, engine: Engine) -> None:
+        await engine.close()
+        self.engine = None
+
+    async def check_start(self, engine: Engine) -> None:
+        """What the last life left is there, and nothing else."""
+        last, self.life = self.life, Life(engine.stats().log_end)
+        await self._read(engine)
+        left = [frame for frame in self.truth.behind(last.born) if record.position_of(frame, 0) < self.life.born]
+        last.check(left)
+        self.counts["records"] += len(left)
+        self.counts["cut records"] += len(last.submitted) - len(left)
+        self.copies.opened(engine.stats().log_end)
+        await self._check(engine)
+        if self.rng.random() < 0.5:
+            folder = self.copies.folder() if self.rng.random() < 0.3 else None
+            await check_rows(engine, self.truth, folder, self.rng)
+
+    async def _learn(self, engine: Engine) -> None:
+        """Read the log: it goes on with what was appended in this life."""
+        await self._read(engine)
+        self.life.check(self.truth.behind(self.life.born))
+
+    async def _read(self, engine: Engine) -> None:
+        """Read the log: what is known of it is there."""
+        found = await checks.read_log(engine)
+        begin = record.position_of(found[0], 0) if found else checks.log_begin(engine)
+        self._learn_reclaimed(begin)
+        known = self.truth.behind(begin)
+        assert found[: len(known)] == known, "records are not what they were"
+        self.truth.grow(found[len(known) :])
+
+    def _learn_reclaimed(self, begin: int) -> None:
+        """Records that retention took before anybody read them, or is about to take."""
+        size = self.config.segment_size
+        for base in range(self.truth.end // size * size, begin, size):
+            path = self.path / "log" / segment_name(base)
+            frames = self._reclaimed.get(base) or _frames(path)
+            end = self.truth.end
+            self.truth.grow([frame for frame in frames if record.position_of(frame, 0) >= end])
+
+    async def _check(self, engine: Engine) -> None:
+        """The store says what the model of its log says."""
+        for _ in range(checks.TRIES):
+            await self._learn(engine)
+            known = [commit for commit in self.commits if commit.end <= self.truth.end]
+            checks.check_commits(known, self.truth.model)
+            del self.commits[: len(known)]
+            if await checks.check_state(engine, self.truth.model, self.rng):
+                self._check_promises(engine)
+                return
+        raise AssertionError("the log grows and grows by itself")
+
+    def _check_promises(self, engine: Engine) -> None:
+        """What the store's clients were told holds."""
+        self._highest_begin = max(self._highest_begin, checks.log_begin(engine))
+        if not self._moves:
+            self._publishers.check(self.truth.model)
+            self._members.check(self.truth.model, self._is_gone)
+
+    async def _step(self, engine: Engine) -> bool:
+        """Something happens. False when the life is over."""
+        failed = engine.stats().failed
+        match self.rng.randrange(20):
+            case 0 if not failed:
+                await self._checkpoint(engine)
+            case 1 | 2 if not failed:
+                await self._checkpoint(engine)
+                self.copies.add(engine._database)
+            case 3:
+                await asyncio.sleep(self.rng.choice((0.001, 1, 30)))
+            case 4:
+                self._arm(6)
+            case 5 if not failed:
+                await self._check(engine)
+            case 6 if not failed:
+                await self._reclaim(engine)
+            case 7 | 8 if not self._moves:
+                await self._publishers.act(engine)
+            case 9 | 10 | 11 | 12 | 13 if not self._moves:
+                async with asyncio.timeout(600):
+                    await self._members.act(engine)
+            case _:
+                await self._append(engine)
+        return not self.disk.dead and (not engine.stats().failed or self.rng.random() < 0.5)
+
+    def _arm(self, soon: int) -> None:
+        self.counts["faults"] += 1
+        self.disk.fault = Fault(self.rng.choice(FAULTS), self.rng.randrange(soon))
+
+    async def _append(self, engine: Engine) -> None:
+        """Appends in one turn of the loop, some of which go together."""
+        self._clock.set(self.rng.choice((0, 1, 1000, -500)))
+        loop = asyncio.get_running_loop()
+        answers: list[tuple[list[bytes], asyncio.Future[Appended]]] = []
+        refused = engine.stats().failed
+        for _ in range(self.rng.choice((1, 1, 3, 10))):
+            frames = self.records.append(self._clock.now())
+            answers.append((frames, loop.create_future()))
+            engine.append(frames, answers[-1][1].set_result)
+        await checks.settled([answer for _, answer in answers])
+        for frames, answer in answers:
+            appended = answer.result()
+            if appended.error is None:
+                assert not refused, "acknowledged behind what was not"
+                positions = dict(zip(appended.positions, frames, strict=True))
+                self.life.acknowledged.update(positions)
+                self.records.learn(positions)
+                self._tell_publishers(positions, appended.store_time)
+            refused = refused or appended.error is not None
+
+    def _tell_publishers(self, positions: dict[int, bytes], time: int) -> None:
+        for position, frame in positions.items():
+            kind, flags, *_ = record.decode(frame, 0)
+            if kind == Kind.MESSAGE and flags & FLAG_HELD:
+                self._publishers.on_acknowledged(position, frame, time)
+
+    async def _checkpoint(self, engine: Engine) -> None:
+        if not self.reclaiming.is_on and self.rng.random() < 0.2:
+            engine._views.checkpoint(engine._writer.durable)  # ahead of a log that was not synced, which must not be
+        else:
+            await engine._checkpoint()
+
+    async def _reclaim(self, engine: Engine) -> None:
+        """Retention takes all that it may."""
+        if self.reclaiming.is_on and self.rng.random() < 0.3:
+            self._arm(8)
+        await self._learn(engine)
+        now = self._clock.now()
+        cut = self.reclaiming.cut(checks.log_begin(engine), self.truth.end, now, self.truth.model)
+        try:
+            await engine.enforce_retention()
+        except (StoreError, OSError):
+            return
+        for parent in (b"a", b"b", b"c", b"", b"many"):
+            floor = engine._views.floors.of(parent)
+            latest = max(self.reclaiming.floor(parent, self._clock.latest), 0)
+            assert self.reclaiming.floor(parent, now) <= floor <= latest, "a parent has another age"
+        if engine.stats().failed:
+            return
+        begin = checks.log_begin(engine)
+        assert begin >= cut, "retention left what may go"
+        oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
+        generation_bytes = self.config.segment_size * self.config.generation_segments
+        assert oldest == begin // generation_bytes, "the index of what is gone is there"
+
+    def _check_removal(self, path: Path) -> None:
+        """A file of the log is about to go."""
+        assert self.engine is not None
+        base, end = int(path.stem), self.engine._log.end
+        following = base + self.config.segment_size
+        assert following < min(end, self.engine._writer.durable), "the segment that is written to goes"
+        self._learn_reclaimed(following)
+        assert self.reclaiming.may_go(base, end, self._clock.latest, self.truth.model), "a segment goes too early"
+        assert all(copy.position >= following for copy in self.copies.possible), "the views on disk still need it"
+        self._reclaimed[base] = _frames(path)
+        self.counts["reclaimed"] += 1
+
+    async def _end(self, engine: Engine) -> None:
+        ending = self.rng.choice(("stop", "kill", "kill", "power", "power", "power"))
+        clean = ending == "stop" and not self.disk.dead and self.disk.fault is None and not engine.stats().failed
+        if not clean:
+            self.disk.fault = None
+            self.disk.dead = True
+        async with asyncio.timeout(30):
+            await self.close(engine)
+        self._durable = engine._writer.durable
+        self._highest_begin = max(self._highest_begin, checks.log_begin(engine))
+        if clean:
+            self.keep_views(engine)
+            if self.rng.random() < 0.5:
+                self.disk.cut_power()
+        else:
+            self._crash(ending == "power")
+        self.commits.clear()
+
+    def _crash(self, lost_power: bool) -> None:
+        """The folder becomes what a crash leaves."""
+        self.counts["cuts" if lost_power else "kills"] += 1
+        if lost_power:
+            self.disk.cut_power()
+        else:
+            self.disk.kill()
+        if lost_power:
+            self.forget(self._durable)  # all that is not synced, under the interval policy
+        if self.path.exists():
+            self.copies.leave(self.path / "views", self.rng)
+
+    def keep_views(self, engine: Engine) -> None:
+        """After a clean stop the views are on disk; or somebody deletes them, which is allowed."""
+        if self.rng.random() < 0.1 and not checks.log_begin(engine):
+            shutil.rmtree(self.path / "views")
+            self.copies.lost()
+        else:
+            self.copies.closed(self.path / "views", engine._views.checkpointed)
+
+    def forget(self, position: int) -> None:
+        """What is not before `position` was never promised to survive what comes now."""
+        self.truth.cut(position)
+        self.life.forget(position)
+        self._publishers.forget(position)
+        self._members.forget(position)
+
+    def _is_gone(self, entry: Entry) -> bool:
+        """Whether a message may be passed over: retention took it, or its parent topic keeps nothing as old."""
+        floor = self.reclaiming.floor(parent_of(entry.topic), self._clock.latest)
+        return entry.position < self._highest_begin or entry.time < floor
+
+
+def _frames(path: Path) -> list[bytes]:
+    """The records of a segment."""
+    data = path.read_bytes()
+    _, length = record.verify(data, int(path.stem))
+    return [data[start:end] for start, end in pairwise([*record.split(data[:length]), length])]

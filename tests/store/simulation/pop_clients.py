@@ -1,0 +1,241 @@
+"""What the members of groups were promised: a message is out with one of them at a time, comes again when its lease is
+over, no more often than it may, and never after it was acknowledged; and none is passed over."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from store.api import Popped, Receipts, Run, Start, dead_letter_queue
+from store.config import StoreConfig
+from store.engine import Engine
+from store.errors import StoreError
+from tests.store.simulation.clock import Clock
+from tests.store.simulation.model import Entry, Model
+from tests.store.simulation.records import GROUPS, QUEUES
+
+ALL = 1 << 20
+LONG_MS = 10**6  # of a lease
+DRAINS = 1000  # pops until groups are expected to have all
+
+
+class Key(NamedTuple):
+    """A message of a group."""
+
+    group: bytes
+    queue: bytes
+    offset: int
+
+
+@dataclass(slots=True)
+class Out:
+    """A message as a member got it last."""
+
+    deliveries: int
+    until: int  # ms: nobody else gets it before
+    came: int  # where the log ended when it came
+    end: int  # where the log ended when that was last changed
+    is_sure: bool = True  # nobody may have got it since, unknown to us
+
+
+class PopClients:
+    """The members of the groups of one history."""
+
+    def __init__(self, rng: Random, config: StoreConfig, counts: Counter[str], clock: Clock) -> None:
+        self._rng = rng
+        self._config = config
+        self._counts = counts
+        self._clock = clock
+        self._out: dict[Key, Out] = {}  # messages that came and were not settled
+        self._settling: dict[Key, Out] = {}  # the same of those that are being settled, or perhaps are
+        self._finished: dict[Key, int] = {}  # acknowledged, and up to where the log has that
+        self._acknowledging: set[Key] = set()  # those that somebody ever wanted to acknowledge
+        self._seen: list[tuple[Run, int]] = []  # what was popped, and where the log ended then; not compared yet
+
+    def forget(self, durable: int) -> None:
+        """What is not before `durable` was never promised to survive what comes now."""
+        self._finished = {key: end for key, end in self._finished.items() if end <= durable}
+        self._seen = [(run, end) for run, end in self._seen if end <= durable]
+        for outs in (self._out, self._settling):
+            for key in [key for key, out in outs.items() if out.came > durable]:
+                del outs[key]
+            for out in outs.values():
+                if out.end > durable:
+                    out.until, out.is_sure = 0, False
+
+    async def act(self, engine: Engine) -> None:
+        """Members do something, some at the same time."""
+        if self._rng.random() < 0.1:
+            await self._begin_again(engine, self._rng.choice(GROUPS))
+        for _ in range(self._rng.randrange(1, 6)):
+            acts = [self._act(engine, self._rng.choice(GROUPS)) for _ in range(self._rng.choice((1, 1, 2, 4)))]
+            await asyncio.gather(*acts)
+
+    async def _act(self, engine: Engine, group: bytes) -> None:
+        act = self._rng.choice((self._pop, self._pop, self._acknowledge, self._postpone))
+        try:
+            await act(engine, group)
+        except StoreError:
+            return
+
+    async def _pop(self, engine: Engine, group: bytes) -> None:
+        rng = self._rng
+        queues = rng.sample(QUEUES, rng.choice((1, 1, 2, 5)))
+        most, limit, invisible = rng.choice((0, 0, 1, 3)), rng.choice((1, 2, 10)), rng.choice((500, 5_000, 60_000))
+        size = rng.choice((1, 500, ALL))
+        try:
+            async with asyncio.timeout(rng.choice((0.001, 10, 10, 10))):
+                until = self._clock.now() + invisible
+                popped = await engine.pop(group, queues, limit, size, invisible, rng.choice(list(Start)), most)
+        except (StoreError, TimeoutError):
+            self._unsure(group)
+            return
+        assert sum(run.count for run in popped.runs) <= limit, "more messages were popped than were asked for"
+        assert popped.available_at is not None or not popped.runs, "what is out does not come again"
+        self._take(engine, group, popped, most or self._config.max_deliveries, until)
+
+    def _take(self, engine: Engine, group: bytes, popped: Popped, most: int, until: int) -> None:
+        for run in popped.runs:
+            self._counts["popped"] += run.count
+            self._seen.append((run, engine._log.end))
+            is_dead = run.queue == dead_letter_queue(group)
+            assert 1 <= run.deliveries <= most or is_dead, "a message came too often"
+            for offset in range(run.offset, run.offset + run.count):
+                key = Key(group, run.queue, offset)
+                assert key not in self._finished, "a message came that was acknowledged"
+                last = self._out.get(key) or self._settling.pop(key, None)
+                if last is not None:
+                    assert self._clock.latest >= last.until, "a message came that is out with another"
+                    again = last.deliveries + 1
+                    assert run.deliveries == again or (run.deliveries > again and not last.is_sure), (
+                        f"{key} came {run.deliveries} times, last was {last}"
+                    )
+                self._out[key] = Out(run.deliveries, until, engine._log.end, engine._log.end)
+
+    def _unsure(self, group: bytes) -> None:
+        """A call failed that may have leased messages out."""
+        for outs in (self._out, self._settling):
+            for key, out in outs.items():
+                if key.group == group:
+                    out.is_sure = False
+
+    def _some(self, group: bytes) -> list[tuple[Key, Out]]:
+        """Some messages that are out, to settle: nobody else settles them meanwhile."""
+        keys = [key for key in self._out if key.group == group]
+        some = self._rng.sample(keys, min(len(keys), self._rng.choice((1, 2, 5))))
+        outs = [(key, self._out.pop(key)) for key in sorted(some)]
+        self._settling.update(outs)
+        return outs
+
+    async def _acknowledge(self, engine: Engine, group: bytes) -> None:
+        outs = self._some(group)
+        self._acknowledging.update(key for key, _ in outs)
+        stale = await engine.settle(group, [_receipts(key, out) for key, out in outs])
+        for key, out in outs:
+            if not self._is_stale(key, out, stale):
+                self._finished[key] = engine._log.end
+                self._settling.pop(key, None)
+                self._counts["acknowledged"] += 1
+
+    async def _postpone(self, engine: Engine, group: bytes) -> None:
+        outs = self._some(group)
+        delay = self._rng.choice((None, 0, 1000, 30_000))
+        delays = self._config.retry_delays_s
+        untils = {}
+        for key, out in outs:
+            own = int(delays[min(out.deliveries, len(delays)) - 1] * 1000) if delay is None else delay
+            untils[key] = out.until, self._clock.now() + own
+            out.until = min(out.until, self._clock.now() + own)
+        stale = await engine.settle(group, [], [(_receipts(key, out), delay) for key, out in outs])
+        for key, out in outs:
+            before, until = untils[key]
+            if self._is_stale(key, replace(out, until=before), stale):
+                out.until, out.is_sure = 0, False
+            else:
+                out.until, out.end = until, engine._log.end
+                self._counts["postponed"] += 1
+            if self._settling.pop(key, None) is not None:  # else somebody else has it by now
+                self._out[key] = out
+
+    def _is_stale(self, key: Key, out: Out, stale: list[Receipts]) -> bool:
+        """Whether somebody may have got the message since. Raises AssertionError if nobody can have."""
+        is_stale = any(
+            (receipts.queue, receipts.deliveries) == (key.queue, out.deliveries)
+            and receipts.offset <= key.offset < receipts.offset + receipts.count
+            for receipts in stale
+        )
+        assert not is_stale or not out.is_sure or self._clock.latest >= out.until, "a lease is refused that is not over"
+        return is_stale
+
+    async def _begin_again(self, engine: Engine, group: bytes) -> None:
+        for keys in (self._out, self._settling, self._finished):
+            for key in [key for key in keys if key.group == group]:
+                del keys[key]
+        try:
+            if self._rng.random() < 0.3:
+                await engine.remove_group(group)
+            else:
+                queues = self._rng.sample(QUEUES, 2)
+                bounds = {queue: await engine.bounds(queue) for queue in queues}
+                await engine.reset_group(group, {q: self._rng.randint(b.begin, b.end) for q, b in bounds.items()})
+            self._counts["group begun again"] += 1
+        except StoreError:
+            return
+
+    def check(self, model: Model, is_gone: Callable[[Entry], bool]) -> None:
+        """What was popped were the messages of the queues, and what was passed over is gone."""
+        known = [(run, end) for run, end in self._seen if end <= model.log_end]
+        for run, _ in known:
+            entries = model.queues[run.queue][run.offset : run.offset + run.count]
+            assert run.data == b"".join(entry.frame for entry in entries), "other messages were popped"
+        self._seen = [(run, end) for run, end in self._seen if end > model.log_end]
+        for (group, queue), place in model.groups.places.items():
+            entries = model.queues.get(queue, [])
+            for offset in place.passed | place.done:
+                if offset in place.done and Key(group, queue, offset) in self._acknowledging:
+                    continue
+                assert offset < len(entries), "what is not there yet was passed over"
+                assert is_gone(entries[offset]), f"{queue!r} {offset} was passed over"
+
+    def check_end(self, model: Model, is_gone: Callable[[Entry], bool]) -> None:
+        """Nothing is left to the groups."""
+        for (group, queue), place in model.groups.places.items():
+            if queue in QUEUES:
+                assert not place.entries, f"{group!r} has not finished {sorted(place.entries)} of {queue!r}"
+                left = [entry for entry in model.queues.get(queue, [])[place.next :] if not is_gone(entry)]
+                assert not left, f"messages of {queue!r} never came to {group!r}"
+
+    async def drain(self, engine: Engine) -> None:
+        """Every group gets all that it can get, and acknowledges it."""
+        for _ in range(DRAINS):
+            end = engine._log.end
+            came = [await self._drain(engine, group) for group in GROUPS]
+            if not any(came) and engine._log.end == end:  # else there may be dead letters that another wants
+                break
+        else:
+            raise AssertionError("a group never has all")
+
+    async def _drain(self, engine: Engine, group: bytes) -> bool:
+        """A member gets some messages and acknowledges them. False when there are none, and never will be."""
+        popped = await engine.pop(group, QUEUES, 100, ALL, LONG_MS, Start.EARLIEST)
+        self._take(engine, group, popped, self._config.max_deliveries, self._clock.now() + LONG_MS)
+        if not popped.runs and popped.available_at is None:
+            assert not popped.is_limited, "a group has to settle what it does not have"
+            return False
+        if not popped.runs:
+            await asyncio.sleep(max(popped.available_at - self._clock.now(), 1) / 1000)
+            return True
+        for run in popped.runs:
+            keys = [Key(group, run.queue, offset) for offset in range(run.offset, run.offset + run.count)]
+            self._acknowledging.update(keys)
+            for key in keys:
+                del self._out[key]
+        receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
+        assert not await engine.settle(group, receipts), "a lease is refused that is not over"
+        return True
+
+
+def _receipts(key: Key, out: Out) -> Receipts:
+    return Receipts(key.queue, key.offset, 1, out.deliveries)
