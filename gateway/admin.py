@@ -17,8 +17,8 @@ from aiohttp import web
 from gateway.listen import listen_at
 from store.engine import Engine
 from store.errors import StoreError
+from store.exports.stage import STAGING
 from store.folder import SOCKET
-from store.stage import STAGING
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class AdminFront:
         return server is not None and len(server.connections) < _MAX_CONNECTIONS
 
     async def _stage(self, request: web.Request) -> web.Response:
-        """`{"name"}` of a folder in `staging/`: have it hold this moment of the store (see `store.stage`)."""
+        """`{"name"}` of a folder in `staging/`: have it hold this moment of the store (see `store.exports.stage`)."""
         try:
             name = str((await request.json())["name"])
         except (ValueError, KeyError, TypeError):

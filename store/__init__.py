@@ -4,5 +4,5 @@
 `log` gathers appends on the loop, `writer` is the flush thread's half, `segments` and `disk` the files, `tail` and
 `reader` the way back, `recovery` what opening does, `find` the search by key and id. `views` are the folds into
 RocksDB, `control` the records that are not messages, `folder` the lock and what was fixed when the data was made.
-`docs/format.md` has every byte.
+`exports` has backups and what there was at a moment. `docs/format.md` has every byte.
 """

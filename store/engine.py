@@ -15,6 +15,7 @@ from store.api import CommitListener, Done, Popped, Receipts, Start, StoreStats,
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
+from store.exports.stage import Staged, link_segments, remove_left
 from store.folder import Folder
 from store.held import HeldMessages
 from store.log import Log
@@ -25,7 +26,6 @@ from store.recovery import Recovered, recover, sound_batches
 from store.retention import Retention
 from store.salvage import forget_reclaimed, salvage
 from store.segments import Segments
-from store.stage import Staged, link_segments, remove_left
 from store.tail import TailCache
 from store.views.database import Database, saved_checkpoint
 from store.views.fold import Views

@@ -10,7 +10,7 @@ from sluice.commands.command import Arguments, Subparsers, declare
 
 if TYPE_CHECKING:
     from sluice.commands.progress import Progress
-    from store.backup import Made
+    from store.exports.backup import Made
 
 EXAMPLE: Final = "sluice backup --data-dir /var/lib/sluice /mnt/backups/2025-06-01"
 REST: Final = 1.0  # as long as each piece takes: a node that runs has half of the disk at least
@@ -44,10 +44,10 @@ def run(arguments: Arguments) -> int:
 
 def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
     from sluice.admin import NodeLink  # noqa: PLC0415
-    from store.backup import Options, back_up_staged, back_up_stopped  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
+    from store.exports.backup import Options, back_up_staged, back_up_stopped  # noqa: PLC0415
+    from store.exports.stage import Staged, stage  # noqa: PLC0415
     from store.folder import is_data_folder  # noqa: PLC0415
-    from store.stage import Staged, stage  # noqa: PLC0415
 
     data, target = arguments.data_dir, arguments.target
     if not is_data_folder(data):

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from store.until import Until
+    from store.exports.until import Until
 
 
 def moment(text: str) -> "Until":
     """A position of the log, or a time: ISO 8601, UTC unless it says else."""
-    from store.until import Until  # noqa: PLC0415
+    from store.exports.until import Until  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
         return Until(position=int(text))

@@ -10,7 +10,7 @@ from sluice.commands.command import Arguments, Subparsers, declare
 from sluice.commands.moment import moment, size, told
 
 if TYPE_CHECKING:
-    from store.restore import Restored
+    from store.exports.restore import Restored
 
 EXAMPLE: Final = "sluice restore /mnt/backups/2025-06-01 /var/lib/sluice --until 2025-06-01T11:59:00Z"
 
@@ -31,10 +31,10 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: Arguments) -> int:
     from sluice.commands.progress import Progress  # noqa: PLC0415
-    from store.backup import Options  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
-    from store.restore import restore  # noqa: PLC0415
-    from store.until import Until  # noqa: PLC0415
+    from store.exports.backup import Options  # noqa: PLC0415
+    from store.exports.restore import restore  # noqa: PLC0415
+    from store.exports.until import Until  # noqa: PLC0415
 
     began = time.monotonic()
     try:

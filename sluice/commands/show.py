@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from store.api import GroupQueueState, HeldPage
-    from store.snapshot import Snapshot
+    from store.exports.snapshot import Snapshot
 
 EXAMPLE: Final = "sluice show --data-dir /var/lib/sluice --at 2025-06-01T11:59:00Z session meter-17"
 PAGE: Final = 1000
@@ -74,8 +74,8 @@ def run(arguments: Arguments) -> int:
 
 async def _show(arguments: Arguments) -> int:
     from sluice.commands.progress import Progress  # noqa: PLC0415
-    from store.snapshot import Snapshot  # noqa: PLC0415
-    from store.until import Until  # noqa: PLC0415
+    from store.exports.snapshot import Snapshot  # noqa: PLC0415
+    from store.exports.until import Until  # noqa: PLC0415
 
     until = arguments.at or Until()
     with Progress() as progress:

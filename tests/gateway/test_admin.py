@@ -12,8 +12,8 @@ import pytest
 
 from gateway.node import Node
 from sluice.admin import NodeError, NodeLink
+from store.exports.stage import stage
 from store.folder import SOCKET
-from store.stage import stage
 from tests.gateway.conftest import MakeNode
 
 

@@ -13,16 +13,16 @@ import orjson
 import pytest
 
 import record
-from store import backup as backups
 from store.api import topic_queue
 from store.audit import audit, repair
-from store.backup import Made, Options, back_up_staged, back_up_stopped, read_manifest
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
+from store.exports import backup as backups
+from store.exports.backup import Made, Options, back_up_staged, back_up_stopped, read_manifest
+from store.exports.stage import lock_folder, stage
 from store.segments import segment_name
-from store.stage import lock_folder, stage
 from tests.store.filled import SIZE, SMALL, Filled, check_state
 from tests.store.simulation.checks import read_log
 

@@ -18,16 +18,16 @@ from record.layout import FLAG_RETAIN, Kind
 from store import control
 from store.api import Appended, Start, Subscription, filter_queue, partition_queue, topic_queue
 from store.audit import audit, repair
-from store.backup import Options, back_up_stopped
 from store.config import StoreConfig
 from store.damaged import FILE, Damaged, read_damaged
 from store.disk import Disk
 from store.engine import Engine
 from store.errors import LogCorrupt, NoSuchMessage, StoreError
-from store.restore import restore
+from store.exports.backup import Options, back_up_stopped
+from store.exports.restore import restore
+from store.exports.snapshot import Snapshot
+from store.exports.until import Until
 from store.segments import segment_name
-from store.snapshot import Snapshot
-from store.until import Until
 from tests.store.images import copy_image
 
 SEGMENT = 4096

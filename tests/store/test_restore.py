@@ -9,15 +9,15 @@ from random import Random
 import pytest
 
 import record
-from store.backup import Options, back_up_staged
 from store.disk import Disk
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
+from store.exports.backup import Options, back_up_staged
+from store.exports.restore import Restored, restore
+from store.exports.stage import stage
+from store.exports.until import Until
 from store.folder import Folder
-from store.restore import Restored, restore
 from store.segments import segment_name
-from store.stage import stage
-from store.until import Until
 from tests.store.filled import SIZE, SMALL, Filled, check_state
 from tests.store.simulation.checks import read_log
 from tests.store.simulation.rows import check_rows

@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 import record
-from store.backup import Options, back_up_staged, back_up_stopped
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
+from store.exports.backup import Options, back_up_staged, back_up_stopped
+from store.exports.snapshot import Snapshot
+from store.exports.stage import stage
+from store.exports.until import Until
 from store.segments import segment_name
-from store.snapshot import Snapshot
-from store.stage import stage
-from store.until import Until
 from store.views.database import Database
 from tests.store.filled import SIZE, SMALL, Filled, check_state
 

@@ -12,7 +12,7 @@ from store.api import partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError, StoreFailed, ViewsDamaged
-from store.stage import stage
+from store.exports.stage import stage
 from store.views.database import Database
 from store.views.keys import Keys
 from tests.store.test_engine import append

@@ -1,5 +1,5 @@
-"""Backups: data folders that open by themselves, made from a store that goes on (`store.stage`) or from a folder that
-nobody has open.
+"""Backups: data folders that open by themselves, made from a store that goes on (`store.exports.stage`) or from a
+folder that nobody has open.
 
 A backup is made beside its name, checked, and renamed at the very end: what has the name is whole. Files that never
 change again (segments that are full, RocksDB's tables) are linked where that is possible: from a backup beside this
@@ -16,16 +16,16 @@ from typing import Final
 
 import orjson
 
-from store.checking import check_log
 from store.copying import Copier, sync_files, try_link
 from store.damaged import write_damaged
 from store.disk import Disk
 from store.errors import StoreError
+from store.exports.checking import check_log
+from store.exports.stage import Staged, lock_folder
 from store.folder import META, Folder, is_data_folder, read_meta, replace_file
 from store.pinned import PinnedSegments
 from store.recovery import find_end
 from store.segments import Segments, segment_name
-from store.stage import Staged, lock_folder
 from store.views.database import Checkpoint, saved_checkpoint
 from store.writer import Clock, clock_ms
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 import record
-from store.backup import read_manifest
 from store.copying import Copier, try_link
 from store.disk import Disk
 from store.errors import StoreError, ViewsDamaged
+from store.exports.backup import read_manifest
+from store.exports.until import Until, cut
 from store.folder import read_meta
 from store.pinned import PinnedSegments
 from store.recovery import segment_batches
 from store.segments import Segments
-from store.until import Until, cut
 from store.views.database import Checkpoint, Database, saved_checkpoint
 from store.views.held import Held
 from store.views.keeping import Keeper

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import record
-from store.base import Base
 from store.config import StoreConfig
 from store.copying import Copier
 from store.disk import Disk
 from store.errors import LogCorrupt, StoreError
+from store.exports.base import Base
+from store.exports.until import Until, cut
 from store.folder import is_data_folder, read_meta
 from store.pinned import PinnedSegments
 from store.queries import Queries
@@ -26,7 +27,6 @@ from store.reader import Reader
 from store.recovery import begin_time, sound_batches
 from store.segments import Segments, segment_name
 from store.tail import TailCache
-from store.until import Until, cut
 from store.views.database import Database
 from store.views.fold import Views
 from store.writer import Batch
@@ -57,7 +57,7 @@ class Snapshot(Queries):
 
         Views to begin from may be those of older backups of it, `others`. `temporary` is where its folder is made, and
         `tell` hears of bytes of the log as they are folded. Raises `LogCorrupt` for damage in what is folded,
-        `StoreError` when there are no views to begin from (see `store.base`), OSError.
+        `StoreError` when there are no views to begin from (see `store.exports.base`), OSError.
         """
         return await asyncio.get_running_loop().run_in_executor(None, _open, path, until, others, temporary, tell)
 
