@@ -7,12 +7,12 @@ import pytest
 import record
 from record.layout import FLAG_RETAIN
 from store.api import topic_queue
-from store.backup import Options, back_up_staged
 from store.engine import Engine
-from store.restore import restore
-from store.snapshot import Snapshot
-from store.stage import stage
-from store.until import Until
+from store.exports.backup import Options, back_up_staged
+from store.exports.restore import restore
+from store.exports.snapshot import Snapshot
+from store.exports.stage import stage
+from store.exports.until import Until
 from tests.store.test_engine import append
 from tests.store.test_held import CONFIG, HOUR, Clock, delayed, fill, frame, hold, payloads
 
