@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gateway.listen import listen_at
+from gateway.listen import IDLE_SECONDS, listen_at
 from store.engine import Engine
 from store.errors import StoreError
 from store.exports.stage import STAGING
@@ -44,7 +44,7 @@ class AdminFront:
             return
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_post("/stage", self._stage)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         self._listener = await listen_at(self._runner, listening, self._has_room)
 

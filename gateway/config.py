@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
+from gateway.listener_config import ListenerConfig, check
+from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
 _RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
@@ -30,9 +32,12 @@ class ConfigError(Exception):
 class MqttConfig:
     """The MQTT front and what a client may ask of it."""
 
-    port: int = 1883  # 0: a free one
-    ws_port: int = 8083  # MQTT over WebSocket
+    port: int = 1883  # 0: a free one; -1: none
+    ws_port: int = 8083  # MQTT over WebSocket; the same
+    listeners: list[ListenerConfig] = field(default_factory=list)  # beside those two. In the environment as JSON
     max_connections: int = 100_000
+    connect_rate: int = 0  # connections a second and listener; 0: no limit
+    publish_rate: int = 0  # messages a second that are read of a connection; 0: no limit
     max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
     max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
     receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
@@ -42,6 +47,8 @@ class MqttConfig:
     server_reference: str = ""  # "host:port …": where clients are sent (section 4.11)
     redirect: str = "stopping"  # who is sent there: when the node stops, all; "always", "moved": nobody is served
     max_subscriptions: int = 1024  # per session
+    max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
+    max_topic_levels: int = MAX_LEVELS  # of a topic or filter
     max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
     max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
     connect_timeout: int = 10  # seconds until CONNECT must have come
@@ -169,6 +176,10 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
 
 def _convert(key: str, value: object, kind: Any, source: str) -> object:
     options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if get_origin(kind) is list:
+        return _list(key, value, get_args(kind)[0], source)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _table(key, value, kind, source)
     try:
         if bool in options:
             return _SWITCH[value.lower() if isinstance(value, str) else value]
@@ -180,11 +191,33 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return value
         if dict[str, int] in options:
             return _numbers(value)
-        if list[int] in options:
-            return _row(value)
     except (ValueError, KeyError, TypeError):
         pass
     raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
+
+
+def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
+    """A list of values or of tables, or such a list as JSON. Raises ConfigError."""
+    try:
+        items = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        items = None
+    if not isinstance(items, list):
+        raise ConfigError(f"{key} in {source} takes a list, not {value!r}")
+    return [_convert(f"{key}[{number}]", item, kind, source) for number, item in enumerate(items)]
+
+
+def _table(key: str, value: dict[str, object], kind: Any, source: str) -> object:
+    """A table of a list. Raises ConfigError."""
+    table = kind()
+    hints = get_type_hints(kind)
+    for name, item in value.items():
+        if name not in hints:
+            near = difflib.get_close_matches(name, list(hints), 1, 0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown setting {name!r} in {key} in {source}{hint}")
+        setattr(table, name, _convert(f"{key}.{name}", item, hints[name], source))
+    return table
 
 
 def _numbers(value: object) -> dict[str, int]:
@@ -195,27 +228,20 @@ def _numbers(value: object) -> dict[str, int]:
     return table
 
 
-def _row(value: object) -> list[int]:
-    """Numbers, or such as JSON. Raises ValueError."""
-    row = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(row, list) or any(type(number) is not int for number in row):
-        raise ValueError("not a list of whole numbers")
-    return row
-
-
 def _check(config: Config) -> None:
     def between(key: str, value: int, low: int, high: int) -> None:
         if not low <= value <= high:
             raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
 
     mqtt = config.mqtt
-    for name, port in (
-        ("mqtt.port", mqtt.port),
-        ("mqtt.ws_port", mqtt.ws_port),
-        ("grpc.port", config.grpc.port),
-        ("http.port", config.http.port),
+    for name, port, low in (
+        ("mqtt.port", mqtt.port, -1),
+        ("mqtt.ws_port", mqtt.ws_port, -1),
+        ("grpc.port", config.grpc.port, 0),
+        ("http.port", config.http.port, 0),
     ):
-        between(name, port, 0, 65_535)
+        between(name, port, low, 65_535)
+    _check_listeners(mqtt)
     between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
     between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
     between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
@@ -235,6 +261,10 @@ def _check(config: Config) -> None:
     between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
     between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)
     between("mqtt.max_connections", mqtt.max_connections, 1, 10_000_000)
+    between("mqtt.connect_rate", mqtt.connect_rate, 0, 1_000_000)
+    between("mqtt.publish_rate", mqtt.publish_rate, 0, 10_000_000)
+    between("mqtt.max_topic_length", mqtt.max_topic_length, 1, MAX_LENGTH)
+    between("mqtt.max_topic_levels", mqtt.max_topic_levels, 1, MAX_LEVELS)
     between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
     between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
     between("store.interval_ms", config.store.interval_ms, 1, 60_000)
@@ -264,3 +294,16 @@ def _check(config: Config) -> None:
         )
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
+
+
+def _check_listeners(mqtt: MqttConfig) -> None:
+    names = {"mqtt", "ws", "grpc", "http"}
+    for number, listener in enumerate(mqtt.listeners):
+        wrong = check(listener)
+        if wrong:
+            raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
+        if listener.name in names:
+            raise ConfigError(f"mqtt.listeners[{number}].name {listener.name!r} is that of another")
+        if listener.max_packet_size and not 1024 <= listener.max_packet_size <= mqtt.max_packet_size:
+            raise ConfigError(f"mqtt.listeners[{number}].max_packet_size is at least 1024 and within mqtt's own")
+        names.add(listener.name)

@@ -7,12 +7,15 @@ commit is durable, `_Unit.done` sends that run. Nothing is acknowledged before (
 What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `Desk`.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from gateway.bucket import TokenBucket
 from gateway.counters import Counters
+from gateway.gate import Arrival, Gate
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import (
     ConnackProperties,
@@ -44,12 +47,15 @@ from gateway.mqtt.properties import varint
 from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Outlet, Transport
+from gateway.proxy import address_text
 from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
 from record import frame
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
 from store.control import inbound_released
 from store.errors import StoreBusy
+
+log = logging.getLogger(__name__)
 
 _MESSAGE = int(Kind.MESSAGE)
 _SYS = b"$SYS/"
@@ -181,8 +187,13 @@ class Connection(Outlet):
         counters: Counters,
         max_uncommitted: int,
         on_opened: Callable[["Connection"], None],
+        gate: Gate,
     ) -> None:
         super().__init__(flusher, transport)
+        self.gate = gate  # of the listener that it came through
+        self.arrival: Arrival | None = None
+        self.pace: TokenBucket | None = None  # of what it publishes
+        self.pacing: bool = False  # its socket is not read until the messages it sent are paid for
         self.decoder = decoder
         self.store = store
         self.backlog = backlog
@@ -193,7 +204,7 @@ class Connection(Outlet):
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.connecting: bool = False  # CONNECT came and is being served
-        self.releasing: set[int] = set()  # QoS 2 packet ids whose release is on its way to disk
+        self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
         self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
         self.unanswered: int = 0  # bytes read while the socket took no answers
@@ -271,8 +282,10 @@ class Connection(Outlet):
         assert session is not None
         unit: _Unit | None = None
         released: list[int] | None = None
+        published = 0
         for packet in packets:
             if isinstance(packet, Publish):
+                published += 1
                 if unit is None:
                     unit = _Unit(self, session)
                 self._publish(session, packet, unit)
@@ -291,6 +304,8 @@ class Connection(Outlet):
             self.uncommitted += unit.size
             if not self.backlog.append(unit) or self.uncommitted > self.max_uncommitted:
                 self.pause_reading()
+        if published and self.gate.publish_rate:
+            self._keep_pace(published)
         if released is not None:
             self._release(session, released)
         if self.disconnect_packet is not None:
@@ -384,13 +399,17 @@ class Connection(Outlet):
     def _release(self, session: Session, packet_ids: list[int]) -> None:
         """PUBREL: the packet ids are free again once the log says so (at once in a transient session)."""
         known: list[int] = []
+        releasing = self.releasing
+        if releasing is None:
+            releasing = set()
+            self.releasing = releasing
         for packet_id in packet_ids:
             if packet_id not in session.inbound:
                 why = self.explain(b"no message was received under this packet id")
                 unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
                 self.send(pubcomp(self.version, packet_id, unknown, why, self.maximum_packet_size))
-            elif packet_id not in self.releasing:  # else the client repeats itself: one PUBCOMP answers both
-                self.releasing.add(packet_id)
+            elif packet_id not in releasing:  # else the client repeats itself: one PUBCOMP answers both
+                releasing.add(packet_id)
                 known.append(packet_id)
         if not known:
             return
@@ -402,7 +421,8 @@ class Connection(Outlet):
 
     def finish_inbound(self, session: Session, packet_id: int) -> None:
         """The exchange is over on both sides (MQTT-4.3.3-11)."""
-        self.releasing.discard(packet_id)
+        if self.releasing is not None:
+            self.releasing.discard(packet_id)
         if session.inbound.pop(packet_id, RESTORED) != RESTORED:
             self.decoder.acknowledged(1)
         self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
@@ -414,9 +434,27 @@ class Connection(Outlet):
             self.reading_paused = True
             self.transport.pause_reading()
 
+    def _keep_pace(self, published: int) -> None:
+        """So many messages came in one read: where that is more than the rate allows, read on when it is no more."""
+        now = monotonic()
+        rate = self.gate.publish_rate
+        if self.pace is None:
+            self.pace = TokenBucket(rate, rate, now)
+        wait = self.pace.spend(published, now)
+        if wait and not self.pacing and not self.closed:
+            self.pacing = True
+            self.counters.publishers_paced += 1
+            self.pause_reading()
+            self.flusher.call_later(wait, self._paced)
+
+    def _paced(self) -> None:
+        self.pacing = False
+        self.resume_reading()
+
     def resume_reading(self) -> None:
-        """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read."""
-        if not self.reading_paused or self.closed or self.connecting:
+        """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read, or
+        the client publishes too fast."""
+        if not self.reading_paused or self.closed or self.connecting or self.pacing:
             return
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False
@@ -433,6 +471,7 @@ class Connection(Outlet):
         if self.closed:
             return
         self.counters.protocol_errors += 1
+        log.debug("closing the connection of %r from %s: %s", self.client_id, self.peer(), error)
         self.disconnect_packet = None
         if self.session is None and not self.connecting and self.decoder.version:
             # The fault is in CONNECT itself, and the client has said which version it speaks.
@@ -457,6 +496,13 @@ class Connection(Outlet):
             return
         self._shut()
         self.desk.lost(self, packet.reason == ReasonCode.SUCCESS)
+
+    def peer(self) -> str:
+        """The client's address, as a proxy told it or as the socket has it."""
+        if self.arrival is not None and self.arrival.peer:
+            return self.arrival.peer
+        name = self.transport.get_extra_info("peername")
+        return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else "a local process"
 
     def lost(self) -> None:
         """The network connection is gone."""

@@ -1,4 +1,4 @@
-"""The MQTT front: accepts connections over TCP and WebSocket and keeps their clocks.
+"""The MQTT front: holds the connections of all listeners and keeps their clocks.
 
 The asyncio shell around `gateway.connection`: bytes are handed over as they come, timers watch that
 CONNECT and keep-alive are kept. No protocol is spoken here.
@@ -6,7 +6,6 @@ CONNECT and keep-alive are kept. No protocol is spoken here.
 
 import asyncio
 import logging
-import socket
 from time import monotonic
 from typing import cast
 
@@ -14,18 +13,19 @@ from gateway.config import MqttConfig
 from gateway.connection import Backlog, Connection
 from gateway.counters import Counters
 from gateway.descriptors import room_for_connections
+from gateway.gate import Arrival, Gate, Room
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Transport
 from gateway.sessions import Sessions
+from gateway.tls import name_in
 from store.api import Store
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 4096  # connections the kernel may hold for us
 _MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
-_TELL_AGAIN = 60.0  # seconds between log lines about refused connections
+_ANSWERED = 64  # connections beyond the limit that may stay until they heard that they are
 _STALLED = 0.5  # seconds that a timer comes late when the node, not the client, was away
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
@@ -41,36 +41,41 @@ class MqttFront:
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._loop)
         self._backlog = Backlog(store, _MAX_BACKLOG)
-        self._server: asyncio.Server | None = None
         self._limit = min(config.max_connections, room_for_connections())
-        self._refusal_told = -_TELL_AGAIN  # monotonic seconds
+        self.gates: list[Gate] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the port. Raises OSError."""
-        self._server = await self._loop.create_server(lambda: _Tcp(self), host, port, backlog=_BACKLOG)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """For a connection that a listener accepted."""
+        return _Stream(self, gate, arrival)
 
-    async def stop(self) -> None:
-        """Accept no more, and drop what has not become a session."""
-        if self._server is not None:
-            self._server.close()
+    def room(self, gate: Gate) -> Room:
+        """What there is for one more connection through `gate`."""
+        held = len(self.connections) + sum([each.opening for each in self.gates])
+        beyond = max(held - self._limit, gate.open + gate.opening - gate.max_connections)
+        if beyond < 0:
+            return Room.FREE
+        if self._limit < self._config.max_connections and held >= self._limit:
+            gate.tell(f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)")
+        else:
+            gate.tell("refusing connections: there are as many as there may be (max_connections)")
+        if beyond < _ANSWERED:
+            return Room.ANSWER
+        self._counters.connections_refused += 1
+        return Room.NONE
+
+    def stop(self) -> None:
+        """Drop what has not become a session, and say goodbye to the others."""
         elsewhere = self._config.server_reference.encode()
         reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
             connection.close(reason, None, elsewhere)
 
-    def accept(self, transport: Transport) -> Connection | None:
-        """A new network connection; None (and closed) when the node holds as many as it may."""
-        if len(self.connections) >= self._limit:
-            self._tell_refusal()
-            self._counters.connections_refused += 1
-            transport.abort()
-            return None
+    def accept(self, transport: Transport, gate: Gate, arrival: Arrival | None) -> Connection:
+        """A new network connection, for which there was room."""
         config = self._config
-        decoder = Decoder(config.max_packet_size, config.receive_maximum, config.topic_alias_maximum)
+        decoder = Decoder(gate.max_packet_size, config.receive_maximum, config.topic_alias_maximum)
         connection = Connection(
             self._flusher,
             transport,
@@ -81,25 +86,22 @@ class MqttFront:
             self._counters,
             config.max_uncommitted,
             self._opened,
+            gate,
         )
+        if gate.client_id_from or gate.user_name_from:
+            arrival = _identified(gate, arrival, transport.get_extra_info("peercert"))
+        connection.arrival = arrival
+        gate.opening -= 1
+        gate.open += 1
         self.connections.add(connection)
         self._counters.connections_opened += 1
-        self._connect_in(connection, config.connect_timeout)
+        self._connect_in(connection, gate.connect_timeout)
         return connection
-
-    def _tell_refusal(self) -> None:
-        now = monotonic()
-        if now - self._refusal_told < _TELL_AGAIN:
-            return
-        self._refusal_told = now
-        if self._limit < self._config.max_connections:
-            log.warning("refusing connections: open files of the process allow %d (see LimitNOFILE)", self._limit)
-        else:
-            log.warning("refusing connections: mqtt.max_connections is %d", self._limit)
 
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
+        connection.gate.open -= 1
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -117,6 +119,7 @@ class MqttFront:
             return
         if connection.session is None and not connection.connecting and not connection.closed:
             self._counters.protocol_errors += 1
+            connection.gate.refused_late += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def _opened(self, connection: Connection) -> None:
@@ -142,21 +145,37 @@ class MqttFront:
         self._timers[connection] = self._loop.call_later(wait, self._watch, connection, now + wait)
 
 
-class _Tcp(asyncio.Protocol):
-    """One TCP connection."""
+def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, object] | None) -> Arrival | None:
+    """With what the client's certificate, if it has shown one, says that it is called."""
+    if not certificate:
+        return arrival
+    arrival = arrival if arrival is not None else Arrival()
+    if gate.client_id_from:
+        arrival.client_id = name_in(certificate, gate.client_id_from)
+    if gate.user_name_from:
+        arrival.user_name = name_in(certificate, gate.user_name_from)
+    if (gate.client_id_from and arrival.client_id is None) or (gate.user_name_from and arrival.user_name is None):
+        arrival.refusal = ReasonCode.NOT_AUTHORIZED
+        arrival.why = "the certificate does not have the name that this listener asks for"
+    return arrival
 
-    __slots__ = ("_connection", "_front")
 
-    def __init__(self, front: MqttFront) -> None:
+class _Stream(asyncio.Protocol):
+    """One connection over TCP, TLS or a Unix socket."""
+
+    __slots__ = ("_arrival", "_connection", "_front", "_gate")
+
+    def __init__(self, front: MqttFront, gate: Gate, arrival: Arrival | None) -> None:
         self._front = front
+        self._gate = gate
+        self._arrival = arrival
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        self._connection = self._front.accept(transport)
+        self._connection = self._front.accept(transport, self._gate, self._arrival)
+        self._arrival = None
 
     def data_received(self, data: bytes) -> None:
         if self._connection is not None:

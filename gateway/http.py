@@ -1,7 +1,7 @@
 """The HTTP front: `/health` and `/metrics`."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from aiohttp import web
@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.counters import Counters
-from gateway.listen import bound_port, listen
+from gateway.front import MqttFront
+from gateway.listen import IDLE_SECONDS, bound_port, listen
 from store.api import Store
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
@@ -19,10 +20,10 @@ _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 class HttpFront:
     """Serves people and Prometheus."""
 
-    def __init__(self, store: Store, counters: Counters, connections: Callable[[], int]) -> None:
+    def __init__(self, store: Store, counters: Counters, front: MqttFront) -> None:
         self._store = store
         self._registry = CollectorRegistry()
-        self._registry.register(_NodeCollector(store, counters, connections))
+        self._registry.register(_NodeCollector(store, counters, front))
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
 
@@ -31,7 +32,7 @@ class HttpFront:
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         self._listener = await listen(self._runner, host, port, self._has_room)
         return bound_port(self._listener)
@@ -62,10 +63,10 @@ class HttpFront:
 class _NodeCollector:
     """Reads the node's counters when Prometheus asks."""
 
-    def __init__(self, store: Store, counters: Counters, connections: Callable[[], int]) -> None:
+    def __init__(self, store: Store, counters: Counters, front: MqttFront) -> None:
         self._store = store
         self._counters = counters
-        self._connections = connections
+        self._front = front
 
     def collect(self) -> Iterable[Metric]:
         counters = self._counters
@@ -78,6 +79,7 @@ class _NodeCollector:
             ("sluice_mqtt_messages_sent", "PUBLISH packets sent", counters.messages_sent),
             ("sluice_mqtt_bytes_received", "Bytes read from clients", counters.bytes_received),
             ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),
+            ("sluice_mqtt_publishers_paced", "Times a fast publisher was made to wait", counters.publishers_paced),
             ("sluice_mqtt_takeovers", "Sessions taken over by a new connection", counters.takeovers),
             ("sluice_mqtt_wills_sent", "Will messages published", counters.wills_sent),
         ):
@@ -88,8 +90,29 @@ class _NodeCollector:
         dropped.add_metric(["expired"], counters.dropped_expired)
         dropped.add_metric(["reclaimed"], counters.dropped_reclaimed)
         yield dropped
-        yield GaugeMetricFamily("sluice_mqtt_connections", "Open network connections", value=self._connections())
+        yield GaugeMetricFamily(
+            "sluice_mqtt_connections", "Open network connections", value=len(self._front.connections)
+        )
+        yield from self._listener_metrics()
         yield from self._store_metrics()
+
+    def _listener_metrics(self) -> Iterable[Metric]:
+        accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])
+        text = "Connections that did not get as far as CONNECT, or heard that there is no place"
+        refused = CounterMetricFamily("sluice_mqtt_listener_refused", text, labels=["listener", "reason"])
+        held = GaugeMetricFamily("sluice_mqtt_listener_connections", "Open connections", labels=["listener"])
+        for gate in self._front.gates:
+            accepted.add_metric([gate.name], gate.accepted)
+            held.add_metric([gate.name], gate.open)
+            for reason, count in (
+                ("full", gate.refused_full),
+                ("rate", gate.refused_rate),
+                ("proxy", gate.refused_proxy),
+                ("tls", gate.refused_tls),
+                ("late", gate.refused_late),
+            ):
+                refused.add_metric([gate.name, reason], count)
+        yield from (accepted, refused, held)
 
     def _store_metrics(self) -> Iterable[Metric]:
         stats = self._store.stats()

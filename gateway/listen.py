@@ -3,8 +3,11 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
+
+IDLE_SECONDS: Final = 15.0  # that a connection may take for a request, the first or another
 
 
 async def listen(runner: web.AppRunner, host: str, port: int, has_room: Callable[[], bool]) -> asyncio.Server:
@@ -22,7 +25,7 @@ async def listen_at(runner: web.AppRunner, bound: socket.socket, has_room: Calla
 def _protocol(runner: web.AppRunner, has_room: Callable[[], bool]) -> Callable[[], asyncio.BaseProtocol]:
     accept = runner.server
     assert accept is not None
-    return lambda: accept() if has_room() else _Refused()
+    return lambda: accept() if has_room() else Refused()
 
 
 def bound_port(server: asyncio.Server) -> int:
@@ -31,7 +34,7 @@ def bound_port(server: asyncio.Server) -> int:
     return port
 
 
-class _Refused(asyncio.Protocol):
+class Refused(asyncio.Protocol):
     """A connection for which there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

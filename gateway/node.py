@@ -5,7 +5,7 @@ import gc
 import logging
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvloop
 
@@ -14,9 +14,12 @@ from gateway.config import Config
 from gateway.counters import Counters
 from gateway.front import MqttFront
 from gateway.http import HttpFront
+from gateway.listeners import Listeners
+from gateway.proxy import address_text
 from gateway.router import Router
 from gateway.rpc import RpcServer
 from gateway.sessions import Sessions
+from gateway.tls import TlsError
 from gateway.websocket import WebSocketFront
 from notify import Notifier
 from store.config import StoreConfig
@@ -35,10 +38,11 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 class Ports:
     """Where a node listens."""
 
-    mqtt: int
+    mqtt: int  # -1: nowhere
     ws: int
     grpc: int
     http: int
+    addresses: dict[str, str] = field(default_factory=dict)  # of the MQTT listeners of the configuration, by name
 
 
 class Node:
@@ -50,7 +54,7 @@ class Node:
         self._engine: Engine | None = None
 
     async def start(self) -> Ports:
-        """Open the store and listen. Raises StoreError or OSError; nothing stays open then."""
+        """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
         config = self.config
         settings = StoreConfig(
             policy=config.store.policy,
@@ -73,28 +77,37 @@ class Node:
         self._sessions = Sessions(engine, self._router, config.mqtt, self.counters)
         self._front = MqttFront(engine, self._sessions, config.mqtt, self.counters)
         self._websocket = WebSocketFront(self._front, config.mqtt.max_packet_size)
+        self._listeners: Listeners | None = None
         self._rpc = RpcServer(engine)
-        self._http = HttpFront(engine, self.counters, lambda: len(self._front.connections))
+        self._http = HttpFront(engine, self.counters, self._front)
         self._admin = AdminFront(engine, config.data_dir)
         try:
             await self._admin.start()
             await self._sessions.start()
-            self.ports = Ports(
-                grpc=await self._rpc.start(config.host, config.grpc.port),
-                http=await self._http.start(config.host, config.http.port),
-                ws=await self._websocket.start(config.host, config.mqtt.ws_port),
-                mqtt=await self._front.start(config.host, config.mqtt.port),
-            )
+            await self._websocket.start()
+            self._listeners = Listeners(config, self._front, self._websocket)
+            grpc = await self._rpc.start(config.host, config.grpc.port)
+            http = await self._http.start(config.host, config.http.port)
+            addresses = await self._listeners.open()
+            mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
+            self.ports = Ports(mqtt, ws, grpc, http, addresses)
             return self.ports
         except BaseException:
             await self.stop()
             raise
 
+    async def reload(self) -> None:
+        """Read the certificates again."""
+        if self._listeners is not None:
+            await self._listeners.reload()
+
     async def stop(self) -> None:
         """Stop in the order of the flow: fronts, sessions, store. What was accepted is committed."""
         if self._engine is None:
             return
-        await self._front.stop()
+        if self._listeners is not None:
+            await self._listeners.close()
+        self._front.stop()
         await self._sessions.stop()
         await self._websocket.stop()
         await self._rpc.stop(_STOP_GRACE)
@@ -114,7 +127,7 @@ def run(config: Config) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
-    except (StoreError, OSError) as error:
+    except (StoreError, TlsError, OSError) as error:
         print(f"sluice: cannot serve: {error}", file=sys.stderr)
         return 1
 
@@ -126,14 +139,25 @@ async def _serve(config: Config) -> int:
         loop.add_signal_handler(number, stopping.set)
     node = Node(config)
     ports = await node.start()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(node.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    print(
-        f"ready mqtt={host}:{ports.mqtt} ws={host}:{ports.ws} grpc={host}:{ports.grpc} http={host}:{ports.http}",
-        flush=True,
-    )
+    print(_ready_line(config, ports), flush=True)
     await stopping.wait()
     log.info("stopping")
     await node.stop()
     return 0
+
+
+def _ready_line(config: Config, ports: Ports) -> str:
+    """Who listens where, for people and for scripts."""
+    own = {"mqtt": ports.mqtt, "ws": ports.ws, "grpc": ports.grpc, "http": ports.http}
+    places = {name: address_text(config.host, port) for name, port in own.items() if port >= 0}
+    return " ".join(["ready", *(f"{name}={place}" for name, place in {**places, **ports.addresses}.items())])

@@ -6,7 +6,8 @@ Everything a client is owed in one turn of the loop is gathered here and written
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from gateway.mqtt.aliases import TopicAliases
 
@@ -25,6 +26,8 @@ class Transport(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    def get_extra_info(self, name: str) -> Any: ...
 
 
 LINGER_SECONDS: Final = 5.0  # that a closed connection has to take what waits for it
@@ -52,6 +55,9 @@ class Flusher:
         """Close, though the client may never take what was written last."""
         transport.close()
         self._call_later(LINGER_SECONDS, transport.abort)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._call_later(seconds, callback)
 
     def flush(self) -> None:
         self._scheduled = False

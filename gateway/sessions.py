@@ -136,12 +136,17 @@ class Sessions:
     # --- CONNECT
 
     def connect(self, connection: Connection, packet: Connect) -> None:
+        arrival = connection.arrival
+        if arrival is not None and arrival.refusal is not None:
+            self._counters.connections_refused += 1
+            connection.refuse(arrival.refusal, arrival.why)
+            return
         self._spawn(self._connect(connection, packet))
 
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:
-            client_id = self._admit(packet)
-            self._check_answer(packet, client_id)
+            client_id = self._admit(connection, packet)
+            self._check_answer(connection, packet, client_id)
             turn = self._turns.setdefault(client_id, _Turn())
             turn.users += 1
             try:
@@ -158,7 +163,7 @@ class Sessions:
             self._counters.connections_refused += 1
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE, str(error))
 
-    def _admit(self, packet: Connect) -> bytes:
+    def _admit(self, connection: Connection, packet: Connect) -> bytes:
         """The client id to serve. Raises Refused."""
         if self._config.redirect != "stopping":
             moved = self._config.redirect == "moved"
@@ -170,6 +175,13 @@ class Sessions:
             raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
         if packet.will is not None and packet.will.topic.startswith(b"$SYS/"):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "$SYS/ is the node's own")
+        arrival = connection.arrival
+        if arrival is not None and arrival.user_name is not None:
+            packet.username = arrival.user_name
+        if arrival is not None and arrival.client_id is not None:
+            if packet.client_id not in (b"", arrival.client_id):
+                raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is not the certificate's")
+            return arrival.client_id
         if packet.client_id:
             return packet.client_id
         if packet.version < 5 and not packet.clean_start:
@@ -177,10 +189,10 @@ class Sessions:
             raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
         return b"sluice-" + uuid.uuid4().hex.encode()
 
-    def _check_answer(self, packet: Connect, client_id: bytes) -> None:
+    def _check_answer(self, connection: Connection, packet: Connect, client_id: bytes) -> None:
         """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
         limit = packet.maximum_packet_size
-        if limit and len(self._connack(packet, client_id, self._expiry(packet), True)) > limit:
+        if limit and len(self._connack(connection, packet, client_id, self._expiry(packet), True)) > limit:
             raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
 
     async def _open(self, connection: Connection, packet: Connect, client_id: bytes) -> None:
@@ -233,7 +245,7 @@ class Sessions:
         connection.aliases = TopicAliases(aliases) if aliases else None
         connection.will = packet.will
         connection.client_id = client_id
-        connection.send(self._connack(packet, client_id, expiry, not fresh))
+        connection.send(self._connack(connection, packet, client_id, expiry, not fresh))
         connection.opened(session, self._keep_alive(packet))
         if state is not None and not session.closed:
             cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
@@ -249,7 +261,7 @@ class Sessions:
             return packet.keep_alive
         return min(packet.keep_alive, self._config.max_keep_alive)
 
-    def _connack(self, packet: Connect, client_id: bytes, expiry: int, present: bool) -> bytes:
+    def _connack(self, connection: Connection, packet: Connect, client_id: bytes, expiry: int, present: bool) -> bytes:
         properties = ConnackProperties()
         keep_alive = self._keep_alive(packet)
         if expiry != packet.session_expiry_interval:
@@ -261,7 +273,7 @@ class Sessions:
         if packet.request_response_information and self._config.response_information:
             properties.response_information = self._config.response_information.encode()
         properties.receive_maximum = self._config.receive_maximum
-        properties.maximum_packet_size = self._config.max_packet_size
+        properties.maximum_packet_size = connection.gate.max_packet_size
         properties.topic_alias_maximum = self._config.topic_alias_maximum
         properties.shared_subscription_available = False
         return connack(packet.version, ReasonCode.SUCCESS, present, properties)

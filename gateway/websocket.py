@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from gateway.connection import Connection
 from gateway.front import MqttFront
-from gateway.listen import bound_port, listen
+from gateway.gate import Arrival, Gate
+from gateway.listen import Refused
 
 log = logging.getLogger(__name__)
 
@@ -18,32 +19,36 @@ _QUEUE_LOW: Final = 64 * 1024
 
 
 class WebSocketFront:
-    """Listens for WebSockets and feeds them to the MQTT front."""
+    """Makes WebSockets of connections, at `/mqtt` and `/`, and feeds them to the MQTT front."""
 
     def __init__(self, front: MqttFront, max_packet_size: int) -> None:
         self._front = front
         self._max_message = max_packet_size + 64 * 1024
+        self._loop = asyncio.get_running_loop()
         self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
-        self._serving = 0  # connections that the MQTT front counts
+        self.waiting: set[_Handshake] = set()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on `/mqtt` and `/`. Returns the port. Raises OSError."""
+    async def start(self) -> None:
+        """Be ready for `make`."""
         app = web.Application()
         app.router.add_get("/mqtt", self._serve)
         app.router.add_get("/", self._serve)
+        app.on_response_prepare.append(_close_after)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        self._listener = await listen(self._runner, host, port, self._has_room)
-        return bound_port(self._listener)
 
-    def _has_room(self) -> bool:
+    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """For a connection that a listener accepted. It has the time that CONNECT has to become a WebSocket."""
         server = self._runner.server if self._runner is not None else None
-        return server is not None and len(server.connections) - self._serving < _MAX_WAITING
+        if server is None or len(self.waiting) >= _MAX_WAITING:
+            gate.opening -= 1
+            gate.refused_full += 1
+            return Refused()
+        handshake = _Handshake(server, self._loop, gate, arrival, self.waiting)
+        self.waiting.add(handshake)
+        return handshake
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -59,14 +64,14 @@ class WebSocketFront:
         if socket.ws_protocol != "mqtt":
             await socket.close(code=WSCloseCode.PROTOCOL_ERROR, message=b"the subprotocol must be mqtt")
             return socket
+        handshake = request.protocol
+        if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
+            return socket  # it is gone already
+        self.waiting.discard(handshake)
         transport = _WebSocketTransport(socket, request.transport)
-        connection = self._front.accept(transport)
-        if connection is None:
-            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
-            return socket
+        connection = self._front.accept(transport, handshake.gate, handshake.arrival)
         transport.connection = connection
         writer = asyncio.create_task(transport.write_out())
-        self._serving += 1
         try:
             async for message in socket:
                 await transport.readable.wait()
@@ -76,11 +81,47 @@ class WebSocketFront:
                     break
                 connection.receive(message.data)
         finally:
-            self._serving -= 1
             self._front.gone(connection)
             transport.close()
             await writer
         return socket
+
+
+class _Handshake(web.RequestHandler):
+    """A connection that is to become a WebSocket, or to end soon."""
+
+    __slots__ = ("_waiting", "arrival", "gate")
+
+    def __init__(
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate,
+        arrival: Arrival | None,
+        waiting: set["_Handshake"],
+    ) -> None:
+        # What makes no request in time is closed, which aiohttp calls a keep-alive.
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # what `AppRunner` passes on to have none
+            keepalive_timeout=gate.connect_timeout,
+        )
+        self.gate = gate
+        self.arrival = arrival
+        self._waiting = waiting
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        super().connection_lost(error)
+        if self in self._waiting:
+            self._waiting.discard(self)
+            self.gate.opening -= 1
+
+
+async def _close_after(_request: web.Request, response: web.StreamResponse) -> None:
+    """One request, one connection: who does not become a WebSocket makes room."""
+    if not isinstance(response, web.WebSocketResponse):
+        response.force_close()
 
 
 class _WebSocketTransport:
@@ -116,6 +157,9 @@ class _WebSocketTransport:
         self.close()
         if self._transport is not None:
             self._transport.abort()
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._transport.get_extra_info(name) if self._transport is not None else None
 
     def pause_reading(self) -> None:
         self.readable.clear()

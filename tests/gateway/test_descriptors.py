@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from gateway import descriptors, front
-from tests.gateway.raw import RawClient
+from tests.gateway.raw import CONNACK, RawClient, connect
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,13 @@ async def test_connections_beyond_the_room_are_refused_and_that_is_said(monkeypa
     node = await make_node()
     first = await RawClient.connect(node.ports.mqtt, b"1")
     for _ in range(3):
-        refused = await RawClient.open(node.ports.mqtt)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await refused.packet()
+        refused = await RawClient.open(node.ports.mqtt, 5)
+        refused.send(connect(5, b"2"))
+        assert (await refused.expect(CONNACK)).reason == 0x97
+        await refused.closed()
     assert node.counters.connections_refused == 3
     assert [r.message for r in caplog.records if "refusing" in r.message] == [
-        "refusing connections: open files of the process allow 1 (see LimitNOFILE)"
+        "listener mqtt: refusing connections: open files of the process allow 1 (see LimitNOFILE)"
     ]
     await first.quiet()
 

@@ -35,4 +35,7 @@ async def test_metrics_count_what_happened(node: Node) -> None:
     assert values["sluice_store_messages_total"] == "1.0"
     assert values['sluice_mqtt_messages_dropped_total{reason="qos0_congested"}'] == "0.0"
     assert float(values["sluice_store_log_end"]) > 0
+    assert values['sluice_mqtt_listener_connections{listener="mqtt"}'] == "1.0"
+    assert values['sluice_mqtt_listener_accepted_total{listener="mqtt"}'] == "1.0"
+    assert values['sluice_mqtt_listener_refused_total{listener="ws",reason="late"}'] == "0.0"
     assert (await get(node, "/nothing"))[0] == 404

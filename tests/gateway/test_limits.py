@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway import gate, http, listener
 from gateway.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -103,20 +104,36 @@ async def test_the_receive_maximum_is_free_again_with_each_acknowledgement(make_
     await client.quiet()
 
 
-async def test_connections_beyond_the_maximum_are_refused(make_node: MakeNode) -> None:
+@pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x97)])
+async def test_connections_beyond_the_maximum_hear_so(make_node: MakeNode, version: int, reason: int) -> None:
     node = await make_node(mqtt__max_connections=2)
     first = await RawClient.connect(node.ports.mqtt, b"1")
     second = await RawClient.connect(node.ports.mqtt, b"2")
-    refused = await RawClient.open(node.ports.mqtt)
-    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await refused.packet()
+    refused = await RawClient.open(node.ports.mqtt, version)
+    refused.send(connect(version, b"1"))
+    assert (await refused.expect(CONNACK)).body[1] == reason
+    await refused.closed()
     assert node.counters.connections_refused == 1
+    await first.quiet()
     await first.disconnect()
     while len(node._front.connections) == 2:  # noqa: ASYNC110
         await asyncio.sleep(0)
     third = await RawClient.connect(node.ports.mqtt, b"3")
     await second.quiet()
     await third.quiet()
+
+
+async def test_those_who_wait_for_a_refusal_are_bounded(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_connections=1)
+    first = await RawClient.connect(node.ports.mqtt, b"1")
+    silent = [await RawClient.open(node.ports.mqtt) for _ in range(64)]
+    while len(node._front.connections) < 65:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises((ConnectionError, EOFError)):
+        await (await RawClient.open(node.ports.mqtt)).packet()
+    for client in silent:
+        await client.drop()
+    await first.quiet()
 
 
 @pytest.mark.parametrize("said", [b"", b"\x10", connect(4, b"c")[:-1]])
@@ -258,3 +275,82 @@ async def test_extended_authentication_is_refused(ports: Ports) -> None:
     client.send(connect(5, b"c", properties=b"\x15" + wire.text(b"SCRAM")))
     assert (await client.expect(CONNACK)).reason == 0x8C
     await client.closed()
+
+
+@pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x9F)])
+async def test_connections_that_come_too_fast(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, version: int, reason: int
+) -> None:
+    """Up to the rate they are served, up to twice that they hear why not, and the others wait for their turn."""
+    now = [1000.0]
+    for module in (gate, listener):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    node = await make_node(mqtt__connect_rate=3)
+    served = [await RawClient.connect(node.ports.mqtt, b"%d" % i, version) for i in range(3)]
+    for _ in range(3):
+        refused = await RawClient.open(node.ports.mqtt, version)
+        refused.send(connect(version, b"c"))
+        assert (await refused.expect(CONNACK)).body[1] == reason
+        await refused.closed()
+    waiting = await RawClient.open(node.ports.mqtt, version)
+    waiting.send(connect(version, b"c"))
+    for client in served:
+        await client.quiet()
+    (own,) = [each for each in node._front.gates if each.name == "mqtt"]
+    assert (own.accepted, own.refused_rate) == (6, 3)
+    now[0] += 0.34
+    assert (await waiting.expect(CONNACK)).body[1] == 0
+    assert (own.accepted, own.refused_rate) == (7, 3)
+
+
+async def test_a_listener_has_limits_of_its_own(make_node: MakeNode) -> None:
+    small = {"name": "small", "address": "127.0.0.1:0", "max_connections": 1, "connect_timeout": 1}
+    node = await make_node(mqtt__listeners=[small])
+    port = int(node.ports.addresses["small"].rpartition(":")[2])
+    first = await RawClient.connect(port, b"1", 5)
+    second = await RawClient.open(port, 5)
+    second.send(connect(5, b"2"))
+    assert (await second.expect(CONNACK)).reason == 0x97
+    await RawClient.connect(node.ports.mqtt, b"3", 5)
+    silent = await RawClient.open(port, 5)
+    await silent.closed()
+    await first.quiet()
+
+
+async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None:
+    """Back-pressure: nothing is lost, and nothing is said."""
+    node = await make_node(mqtt__publish_rate=100)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=1)
+    client.send(*[wire.publish(5, b"t", b"x") for _ in range(150)])
+    while not node.counters.publishers_paced:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert node._sessions.held[b"c"][1].reading_paused
+    client.send(wire.publish(5, b"t", b"x", 1, 1), b"\xc0\x00")
+    assert {(await client.packet()).kind, (await client.packet()).kind} == {PUBACK, PINGRESP}
+    assert node.counters.messages_received == 151
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_what_does_not_become_a_websocket_makes_room(node: Node, said: bytes) -> None:
+    """The whole time, or after one answer."""
+    client = await RawClient.open(node.ports.ws)
+    client.send(said)
+    async with asyncio.timeout(10):
+        answer = await client.reader.read()
+    assert (b"HTTP/1.1 426" in answer) == said.endswith(b"\r\n\r\n")
+    while node._websocket.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert [each.opening for each in node._front.gates] == [0, 0]
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_what_does_not_ask_http_makes_room(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.2)
+    node = await make_node()
+    client = await RawClient.open(node.ports.http)
+    client.send(said)
+    async with asyncio.timeout(10):
+        answer = await client.reader.read()
+    assert answer.startswith(b"HTTP/1.1 200") == said.endswith(b"\r\n\r\n")

@@ -1,0 +1,93 @@
+"""Sockets that listen: at an address, or at a path."""
+
+import asyncio
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from gateway.listener_config import parse_address
+from gateway.proxy import address_text
+
+_BACKLOG: Final = 4096  # connections the kernel may hold for us
+
+
+class ListenError(OSError):
+    """An address cannot be had. The message names it and says why."""
+
+
+async def bind(address: str, mode: str = "600") -> tuple[list[socket.socket], str]:
+    """Listen at `address` (see `ListenerConfig`), on every address that a host name has. Returns the sockets, and the
+    address with the port that it got. mode: of a Unix socket, octal. Raises ListenError."""
+    host, port = parse_address(address)
+    try:
+        if port < 0:
+            return [_unix(Path(host), int(mode, 8))], address
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise _named(error, address) from error
+    sockets: list[socket.socket] = []
+    try:
+        for family, _type, _protocol, _name, place in dict.fromkeys(found):
+            sockets.append(_inet(family, (place[0], port, *place[2:])))
+            port = sockets[0].getsockname()[1]
+    except OSError as error:
+        for bound in sockets:
+            bound.close()
+        raise _named(error, address) from error
+    return sockets, address_text(host, port)
+
+
+def _named(error: OSError, address: str) -> ListenError:
+    return ListenError(f"cannot listen on {address}: {error.strerror or error}")
+
+
+def _inet(family: int, place: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(place)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _unix(path: Path, mode: int) -> socket.socket:
+    if path.is_socket():
+        if not _is_left_over(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        path.unlink()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listening.fileno(), mode & 0o600)  # before it has a name; the umask may take from this
+        listening.bind(os.fspath(path))
+        path.chmod(mode)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether nobody listens there any more: a node that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+
+
+def release(listening: socket.socket) -> None:
+    """Close it; the name of a Unix socket goes too, unless another node has taken it over."""
+    path = Path(listening.getsockname()) if listening.family == socket.AF_UNIX else None
+    listening.close()
+    if path is not None and path.is_socket() and _is_left_over(path):
+        path.unlink()
