@@ -203,7 +203,7 @@ def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
     except ValueError:
         items = None
     if not isinstance(items, list):
-        raise ConfigError(f"{key} in {source} takes a list, not {value!r}")
+        raise ConfigError(f"{key} in {source} takes list, not {value!r}")
     return [_convert(f"{key}[{number}]", item, kind, source) for number, item in enumerate(items)]
 
 
