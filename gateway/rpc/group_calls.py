@@ -49,8 +49,7 @@ class GroupCalls:
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
         limits = self._limits
-        asked = [*request.done, *(postponed.run for postponed in request.again)]
-        if sum(run.count for run in asked) > limits.max_settled:
+        if not _is_within(request, limits.max_settled):
             raise invalid(f"at most {limits.max_settled} messages are settled in one request")
         if any(postponed.delay_ms > limits.max_invisible_ms for postponed in request.again):
             raise invalid(f"a delay is at most {limits.max_invisible_ms} ms")
@@ -63,6 +62,8 @@ class GroupCalls:
 
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
         source = self._source(request)
+        if len(request.offsets) > len(source.queues):
+            raise invalid(f"there are {len(source.queues)} partitions: {len(request.offsets)} offsets are too many")
         offsets = {_queue(source, each.partition): each.offset for each in request.offsets}
         if not offsets:
             for queue in source.queues:
@@ -107,6 +108,14 @@ class GroupCalls:
         if not 0 < len(name) <= self._limits.max_group_name or "\0" in text:
             raise invalid(f"a group's name has 1 to {self._limits.max_group_name} bytes, none of them NUL")
         return name
+
+
+def _is_within(request: pb.AcknowledgeRequest, limit: int) -> bool:
+    """Whether it settles no more than `limit` messages, in no more runs: one without messages is work as well."""
+    if len(request.done) + len(request.again) > limit:
+        return False
+    counts = sum(run.count for run in request.done) + sum(postponed.run.count for postponed in request.again)
+    return counts <= limit
 
 
 def _queue(source: Source, partition: int) -> bytes:

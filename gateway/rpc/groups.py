@@ -58,12 +58,13 @@ class Wish:
 class Line:
     """The members of a group that wait for the same."""
 
-    __slots__ = ("is_limited", "source", "timer", "waiters")
+    __slots__ = ("_timer", "_wakes_at", "is_limited", "source", "waiters")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.waiters: OrderedDict[asyncio.Event, None] = OrderedDict()  # the first hears of commits
-        self.timer: asyncio.TimerHandle | None = None  # when the store has something again, at the latest
+        self._timer: asyncio.Handle | None = None  # when the store has something again, at the latest
+        self._wakes_at = 0.0  # loop time of the timer, which a handle of uvloop does not tell
         self.is_limited = False  # the first was told that something has to be settled before
 
     @property
@@ -80,19 +81,20 @@ class Line:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + min(max(popped.available_at / 1000 - time.time(), 0.0), _LONGEST_S)
-        if self.timer is not None:
-            if self.timer.when() <= at:
+        if self._timer is not None:
+            if self._wakes_at <= at:
                 return
-            self.timer.cancel()
-        self.timer = loop.call_at(at, self._due)
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._due)
+        self._wakes_at = at
 
     def stop(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _due(self) -> None:
-        self.timer = None
+        self._timer = None
         self.wake()
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+import uvloop
 
 import record
 from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.rpc.groups import Groups, Wish, parent_source
+from gateway.rpc.groups import Groups, Line, Wish, parent_source
 from gateway.rpc.wakeups import Wakeups
 from store.api import Popped, Start, topic_queue
 from store.config import StoreConfig
@@ -270,6 +271,21 @@ async def test_a_wait_ends_with_a_message_of_its_parent(port: int, sender: Clien
         assert await member.receive(wait_ms=10) == {}
 
 
+def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
+    """What uvloop makes of a delay of nothing is no timer: it does not tell its time."""
+
+    async def wake() -> None:
+        line, waiter = Line(parent_source(b"g", b"home", 1)), asyncio.Event()
+        line.waiters[waiter] = None
+        for _ in range(2):
+            line.look_again(Popped([], 0, is_limited=False))
+        async with asyncio.timeout(10):
+            await waiter.wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(wake())
+
+
 async def test_a_released_message_ends_a_wait(port: int, sender: Client) -> None:
     await fill(sender, 1)
     async with Member(port) as member, Member(port) as other:
@@ -386,7 +402,10 @@ WRONG = [
     pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run(partition=4, count=1, deliveries=1)]),
     pb.AcknowledgeRequest(group="g", dead_letters=True, done=[pb.Run(partition=1, count=1, deliveries=1)]),
     pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run(count=40_000), pb.Run(count=40_000)]),
+    pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run()] * 65_537),
+    pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run()] * 32_769, again=[pb.Postponed()] * 32_768),
     pb.AcknowledgeRequest(group="g", parent="home", again=[pb.Postponed(run=pb.Run(count=1), delay_ms=2**31)]),
+    pb.ResetGroupRequest(group="g", parent="home", offsets=[pb.PartitionOffset()] * 5),
     pb.ResetGroupRequest(group="g", parent="a/b"),
     pb.RemoveGroupRequest(group="\0"),
 ]
