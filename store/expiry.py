@@ -112,6 +112,8 @@ class Expiry:
             is_past = after is None
 
     def _has_records(self, parent: bytes, log: range, oldest: int, newest: int) -> bool:
+        if self._views.moved.has(parent, log):
+            return True
         queues = [partition_queue(parent, number) for number in range(self._views.partitions)]
         return any(self._views.has_entered(queue, (oldest, newest), log) for queue in queues)
 

@@ -21,6 +21,7 @@ from store.views.groups import Groups
 from store.views.held import Held, HeldRow
 from store.views.index import REFERENCE, Index, at_time, index_prefix
 from store.views.keys import Keys, key_digests
+from store.views.moved import MovedMessages
 from store.views.names import Names
 from store.views.pops import Pops
 from store.views.retained import RetainedValues
@@ -73,6 +74,7 @@ class Views:
         self.groups = Groups(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
+        self.moved = MovedMessages(self._state, self._generation_bytes)
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
         self.sessions.load()
 
@@ -257,6 +259,7 @@ class Views:
         self._dispatcher.enter_moved(commit, moved, refs)
         for row, reference in zip(rows, refs, strict=True):
             self.keys.enter(row.digests, row.handle, row.length)
+            self.moved.enter(row.topic, row.handle)
             if row.flags & FLAG_RETAIN:
                 self.retained.fold_moved(row.topic, reference, not row.has_payload)
 

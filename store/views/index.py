@@ -10,7 +10,7 @@ held); its store time is that of the record that had it enter, so store times ne
 
 When segments go, the entries that came from them stay until their whole generation is below the log's begin, and
 are not answered meanwhile. Then the ends of the generation's queues are written down (`e`, digest: end), in slices,
-and one batch with a range delete takes the entries, and with another the generation's keys.
+and one batch with a range delete takes the entries, and with others the generation's keys and what entered late.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,9 @@ from store.views.database import QUEUE_PREFIX, Database
 
 REFERENCE: Final = 24  # bytes
 KEYS: Final = b"k"  # the key view (`store.views.keys`)
+MOVED: Final = b"w"  # messages that entered late (`store.views.moved`)
 _QUEUES: Final = b"q"
+_VIEWS: Final = (_QUEUES, KEYS, MOVED)  # those whose rows go by generation
 _TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -41,7 +43,7 @@ def index_prefix(generation: int) -> bytes:
 
 
 def by_generation(view: bytes, generation: int) -> bytes:
-    """What the keys of a generation's rows begin with, in one of the two views that go with the log's begin."""
+    """What the keys of a generation's rows begin with, in a view that goes with the log's begin."""
     return view + generation.to_bytes(4, "big")
 
 
@@ -153,9 +155,9 @@ class Index:
 
     def drop(self, generation: int) -> None:
         """Delete the entries of the oldest generation, whose ends are written down, and its rows in the key view."""
+        ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in _VIEWS]
+        self._database.delete_ranges(ranges, _OLDEST_KEY, (generation + 1).to_bytes(4, "big"))
         self.oldest = generation + 1
-        ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in (_QUEUES, KEYS)]
-        self._database.delete_ranges(ranges, _OLDEST_KEY, self.oldest.to_bytes(4, "big"))
 
     def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import record
-from record.layout import FLAG_RETAIN, Kind
+from record.layout import FLAG_DELAYED, FLAG_RETAIN, Kind
 from store import control
 from store.api import Appended, Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
@@ -314,4 +314,27 @@ async def test_floors_do_not_go_back_with_the_clock(tmp_path: Path):
     log.now -= 25_000
     await log.engine.enforce_retention()
     assert (await log.engine.bounds(topic_queue(b"brief/1"))).begin == 1
+    await log.engine.close()
+
+
+async def test_a_message_that_was_held_stays_as_long_as_its_parent_wants(tmp_path: Path):
+    """It entered its queues behind its neighbours in the log: its segment holds it all the same."""
+    log = Log(tmp_path, CONFIG)
+    await log.open()
+    due = log.now + 30_000
+    await append(log.engine, record.frame(Kind.MESSAGE, FLAG_DELAYED, 0, b"ever", b"", b"", b"late", due))
+    for _ in range(4):
+        await append(log.engine, frame(b"brief/1", bytes(2000)))
+    log.now += 30_000
+    await log.engine.let_go()
+    for _ in range(4):
+        await append(log.engine, frame(b"brief/1", bytes(2000)))
+    log.now += 3_600_000
+    await append(log.engine, frame(b"brief/1", b""))
+    await log.engine.enforce_retention()
+    fetched = await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)
+    assert record.decode(fetched.data, 0)[6] == b"late"
+    await log.reopen()
+    await log.engine.enforce_retention()
+    assert (await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)).count == 1
     await log.engine.close()

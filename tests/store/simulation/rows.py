@@ -123,6 +123,11 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
             if entry.position >= dropped:
                 generation = entry.position // generation_bytes
                 rows[b"k" + pack(">I8sQ", generation, digest, entry.position)] = pack(">I", len(entry.frame))
+    for queue, entries in model.queues.items():
+        for entry in entries if queue[:1] == b"p" else ():
+            if entry.cause != entry.position >= dropped:
+                generation = entry.position // generation_bytes
+                rows[b"w" + pack(">I", generation) + queue[1:-2] + pack(">Q", entry.position)] = b""
     _add_sessions(rows, model)
     _add_held(rows, model)
     _add_groups(rows, model)
@@ -231,7 +236,7 @@ def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth)
         elif view == b"h":
             assert bool(value[2] & IS_KEPT) == (key[1:] in kept), "a held message is kept, or is not"
             plain.others[key] = value[:2] + bytes([value[2] & ~IS_KEPT]) + value[3:]
-        elif view not in b"ek" or (view == b"k" and not dropped):
+        elif view not in b"ekw" or (view in b"kw" and not dropped):
             plain.others[key] = value
     for digest in {*ends, *counted}.difference(plain.queues):
         plain.others[b"e" + digest] = pack(">Q", max(ends.get(digest, 0), counted[digest]))
