@@ -54,6 +54,10 @@ class MqttConfig:
     connect_timeout: int = 10  # seconds until CONNECT must have come
     max_keep_alive: int = 65_535  # seconds
 
+    def takes_name(self, name: bytes) -> bool:
+        """Whether a topic or filter is within the limits."""
+        return len(name) <= self.max_topic_length and name.count(b"/") < self.max_topic_levels
+
 
 @dataclass(slots=True)
 class GrpcConfig:

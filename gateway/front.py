@@ -75,7 +75,13 @@ class MqttFront:
     def accept(self, transport: Transport, gate: Gate, arrival: Arrival | None) -> Connection:
         """A new network connection, for which there was room."""
         config = self._config
-        decoder = Decoder(gate.max_packet_size, config.receive_maximum, config.topic_alias_maximum)
+        decoder = Decoder(
+            gate.max_packet_size,
+            config.receive_maximum,
+            config.topic_alias_maximum,
+            config.max_topic_length,
+            config.max_topic_levels,
+        )
         connection = Connection(
             self._flusher,
             transport,

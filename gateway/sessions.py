@@ -65,7 +65,7 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(store, router)
         self._progress = Progress(store, self._progress_failed)
-        self._subscriptions = Subscriptions(store, router, self._pump, config.max_subscriptions, self._spawn)
+        self._subscriptions = Subscriptions(store, router, self._pump, config, self._spawn)
         self.wills = Wills(store, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self._turns: dict[bytes, _Turn] = {}
@@ -175,6 +175,8 @@ class Sessions:
             raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
         if packet.will is not None and packet.will.topic.startswith(b"$SYS/"):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "$SYS/ is the node's own")
+        if packet.will is not None and not self._config.takes_name(packet.will.topic):
+            raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is longer, or has more levels, than it may")
         arrival = connection.arrival
         if arrival is not None and arrival.user_name is not None:
             packet.username = arrival.user_name

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.cursor import Cursor
 from gateway.mqtt.encode import suback, unsuback
@@ -11,7 +12,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session, Subscription
-from matcher.names import has_wildcard
+from matcher.names import has_wildcard, split_shared
 from store import control
 from store.api import Appended, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
@@ -19,6 +20,7 @@ from store.errors import StoreError
 
 _REFUSALS: Final = {
     ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: b"shared subscriptions are not offered",
+    ReasonCode.TOPIC_FILTER_INVALID: b"the filter is longer, or has more levels, than this node takes",
     ReasonCode.QUOTA_EXCEEDED: b"the session has as many subscriptions as it may",
 }
 
@@ -31,13 +33,13 @@ class Subscriptions:
         store: Store,
         router: Router,
         pump: Pump,
-        limit: int,
+        config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         self._store = store
         self._router = router
         self._pump = pump
-        self._limit = limit  # filters of one session
+        self._config = config
         self._spawn = spawn
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
@@ -85,10 +87,12 @@ class Subscriptions:
         self._store.append([control.subscribed(session.client_id, granted)], done)
 
     def _grant(self, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
+        if not self._config.takes_name(split_shared(topic_filter)[1]):
+            return ReasonCode.TOPIC_FILTER_INVALID
         if topic_filter.startswith(b"$share/"):
             # MQTT 5, 3.2.2.3.13: CONNACK said that they are not available.
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if topic_filter not in names and len(names) >= self._limit:
+        if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED
         return ReasonCode(qos)
 

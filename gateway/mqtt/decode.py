@@ -49,7 +49,7 @@ from gateway.mqtt.properties import (
 from gateway.mqtt.reader import Reader, check_text
 from gateway.mqtt.reasons import BY_CODE, ReasonCode
 from gateway.mqtt.subscribe import read_packet_id, read_subscribe, read_unsubscribe
-from matcher.names import is_valid_topic
+from matcher.names import MAX_LENGTH, MAX_LEVELS, is_valid_topic
 
 DEFAULT_MAX_PACKET_SIZE: Final = 1 << 20  # bytes
 MAX_CONNECT_SIZE: Final = 512 << 10  # bytes: five fields of 64 KiB and properties. Nobody is known yet.
@@ -126,6 +126,8 @@ class Decoder:
         "_ended",
         "_limit",
         "_max_packet_size",
+        "_max_topic_length",
+        "_max_topic_levels",
         "_needed",
         "_pending",
         "_topics",
@@ -141,14 +143,18 @@ class Decoder:
         max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
         receive_maximum: int = 0xFFFF,
         topic_alias_maximum: int = 0,
+        max_topic_length: int = MAX_LENGTH,
+        max_topic_levels: int = MAX_LEVELS,
     ) -> None:
-        """The limits are what the server says in CONNACK; packet sizes include the fixed header."""
+        """The first three limits are what the server says in CONNACK; packet sizes include the fixed header."""
         self.error: ProtocolError | None = None  # what ended the stream: nothing is parsed after it
         self.version = 0  # MQTT_311 or MQTT_5
         self.receive_maximum: i64 = receive_maximum
         self.topic_alias_maximum: i64 = topic_alias_maximum
         self.unacknowledged: i64 = 0  # QoS 1 and 2 messages received and not yet `acknowledged`
         self._max_packet_size: i64 = max_packet_size
+        self._max_topic_length: i64 = max_topic_length  # bytes
+        self._max_topic_levels: i64 = max_topic_levels
         self._limit: i64 = min(max_packet_size, MAX_CONNECT_SIZE)  # bytes of the next packet
         self._connect: Connect | None = None
         self._ended = False  # DISCONNECT came
@@ -232,6 +238,10 @@ class Decoder:
         if at + (2 if qos else 0) > stop:
             raise MalformedPacket("PUBLISH ends within its topic")
         raw = data[topic_start:at]
+        if at - topic_start > self._max_topic_length:
+            raise TopicNameInvalid(f"a topic of more than {self._max_topic_length} bytes", self._max_topic_length)
+        if self._max_topic_levels < MAX_LEVELS and raw.count(b"/") >= self._max_topic_levels:
+            raise TopicNameInvalid(f"a topic of more than {self._max_topic_levels} levels", self._max_topic_levels)
         packet_id: i64 = 0
         if qos:
             packet_id = _packet_id(data, at)

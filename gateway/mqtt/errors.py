@@ -43,8 +43,8 @@ class TopicAliasInvalid(ProtocolError):
 class TopicNameInvalid(ProtocolError):
     """Nothing can be published to such a name (section 4.7)."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ReasonCode.TOPIC_NAME_INVALID)
+    def __init__(self, message: str, limit: int = 0) -> None:
+        super().__init__(message, ReasonCode.TOPIC_NAME_INVALID, limit)
 
 
 class TopicFilterInvalid(ProtocolError):

@@ -354,3 +354,31 @@ async def test_what_does_not_ask_http_makes_room(
     async with asyncio.timeout(10):
         answer = await client.reader.read()
     assert answer.startswith(b"HTTP/1.1 200") == said.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.mqtt5("4.13.1-1", "4.13.2-1")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, version: int) -> None:
+    """DISCONNECT 0x90 and SUBACK 0x8F; a will's topic is refused in CONNACK."""
+    node = await make_node(mqtt__max_topic_length=10, mqtt__max_topic_levels=3)
+    fits = (b"a/b/c", b"0123456789", b"+/b/#")
+    beyond = (b"a/b/c/d", b"01234567890", b"+/b/c/#")
+    client = await RawClient.connect(node.ports.mqtt, b"c", version)
+    refused = 0x8F if version == 5 else 0x80
+    asked = [*fits, *beyond, b"+/////////"]
+    assert await client.subscribe(*[(name, 0) for name in asked]) == bytes([0] * 3 + [refused] * 4)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", version)
+    await publisher.publish(b"0123456789", b"x")
+    assert [m.topic for m in await client.take(1)] == [b"0123456789"]
+    for name in (b"a/b/c/d", b"01234567890"):
+        client = await RawClient.connect(node.ports.mqtt, b"p", version)
+        client.send(wire.publish(version, name, b"x", 1, 1))
+        if version == 5:
+            gone = await client.expect(DISCONNECT)
+            assert gone.reason == 0x90
+        await client.closed()
+        willing = await RawClient.open(node.ports.mqtt, version)
+        willing.send(connect(version, b"w", will=(name, b"x")))
+        if version == 5:
+            assert (await willing.expect(CONNACK)).reason == 0x90
+        await willing.closed()
