@@ -241,6 +241,7 @@ def tree(folder: Path, scale: float) -> Figures:
             batch = database.batch()
             state.drain(batch)
             database.write(batch, Checkpoint(0, 0, 0))
+            state.forget()
     database.flush()
     figures: Figures = {}
     pages: list[float] = []

@@ -151,6 +151,7 @@ def _keep(view: Keeper, begin: int, segments: Segments, database: Database, stat
                 batch = database.batch()
                 state.drain(batch)
                 database.write(batch, database.checkpoint())
+                state.forget()
         if page.after is None:
             return
         page = view.to_keep(begin, page.after, _PAGE)

@@ -445,7 +445,7 @@ cdef class Tails:
 
     def drain(self, bytes prefix not None, object put not None) -> None:
         """Call `put` with the key and the references of every queue that has some, in order of keys, which are
-        `prefix`, digest, first offset (big-endian). Then none wait: they are expected in RocksDB when next asked for.
+        `prefix`, digest, first offset (big-endian). They wait until `forget`.
         """
         cdef Order *order = <Order *> PyMem_Malloc(max(self.count, 1) * sizeof(Order))
         cdef int32_t i
@@ -463,6 +463,9 @@ cdef class Tails:
                 self._drain(&self.tails[order[i].number], prefix, put)
         finally:
             PyMem_Free(order)
+
+    def forget(self) -> None:
+        """What was drained is in RocksDB: none wait any more, and are expected there when next asked for."""
         self._release()
         self.count = 0
         self.dirty = self.references = 0

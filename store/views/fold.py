@@ -121,6 +121,8 @@ class Views:
         self._state.drain(batch)
         self._tails.drain(index_prefix(self._index.newest), batch.put)
         self._database.write(batch, Checkpoint(self.position, min(durable, self.position), self.store_time))
+        self._state.forget()
+        self._tails.forget()
         self.checkpointed = self.position
 
     def end(self, queue: bytes) -> int:

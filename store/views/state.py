@@ -84,7 +84,8 @@ class Rows:
 
 
 class State:
-    """Rows by bucket and name. Reads see every change at once; `drain` hands the changes to a checkpoint."""
+    """Rows by bucket and name. Reads see every change at once; `drain` hands the changes to a checkpoint, `forget` is for
+    when that is written."""
 
     __slots__ = ("_buckets", "_database", "count")
 
@@ -122,13 +123,16 @@ class State:
             is_at_row = rows.next()
 
     def drain(self, batch: WriteBatch) -> None:
-        """Put the changed rows into the batch; they are expected to be in RocksDB when next asked for."""
+        """Put the changed rows into the batch. They are here until `forget`."""
         for bucket in sorted(self._buckets):
             for name, value in sorted(self._buckets[bucket].items(), key=itemgetter(0)):
                 if value is None:
                     batch.delete(bucket + name)
                 else:
                     batch.put(bucket + name, value)
+
+    def forget(self) -> None:
+        """What was drained is in RocksDB, and expected there when next asked for."""
         self._buckets = {}
         self.count = 0
 

@@ -114,13 +114,16 @@ class PlainTails:
 
     def drain(self, prefix: bytes, put: Callable[[bytes, bytes], None]) -> None:
         """Call `put` with the key and the references of every queue that has some, in order of keys, which are
-        `prefix`, digest, first offset (big-endian). Then none wait: they are expected in RocksDB when next asked for.
+        `prefix`, digest, first offset (big-endian). They wait until `forget`.
         """
         for digest in sorted(self._tails):
             first, references = self._tails[digest]
             self._ends.put(digest, first + len(references))
             if references:
                 put(prefix + digest + first.to_bytes(8, "big"), b"".join(references))
+
+    def forget(self) -> None:
+        """What was drained is in RocksDB: none wait any more, and are expected there when next asked for."""
         self._tails = {}
         self.dirty = self.references = 0
 

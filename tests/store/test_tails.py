@@ -31,6 +31,7 @@ def known(kind: type, partitions: int = 3) -> PlainTails:
 def drained(tails: PlainTails, prefix: bytes = b"q") -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
     tails.drain(prefix, lambda key, value: rows.append((key, value)))
+    tails.forget()
     return rows
 
 

@@ -73,6 +73,8 @@ async def test_views_that_cannot_be_written_stop_the_log(
     with pytest.raises(ViewsDamaged):
         await work(engine)
     assert isinstance((await append(engine, frame(20))).error, StoreFailed)
+    for queue in QUEUES:
+        assert await numbers(engine, queue) == list(range(20)), "what was not written is not read"
     with pytest.raises(StoreError):
         await work(engine)
     await engine.close()
