@@ -198,7 +198,7 @@ def store_time_of(data: bytes, start: int) -> int:
 
 def durable_of(data: bytes, start: int) -> int:
     """Position up to which the log was durable when the sealed frame at `start` was written."""
-    return position_of(data, start) - int.from_bytes(data[start + 44 : start + 48], "little")
+    return (position_of(data, start) - int.from_bytes(data[start + 44 : start + 48], "little")) % (1 << 64)
 
 
 def keys_of(properties: bytes) -> list[bytes]:

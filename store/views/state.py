@@ -84,8 +84,8 @@ class Rows:
 
 
 class State:
-    """Rows by bucket and name. Reads see every change at once; `drain` hands the changes to a checkpoint, `forget` is for
-    when that is written."""
+    """Rows by bucket and name. Reads see every change at once; `drain` hands the changes to a checkpoint, `forget` is
+    for when that is written."""
 
     __slots__ = ("_buckets", "_database", "count")
 
