@@ -42,13 +42,13 @@ def log_begin(engine: Queries) -> int:
     return engine._views.begin
 
 
-async def read_log(engine: Engine) -> list[bytes]:
+async def read_log(engine: Queries) -> list[bytes]:
     """All sealed records there are, each checked to be where it says it is, behind the one before."""
-    size = engine._segments.size
+    size = engine._reader._segments.size
     frames: list[bytes] = []
     position = behind = log_begin(engine)
     time = 0
-    while position < engine.stats().log_end:
+    while position < engine._views.position:
         chunk = await _attempt(engine.read(position, AT_ONCE))
         if isinstance(chunk, OffsetOutOfRange):
             assert position < chunk.begin == log_begin(engine), "a record is denied that is there"
@@ -64,7 +64,7 @@ async def read_log(engine: Engine) -> list[bytes]:
             behind = at + end - start
             frames.append(chunk.data[start:end])
         position = chunk.next_position
-    assert position == engine.stats().log_end
+    assert position == engine._views.position
     return frames
 
 

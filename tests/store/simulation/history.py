@@ -17,6 +17,7 @@ from store.errors import StoreError
 from store.log import Unit
 from store.segments import segment_name
 from tests.store.simulation import checks
+from tests.store.simulation.backups import Backups
 from tests.store.simulation.clock import Clock
 from tests.store.simulation.copies import Copies
 from tests.store.simulation.damage import damage_record
@@ -59,6 +60,7 @@ class History:
         self.truth = Truth(self.config.partitions)
         self.life = Life()
         self.commits: list[Commit] = []  # of this life, not checked yet
+        self._backups = Backups(folder / "backups", rng, self.counts, self.now)
         self._highest_begin = 0  # of the log, that there ever was
         self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
         self._durable = 0  # up to where the last life knew the log to be on disk
@@ -98,6 +100,7 @@ class History:
         await self.check_start(engine)
         if not self._moves:
             await self._wait_for_all(engine)
+        await self._backups.check_one()
         await self.close(engine)
 
     async def _wait_for_all(self, engine: Engine) -> None:
@@ -205,6 +208,8 @@ class History:
                 await self._check(engine)
             case 6 if not failed:
                 await self._reclaim(engine)
+            case 14 if not failed and self.rng.random() < 0.4:
+                await self._back_up(engine)
             case 7 | 8 if not self._moves:
                 await self._publishers.act(engine)
             case 9 | 10 | 11 | 12 | 13 if not self._moves:
@@ -213,6 +218,15 @@ class History:
             case _:
                 await self._append(engine)
         return not self.disk.dead and (not engine.stats().failed or self.rng.random() < 0.5)
+
+    async def _back_up(self, engine: Engine) -> None:
+        """Somebody takes a backup, while messages come."""
+        if self.rng.random() < 0.2:
+            self._arm(8)
+        manifest, _ = await asyncio.gather(self._backups.take(engine, self.path), self._append(engine))
+        if manifest is not None and not self.disk.dead:
+            await self._learn(engine)
+            await self._backups.check_new(manifest, self.truth)
 
     def _arm(self, soon: int) -> None:
         self.counts["faults"] += 1

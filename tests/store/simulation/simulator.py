@@ -30,7 +30,7 @@ class Lived:
     """What became of a history."""
 
     counts: dict[str, int]  # of what happened in it
-    digest: int  # of all records that were ever in its log: the same for the same seed
+    digest: int  # of all that was ever in its log, and of what else chance decided: the same for the same seed
 
 
 def simulate(seed: int, folder: Path) -> Lived:
@@ -45,7 +45,8 @@ def simulate(seed: int, folder: Path) -> Lived:
                 runner.run(history.run())
             except Exception as error:
                 raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
-    return Lived(dict(history.counts), zlib.crc32(b"".join(history.truth.frames)))
+    state = repr((history.rng.getstate(), loop.time())).encode()
+    return Lived(dict(history.counts), zlib.crc32(b"".join([*history.truth.frames, state])))
 
 
 @contextmanager

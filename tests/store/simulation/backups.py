@@ -1,0 +1,95 @@
+"""Backups that a history takes while its store goes on: each opens, says what the store said at its position, and says
+so until the end."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import record
+from store.backup import Manifest, Options, back_up_staged
+from store.config import StoreConfig
+from store.engine import Engine
+from store.errors import StoreError
+from store.folder import read_meta
+from store.queries import Queries
+from store.snapshot import Snapshot
+from store.stage import stage
+from store.until import Until
+from tests.store.simulation import checks
+from tests.store.simulation.truth import Truth
+
+
+@dataclass(slots=True)
+class Backup:
+    """One that was made, of a log that had these sealed records, and those that retention had taken."""
+
+    path: Path
+    manifest: Manifest
+    frames: list[bytes]
+
+
+class Backups:
+    """The backups of one history, in `folder`, which is not on its disk."""
+
+    def __init__(self, folder: Path, rng: Random, counts: Counter[str], clock: Callable[[], int]) -> None:
+        self._folder = folder
+        self._rng = rng
+        self._counts = counts
+        self._clock = clock
+        self._made: list[Backup] = []
+
+    async def take(self, engine: Engine, data: Path) -> Manifest | None:
+        """Back up the open store of the folder `data`. None when that failed: there is nothing left of it then."""
+        self._folder.mkdir(exist_ok=True)
+        target = self._folder / str(len(self._made))
+        options = Options(may_link=self._rng.random() < 0.5, clock=self._clock)
+        loop = asyncio.get_running_loop()
+        try:
+            with stage(data) as folder:
+                staged = await engine.stage(folder)
+                made = await loop.run_in_executor(None, back_up_staged, data, folder, staged, target, options)
+        except (StoreError, OSError):
+            assert not any(self._folder.glob(f"{target.name}*")), "something is left of a backup that failed"
+            return None
+        self._counts["backups"] += 1
+        return made.manifest
+
+    async def check_new(self, manifest: Manifest, truth: Truth) -> None:
+        """The backup that was just made is right; `truth` knows all that is in it."""
+        frames = [frame for frame in truth.frames if record.position_of(frame, 0) < manifest.position]
+        backup = Backup(self._folder / str(len(self._made)), manifest, frames)
+        self._made.append(backup)
+        await self._check(backup)
+
+    async def check_one(self) -> None:
+        """One that was made at some time is still right."""
+        if self._made:
+            await self._check(self._rng.choice(self._made))
+
+    async def _check(self, backup: Backup) -> None:
+        manifest = backup.manifest
+        truth = Truth(read_meta(backup.path).partitions)
+        truth.grow(backup.frames)
+        assert manifest.position == truth.end, "a backup ends within a record"
+        if self._rng.random() < 0.3:
+            # The clock stands still, or the services of the store would let things happen.
+            config = StoreConfig(transaction_check_s=10**6, view_cache_bytes=0)
+            engine = await Engine.open(backup.path, config, clock=lambda: 0)
+            await self._check_is(engine, truth)
+            await engine.close()
+            return
+        until = Until()
+        if not manifest.begin and backup.frames and self._rng.random() < 0.3:
+            position = self._rng.randrange(truth.end + 1)
+            until = Until(position=position)
+            truth.cut(position)
+        snapshot = await Snapshot.open(backup.path, until, temporary=self._folder)
+        await self._check_is(snapshot, truth)
+        await snapshot.close()
+
+    async def _check_is(self, store: Queries, truth: Truth) -> None:
+        assert await checks.read_log(store) == truth.behind(checks.log_begin(store)), "a backup has other records"
+        await checks.check_all(store, truth.model, self._rng)
