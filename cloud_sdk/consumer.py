@@ -193,6 +193,7 @@ class Consumer:
         self._acks.raise_failure()
         if self._acks.unsent >= _MAX_UNSENT:
             await self._acks.flush()
+        sent = self._acks.take()  # goes along: a call for each would cost the node twice as much
         with refused_values():
             request = pb.ReceiveRequest(
                 group=self._group,
@@ -203,8 +204,15 @@ class Consumer:
                 wait_ms=int(wait_s * 1_000),
                 from_earliest=self._start == "earliest",
                 max_deliveries=self._max_deliveries,
+                done=_runs(sent.done),
+                again=_postponed(sent.again),
             )
-        reply = await self._connection.call(self._connection.stub.Receive, request, wait_s)
+        try:
+            reply = await self._connection.call(self._connection.stub.Receive, request, wait_s)
+        except asyncio.CancelledError:
+            self._acks.repeat(sent)
+            raise
+        self._acks.count_late(sent, reply.expired)
         # The node's clock started a network hop earlier.
         self._buffer_until = asyncio.get_running_loop().time() + _SAFE_SHARE * self._invisible_s
         starts = record.split(reply.frames)
@@ -216,6 +224,13 @@ class Consumer:
                 index += 1
 
 
+class _Sent(NamedTuple):
+    """What is settled by one call."""
+
+    done: list[Lease]
+    again: list[tuple[Lease, int | None]]  # with the delay in ms
+
+
 class _Acknowledger:
     """Gathers acknowledgements while a batch of them is under way."""
 
@@ -224,7 +239,8 @@ class _Acknowledger:
         self._group = group
         self._parent = parent
         self._done: list[Lease] = []
-        self._again: list[tuple[Lease, int | None]] = []  # with the delay in ms
+        self._again: list[tuple[Lease, int | None]] = []
+        self._repeated: set[Lease] = set()  # among them, what was sent before and perhaps arrived
         self._sender: asyncio.Task[None] | None = None
         self._failure: SluiceError | None = None
         self._late = 0  # acknowledgements that found no lease
@@ -240,12 +256,29 @@ class _Acknowledger:
         if self.unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
+    def take(self) -> _Sent:
+        """What is to be sent next; the caller sends it."""
+        sent = _Sent(self._done[:_MAX_SENT], self._again[:_MAX_SENT])
+        self._done, self._again = self._done[_MAX_SENT:], self._again[_MAX_SENT:]
+        return sent
+
+    def repeat(self, sent: _Sent) -> None:
+        """Nobody knows whether this arrived: send it again."""
+        self._again += sent.again
+        self._repeated.update(sent.done)
+        self.add(sent.done, (), 0.0)
+
+    def count_late(self, sent: _Sent, expired: Iterable[pb.Run]) -> None:
+        late = set(sent.done).intersection(_leases(expired)).difference(self._repeated)
+        self._late += len(late)
+        self._repeated.difference_update(sent.done)
+
     async def extend(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
         """Returns those that are not held any more."""
         lost: list[Lease] = []
         for at in range(0, len(leases), _MAX_SENT):
             some = leases[at : at + _MAX_SENT]
-            lost += await self._settle((), [(lease, _milliseconds(seconds)) for lease in some])
+            lost += _leases(await self._settle(_Sent([], [(lease, _milliseconds(seconds)) for lease in some])))
         return lost
 
     async def flush(self) -> int:
@@ -263,33 +296,37 @@ class _Acknowledger:
     async def _send(self) -> None:
         await asyncio.sleep(0)  # acknowledgements of the same turn of the loop go together
         while self.unsent:
-            done, self._done = self._done[:_MAX_SENT], self._done[_MAX_SENT:]
-            again, self._again = self._again[:_MAX_SENT], self._again[_MAX_SENT:]
+            sent = self.take()
             try:
-                lost = await self._settle(done, again)
+                self.count_late(sent, await self._settle(sent))
             except SluiceError as error:
                 self._failure = error
                 return
-            if lost:
-                self._late += len(set(done).intersection(lost))
 
-    async def _settle(self, done: Sequence[Lease], again: Sequence[tuple[Lease, int | None]]) -> list[Lease]:
-        by_delay: dict[int | None, list[Lease]] = {}
-        for lease, delay in again:
-            by_delay.setdefault(delay, []).append(lease)
+    async def _settle(self, sent: _Sent) -> Iterable[pb.Run]:
         request = pb.AcknowledgeRequest(
             group=self._group,
             parent=self._parent,
             dead_letters=self._parent is None,
-            done=_runs(done),
-            again=[pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in _runs(some)],
+            done=_runs(sent.done),
+            again=_postponed(sent.again),
         )
-        reply = await self._connection.call(self._connection.stub.Acknowledge, request)
-        return [
-            Lease(run.partition, offset, run.deliveries)
-            for run in reply.expired
-            for offset in range(run.offset, run.offset + run.count)
-        ]
+        return (await self._connection.call(self._connection.stub.Acknowledge, request)).expired
+
+
+def _postponed(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
+    by_delay: dict[int | None, list[Lease]] = {}
+    for lease, delay in again:
+        by_delay.setdefault(delay, []).append(lease)
+    return [pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in _runs(some)]
+
+
+def _leases(runs: Iterable[pb.Run]) -> list[Lease]:
+    return [
+        Lease(run.partition, offset, run.deliveries)
+        for run in runs
+        for offset in range(run.offset, run.offset + run.count)
+    ]
 
 
 def _runs(leases: Iterable[Lease]) -> list[pb.Run]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import flush_cost, processor
-from benchmarks.store import works
+from benchmarks.store import groups, works
 
 Work = Callable[[Path, float], works.Figures]
 
@@ -47,6 +47,10 @@ WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
         "",
         {"references_1_us": "≤ 20", "references_32_us": "≤ 30", "references_256_us": "≤ 90"},
     ),
+    "groups, 32 at a time": (groups.pops(32), "", {"cpu_us": "≤ 12.5"}),
+    "groups, 256 at a time": (groups.pops(256), "", {"cpu_us": "≤ 12.5"}),
+    "groups over gRPC, 32 at a time": (groups.consumers(32), "", {"cpu_us": "≤ 12.5"}),
+    "groups over gRPC, 256 at a time": (groups.consumers(256), "", {"cpu_us": "≤ 12.5"}),
     "tree of 2 M topics": (works.tree, "", {}),
     "RocksDB, a put and sync each": (works.rocksdb(1), "", {}),
     "RocksDB, a sync per 1,000": (works.rocksdb(1000), "", {}),

@@ -181,7 +181,7 @@ class FindReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries")
+    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries", "done", "again")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,8 @@ class ReceiveRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     FROM_EARLIEST_FIELD_NUMBER: _ClassVar[int]
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
     dead_letters: bool
@@ -200,15 +202,19 @@ class ReceiveRequest(_message.Message):
     wait_ms: int
     from_earliest: bool
     max_deliveries: int
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
+    done: _containers.RepeatedCompositeFieldContainer[Run]
+    again: _containers.RepeatedCompositeFieldContainer[Postponed]
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("runs", "frames")
+    __slots__ = ("runs", "frames", "expired")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[Run]
     frames: bytes
-    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ...) -> None: ...
+    expired: _containers.RepeatedCompositeFieldContainer[Run]
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ..., expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("partition", "offset", "count", "deliveries")

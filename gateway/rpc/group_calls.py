@@ -1,5 +1,6 @@
 """The calls about groups: what is asked is checked against the limits, and put to the store or into a line."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups
-from store.api import GroupQueueState, Receipts, Run, Start, Store
+from store.api import GroupQueueState, Popped, Receipts, Run, Start, Store
 from store.config import MAX_MAX_DELIVERIES
 
 _PAGE: Final = 64  # groups asked of the store at once
@@ -43,11 +44,27 @@ class GroupCalls:
             request.max_deliveries,
         )
         source = self._source(request)
-        popped = await self._groups.receive(source, wish, min(request.wait_ms, limits.max_wait_ms) / 1_000)
-        return pb.ReceiveReply(runs=_runs(popped.runs), frames=b"".join([run.data for run in popped.runs]))
+        wait_s = min(request.wait_ms, limits.max_wait_ms) / 1_000
+        if not request.done and not request.again:
+            return _reply(await self._groups.receive(source, wish, wait_s), ())
+        done, again = self._settlement(source, request)
+        settling = asyncio.create_task(self._groups.settle(source, done, again))  # beside it: one commit serves both
+        try:
+            popped = await self._groups.receive(source, wish, wait_s)
+        except BaseException:
+            settling.cancel()  # what the log has taken is settled all the same
+            raise
+        return _reply(popped, await settling)
 
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
+        done, again = self._settlement(source, request)
+        return pb.AcknowledgeReply(expired=_runs(await self._groups.settle(source, done, again)))
+
+    def _settlement(
+        self, source: Source, request: pb.AcknowledgeRequest | pb.ReceiveRequest
+    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
+        """What a request settles: finished, and to come again."""
         limits = self._limits
         if not _is_within(request, limits.max_settled):
             raise invalid(f"at most {limits.max_settled} messages are settled in one request")
@@ -58,7 +75,7 @@ class GroupCalls:
             (_receipts(source, postponed.run), postponed.delay_ms if postponed.HasField("delay_ms") else None)
             for postponed in request.again
         ]
-        return pb.AcknowledgeReply(expired=_runs(await self._groups.settle(source, done, again)))
+        return done, again
 
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
         source = self._source(request)
@@ -110,12 +127,17 @@ class GroupCalls:
         return name
 
 
-def _is_within(request: pb.AcknowledgeRequest, limit: int) -> bool:
+def _is_within(request: pb.AcknowledgeRequest | pb.ReceiveRequest, limit: int) -> bool:
     """Whether it settles no more than `limit` messages, in no more runs: one without messages is work as well."""
     if len(request.done) + len(request.again) > limit:
         return False
     counts = sum(run.count for run in request.done) + sum(postponed.run.count for postponed in request.again)
     return counts <= limit
+
+
+def _reply(popped: Popped, stale: Sequence[Receipts]) -> pb.ReceiveReply:
+    frames = b"".join([run.data for run in popped.runs])
+    return pb.ReceiveReply(runs=_runs(popped.runs), frames=frames, expired=_runs(stale))
 
 
 def _queue(source: Source, partition: int) -> bytes:

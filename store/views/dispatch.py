@@ -76,16 +76,36 @@ class Dispatcher:
             commit.flags = flags
             self._enter(commit, topics, refs)
             return
+        first = 0  # of the messages that were not entered yet
         for i in range(len(starts)):
+            if kinds[i] == _MESSAGE and not flags[i] & _WAITS:
+                continue
+            self._enter_run(commit, first, i, starts, flags, topics, refs)
+            first = i + 1
             if kinds[i] != _MESSAGE:
                 self._on_control(kinds[i], commit, starts[i])
-                continue
-            if flags[i] & _WAITS and not self._on_held(commit.data, starts[i], flags[i], topics[i]):
-                continue
-            commit.starts.append(starts[i])
-            commit.topics.append(topics[i])
-            commit.flags.append(flags[i])
-            self._enter(commit, topics[i : i + 1], refs[i : i + 1])
+            elif self._on_held(commit.data, starts[i], flags[i], topics[i]):
+                self._enter_run(commit, i, i + 1, starts, flags, topics, refs)
+        self._enter_run(commit, first, len(starts), starts, flags, topics, refs)
+
+    def _enter_run(
+        self,
+        commit: Commit,
+        first: int,
+        end: int,
+        starts: list[int],
+        flags: list[int],
+        topics: list[bytes],
+        refs: list[bytes],
+    ) -> None:
+        """Enter the messages [first, end) of a commit."""
+        if first == end:
+            return
+        commit.starts += starts[first:end]
+        commit.topics += topics[first:end]
+        commit.flags += flags[first:end]
+        self._enter(commit, topics[first:end], refs[first:end])
+        for i in range(first, end):
             if flags[i] & _STATE:
                 self._on_special(commit.data, starts[i], refs[i], flags[i], topics[i])
 

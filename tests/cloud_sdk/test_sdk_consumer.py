@@ -228,6 +228,23 @@ async def test_a_lease_is_extended_as_long_as_it_is_held(client: Client) -> None
                 await mine.nack(wrong)
 
 
+async def test_a_wait_that_is_cancelled_loses_no_acknowledgement(client: Client) -> None:
+    await fill(client, 3, topics=1)
+    async with client.consumer("g", "home") as consumer:
+        batch = await consumer.batch(20)
+        await consumer.ack(batch[:2])
+        await consumer.nack(batch[2:], 60)
+        waiting = asyncio.create_task(consumer.next(20))
+        await asyncio.sleep(0)  # they are on their way with the call
+        assert consumer._acks.unsent == 0
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert await consumer.flush() == 0
+        (group,) = await client.groups()
+        assert group.lag == 1
+        assert await consumer.next(0) is None
+
+
 async def test_without_a_delay_a_failed_message_stays_away_as_the_node_says(client: Client) -> None:
     await fill(client, 1)
     async with client.consumer("g", "home") as consumer:

@@ -390,6 +390,40 @@ async def test_partitions_take_turns(port: int, sender: Client) -> None:
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+async def test_a_receive_settles_on_its_way(port: int, sender: Client, engine: Engine, until: Until) -> None:
+    await fill(sender, 4)
+
+    def request(wait_ms: int, done: Sequence[Lease], again: Sequence[Lease]) -> pb.ReceiveRequest:
+        return pb.ReceiveRequest(
+            group="g",
+            parent="home",
+            invisible_ms=60_000,
+            wait_ms=wait_ms,
+            done=[_run(lease) for lease in done],
+            again=[pb.Postponed(run=_run(lease), delay_ms=0) for lease in again],
+        )
+
+    def unfinished() -> int:
+        return sum(each.unfinished for each in map(engine._views.pops.find, [b"g"] * 4, source.queues) if each)
+
+    source = parent_source(b"g", b"home", 4)
+    async with Member(port) as member:
+        leases = list((await member.receive()).values())
+        waiting = asyncio.ensure_future(member.stub.Receive(request(20_000, leases[:2], ())))
+        await until(lambda: unfinished() == 2)
+        assert not waiting.done()
+        await sender.send("home/t", b"x")
+        assert [run.offset for run in (await waiting).runs] == [4]
+        reply = await member.stub.Receive(request(20_000, leases[1:3], leases[3:]))
+        assert [(run.offset, run.count, run.deliveries) for run in reply.runs] == [(3, 1, 2)]
+        assert [(run.offset, run.count, run.deliveries) for run in reply.expired] == [(1, 1, 1)]
+        await sender.send("home/t", b"y")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await member.stub.Receive(request(0, [(9, 0, 1)], ()))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert list(await member.receive()) == [b"y"]  # it leased nothing
+
+
 WRONG = [
     pb.ReceiveRequest(group="", parent="home", invisible_ms=1),
     pb.ReceiveRequest(group="g" * 300, parent="home", invisible_ms=1),
