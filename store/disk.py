@@ -1,14 +1,13 @@
 """The disk as the log sees it: every system call that touches a segment. Tests hand in one that fails."""
 
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # what a device or file system says of damage
-_ZEROS: Final = memoryview(mmap.mmap(-1, 1 << 20))  # where a page begins, as O_DIRECT asks for
+_ZEROS: Final = bytes(1 << 20)
 _SYNC_EVERY: Final = 8  # MiB of zeros: keeps a preallocation from delaying the log's own flushes
 
 
@@ -26,7 +25,7 @@ class Disk:
             view = view[written:]
             offset += written
 
-    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+    def write(self, fd: int, data: bytes, offset: int) -> None:
         view = memoryview(data)
         while view:
             written = os.pwrite(fd, view, offset)
@@ -77,16 +76,11 @@ class Disk:
     def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
         """Make the file `path`, `size` bytes of zeros, durable with its name. False when stopped on the way.
 
-        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write. They go past
-        the page cache where the file system can: it has better use for its room, and copying is most of the work. What
-        could not be finished is removed again: it would take the room that others still need.
+        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write. What could
+        not be finished is removed again: it would take the room that others still need.
         """
         unfinished = path.with_suffix(".new")
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        try:
-            fd = os.open(unfinished, flags | os.O_DIRECT, 0o640)
-        except OSError:
-            fd = os.open(unfinished, flags, 0o640)
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             done = 0
             while done < size:

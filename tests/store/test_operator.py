@@ -102,7 +102,7 @@ async def test_a_segment_that_finds_no_room_leaves_none_behind_and_is_not_tried_
 
         def write(self, fd, data, offset):
             if FullDisk.full:
-                super().write(fd, data[:4096], offset)
+                super().write(fd, data[:100], offset)
                 raise OSError(28, "No space left on device")
             super().write(fd, data, offset)
 
