@@ -4,18 +4,20 @@ The key view gives candidates; the record says whether it is the message that wa
 """
 
 import asyncio
+from bisect import bisect_left
 from typing import Final
 
 import record
 from matcher.names import parent_of
 from record.layout import FLAG_HELD, Kind
-from store.api import Found
+from store.api import Found, topic_queue
 from store.errors import LogCorrupt, NoSuchMessage
 from store.reader import Reader
 from store.views.fold import Views
 from store.views.keys import key_digest
 
 _LOOKS: Final = 64  # generations of the key view that are looked into in one turn of the loop
+_SAME_TIME: Final = 1024  # messages of a topic and a millisecond among which one is looked for
 
 
 async def by_key(
@@ -55,20 +57,35 @@ async def message(views: Views, reader: Reader, position: int) -> bytes:
     if position < views.begin:
         raise NoSuchMessage(f"the message at position {position} is gone: the log begins at {views.begin}")
     found: bytes | None = None
+    begins = False
     if views.is_gone(position):
         raise NoSuchMessage(f"the message at position {position} is gone: the log is damaged there")
     if position < views.position:
         try:
             found = await reader.record_at(position, views.position)
+            begins = found is not None and (_is_in_queue(views, found, position) or await reader.begins(position))
         except LogCorrupt:
             if position >= views.begin:
                 raise
             return await message(views, reader, position)  # retention took it meanwhile
-    if found is None or record.decode(found, 0)[0] != Kind.MESSAGE:
+    if found is None or not begins or record.decode(found, 0)[0] != Kind.MESSAGE:
         raise NoSuchMessage(f"no message begins at position {position} of the log")
     if _is_too_old(views, found):
         raise NoSuchMessage(f"the message at position {position} is gone: its topic keeps none that are as old")
     return found
+
+
+def _is_in_queue(views: Views, frame: bytes, position: int) -> bool:
+    """Whether its topic's queue has the record. What is in none may be a piece of a payload: anybody can put a frame
+    together that is sound at a place of the log."""
+    queue, store_time = topic_queue(record.decode(frame, 0)[3]), record.store_time_of(frame, 0)
+
+    def entered(offset: int) -> int:
+        return record.unpack_refs(views.references(queue, offset, 1))[2][0]
+
+    offsets = range(views.first(queue), views.end(queue))
+    at = bisect_left(offsets, store_time, key=entered)
+    return position in record.unpack_refs(views.references(queue, offsets.start + at, _SAME_TIME))[0]
 
 
 def _is_too_old(views: Views, frame: bytes) -> bool:

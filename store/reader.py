@@ -13,6 +13,7 @@ from record.layout import HEADER_SIZE, MAX_FRAME
 from store.api import Chunk
 from store.disk import UNREADABLE
 from store.errors import LogCorrupt
+from store.recovery import segment_batches
 from store.segments import Segments, segment_name
 from store.tail import TailCache
 
@@ -61,6 +62,24 @@ class Reader:
             return None
         data = await self._piece(position, length)
         return data if record.verify(data, position)[1] == length else None
+
+    async def begins(self, position: int) -> bool:
+        """Whether a record begins at a position of the log. Reads its segment up to there: slow."""
+        cached = self._tail.find(position)
+        if cached is not None:
+            begin, data = cached
+            return position - begin in record.split(data)
+        return await asyncio.get_running_loop().run_in_executor(None, self._begins, position)
+
+    def _begins(self, position: int) -> bool:
+        base = self._segments.base_of(position)
+        try:
+            for batch in segment_batches(self._segments, base):
+                if batch.position + len(batch.data) > position:
+                    return position - batch.position in record.split(batch.data)
+        except FileNotFoundError:
+            raise LogCorrupt(segment_name(base), position, "segment is missing") from None
+        return False
 
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
         """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`. What is known as

@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import record
-from record.layout import FLAG_DELAYED, FLAG_HALF, MAX_KEY, MAX_KEYS, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, HEADER_SIZE, MAX_KEY, MAX_KEYS, Kind
 from store import control, find
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage
 from store.reader import Reader
 from store.views import keys as keys_view
+from store.writer import clock_ms
 from tests.store.images import copy_image
 from tests.store.test_engine import append
 from tests.store.test_retention import ColdDisk
@@ -263,3 +264,19 @@ async def check(engine: Engine) -> None:
                 found, after = found + page.data, page.after
                 more = after is not None
             assert found == expected
+
+
+async def test_a_payload_is_never_taken_for_a_message(tmp_path: Path):
+    """A record that somebody put together in the payload of another, for exactly this place of the log."""
+    engine = await Engine.open(tmp_path, CONFIG)
+    for flags, due in ((0, None), (FLAG_DELAYED, 1 << 40)):
+        position = engine.stats().log_end
+        forged = record.frame(Kind.MESSAGE, flags, 0, b"bank/order", b"director", b"", b"pay", due)
+        at = position + HEADER_SIZE + len(b"t")
+        sealed = record.seal([forged], at, 1, clock_ms(), at)
+        done = await append(engine, record.frame(Kind.MESSAGE, 0, 0, b"t", b"", b"", sealed))
+        assert list(done.positions) == [position]
+        assert record.decode(await engine.message(position), 0)[3] == b"t"
+        with pytest.raises(NoSuchMessage):
+            await engine.message(at)
+    await engine.close()
