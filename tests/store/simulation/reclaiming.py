@@ -45,19 +45,19 @@ class Reclaiming:
         ages = {*config.retention_parents.values(), config.retention_age_s}
         return any(_is_past(now, newest, age) for age in ages) and all(
             _is_past(now, newest, config.retention_parents.get(parent, config.retention_age_s))
-            for parent in self._parents(range(base, following), newest, model)
+            for parent in _parents(range(base, following), model)
         )
-
-    def _parents(self, segment: range, newest: int, model: Model) -> set[bytes]:
-        """Parent topics with a record in the segment that entered its queues no later than what follows was written."""
-        partitions = [entries for name, entries in model.queues.items() if name[:1] == b"p"]
-        entered = [entry for entries in partitions for entry in entries if entry.position in segment]
-        return {parent_of(entry.topic) for entry in entered if entry.time <= newest}
 
     def _first_time(self, base: int) -> int:
         """Store time of a segment's first record."""
         header = (self._log / segment_name(base)).read_bytes()[:HEADER_SIZE]
         return int.from_bytes(header[24:32], "little")
+
+
+def _parents(segment: range, model: Model) -> set[bytes]:
+    """Parent topics with a record in the segment that entered its queues."""
+    partitions = [entries for name, entries in model.queues.items() if name[:1] == b"p"]
+    return {parent_of(entry.topic) for entries in partitions for entry in entries if entry.position in segment}
 
 
 def _is_past(now: int, time: int, age_s: float) -> bool:
