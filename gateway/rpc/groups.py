@@ -19,7 +19,7 @@ from typing import Final
 from gateway.rpc.wakeups import Wakeups, wait_until
 from store.api import Popped, Receipts, Start, Store, dead_letter_queue, partition_queue
 
-_SOURCES: Final = 4096  # names that are remembered
+_SOURCES: Final = 256  # that are remembered: of many partitions each
 _LONGEST_S: Final = 3600.0  # until a line looks again by itself
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import cloud_sdk as aio
-from cloud_sdk import Child, ClientClosed, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk import Child, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage
 from cloud_sdk.blocking import Client
 
 
@@ -57,6 +57,44 @@ def _use(endpoint: str) -> None:
             assert consumer.next(0) is None
     with pytest.raises(ClientClosed):
         client.parents()
+
+
+async def test_a_message_that_fails_and_its_group(endpoint: str) -> None:
+    def use() -> None:
+        with Client(endpoint) as client:
+            client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(3)])
+            with client.consumer("g", "home", max_deliveries=2) as consumer:
+                first = consumer.batch(20)
+                assert [each.deliveries for each in first] == [1, 1, 1]
+                first[0].nack(0.0)
+                consumer.nack(first[1:2], 0.0)
+                consumer.flush()
+                second = consumer.batch(20)
+                assert [(each.offset, each.deliveries) for each in second] == [(0, 2), (1, 2)]
+                assert second[0].extend(60)
+                assert not first[0].extend(60)
+                assert consumer.extend([first[1], first[2]], 0) == [first[1]]
+                assert [each.payload for each in consumer.batch(20)] == [b"2"]
+                with pytest.raises(InvalidArgument):
+                    second[0].nack(-1.0)
+                second[0].nack(0.0)
+                second[1].ack()
+                consumer.flush()
+                assert consumer.next(0) is None
+            with client.dead_letters("g") as dead:
+                letter = dead.next(20)
+                assert letter is not None
+                assert (letter.payload, letter.lease.partition) == (b"0", 0)
+            (group,) = client.groups()
+            assert (group.name, group.lag) == ("g", 2)  # a message, and a dead letter
+            client.reset_group("g", None, start="latest")
+            client.reset_group("g", "home", time_ms=0)
+            (group,) = client.groups()
+            assert group.lag == 3
+            client.remove_group("g")
+            assert client.groups() == []
+
+    await asyncio.to_thread(use)
 
 
 async def test_threads_share_a_client(endpoint: str) -> None:
