@@ -20,7 +20,7 @@ from store.folder import Folder, read_meta
 from store.pinned import PinnedSegments
 from store.recovery import clear, frames_behind, sound_batches
 from store.segments import Segments, segment_name
-from store.views.database import saved_checkpoint
+from store.views.database import seen_checkpoint
 from store.writer import Batch
 
 ASIDE: Final = "damaged"
@@ -85,19 +85,20 @@ def open_segments(path: Path) -> tuple[Segments, Damage | None]:
 
 def audit(path: Path) -> Audit:
     """Read the whole log of the data folder. A node may have it open: then the end is where it was just now."""
+    saved = seen_checkpoint(path / "views")  # first: what it speaks of is in the log that is read then
     segments, missing = open_segments(path)
     try:
-        return _audit(segments, missing)
+        return _audit(segments, missing, 0 if saved is None else saved.durable)
     finally:
         segments.close()
 
 
-def _audit(segments: Segments, missing: Damage | None) -> Audit:
+def _audit(segments: Segments, missing: Damage | None, durable: int) -> Audit:
     begin = segments.bases[0] if segments.bases else 0
     found = Audit(begin, begin)
     by_base = {base: SegmentAudit(segment_name(base), base, base) for base in segments.bases}
     found.segments = list(by_base.values())
-    for piece in pieces(segments, begin):
+    for piece in pieces(segments, begin, durable):
         if isinstance(piece, Damage):
             found.damage.append(piece)
             continue
@@ -108,6 +109,9 @@ def _audit(segments: Segments, missing: Damage | None) -> Audit:
     found.end = segments.damaged.behind(found.end)
     if missing is not None:
         found.damage.append(missing)
+    elif found.end < durable:
+        what = f"records up to {durable} are lost: the log ends"
+        found.damage.append(Damage(segment_name(segments.base_of(found.end)), found.end, what, None))
     elif not found.damage and segments.bases:
         found.torn = clear(segments, found.end, dry=True)
     found.damage += known_damage(segments)
@@ -151,15 +155,6 @@ def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[Batc
         end = position
 
 
-def lost_end(path: Path, end: int) -> Damage | None:
-    """Whether the views know of durable records behind the log's `end`. Needs the folder's lock."""
-    saved = saved_checkpoint(path / "views")
-    if saved is None or saved.durable <= end:
-        return None
-    size = read_meta(path).segment_size
-    return Damage(segment_name(end - end % size), end, f"records up to {saved.durable} are lost: the log ends", None)
-
-
 def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
     """Cut the log at its first damage, after copying what that changes aside. The views go, to be folded anew.
 
@@ -170,10 +165,9 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
     folder = Folder(path, disk)
     try:
         found = audit(path)
-        unknown = found.unknown_damage
-        damage = unknown[0] if unknown else lost_end(path, found.end)
-        if damage is None:
+        if not found.unknown_damage:
             return None, None
+        damage = found.unknown_damage[0]
         segments, _ = open_segments(path)
         segments.close()
         base = segments.base_of(damage.position)

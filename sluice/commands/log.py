@@ -89,7 +89,7 @@ def run_repair(arguments: Arguments) -> int:
             print(f"would cut the log at {where} (of {found.end}); say --yes to do it", file=sys.stderr)
             print("a node told to --serve-damaged loses nothing that is whole", file=sys.stderr)
         else:
-            print("all records are whole; --yes also compares the end with what the views know", file=sys.stderr)
+            print("all records are whole: there is nothing to repair", file=sys.stderr)
         return DAMAGED if found.unknown_damage else 0
     cut, aside = repair(path, Disk())
     if cut is None:

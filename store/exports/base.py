@@ -23,7 +23,7 @@ from store.folder import read_meta
 from store.pinned import PinnedSegments
 from store.recovery import segment_batches
 from store.segments import Segments
-from store.views.database import Checkpoint, Database, saved_checkpoint
+from store.views.database import RDICT_CONFIG, Checkpoint, Database, saved_checkpoint
 from store.views.held import Held
 from store.views.keeping import Keeper
 from store.views.retained import RetainedValues
@@ -107,7 +107,7 @@ def copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> Ch
 def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> None:
     target.mkdir(mode=0o750)
     # The manifest first: of the tables that it names each is there, unless it went since.
-    small = ["CURRENT", (source / "CURRENT").read_text().strip(), "rocksdict-config.json"]
+    small = ["CURRENT", (source / "CURRENT").read_text().strip(), RDICT_CONFIG]
     for name in (*small, *(path.name for path in source.glob("OPTIONS-*"))):
         (target / name).write_bytes((source / name).read_bytes())
     to_copy = []

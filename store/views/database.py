@@ -7,6 +7,8 @@ flush of this binding flushes one.)
 """
 
 import logging
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -37,6 +39,7 @@ _CHECKPOINT: Final = Struct(">QQQI")
 _FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and did not say so
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
+RDICT_CONFIG: Final = "rocksdict-config.json"
 _NEW_FILES: Final = 16  # flushed memtables that are compacted together: what is below is written anew each time
 
 
@@ -194,6 +197,22 @@ def saved_checkpoint(path: Path) -> Checkpoint | None:
             rows.close()
     except Exception as error:
         raise ViewsDamaged(path, error) from error
+
+
+def seen_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint of views that a node may have open, None when there are none that can be read. RocksDB is shown
+    links to their files in a folder of its own, so that nothing in theirs changes."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        links = Path(folder)
+        try:
+            for file in path.iterdir():
+                if file.name == RDICT_CONFIG:  # is written anew by each opening
+                    shutil.copyfile(file, links / file.name)
+                else:
+                    (links / file.name).symlink_to(file.resolve())
+            return saved_checkpoint(links)
+        except (OSError, ViewsDamaged):  # also where a compaction took a file meanwhile
+            return None
 
 
 def _checkpoint(row: bytes | None) -> Checkpoint:

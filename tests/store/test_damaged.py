@@ -288,8 +288,9 @@ async def test_a_lost_end_that_the_views_know_of(tmp_path: Path, how: str):
                 file.unlink()
             else:
                 os.truncate(file, 0)
-    with pytest.raises(LogCorrupt):
+    with pytest.raises(LogCorrupt) as caught:
         await Engine.open(path, CONFIG)
+    assert [damage.position for damage in audit(path).unknown_damage] == [caught.value.position]
     engine = await Engine.open(path, TOLD)
     assert engine.stats().log_end == (last + 1) * SEGMENT
     assert await log_of(engine) == kept
@@ -300,6 +301,30 @@ async def test_a_lost_end_that_the_views_know_of(tmp_path: Path, how: str):
     assert await log_of(engine) == kept
     assert engine.stats().log_end == (last + 1) * SEGMENT
     await engine.close()
+
+
+@pytest.mark.parametrize("back", [1, 2])
+async def test_what_keeps_a_store_from_opening_is_damage_to_who_looks(tmp_path: Path, back: int):
+    """Nothing in the log proves that its end was ever on disk: the views do, and stay as they are."""
+    path = tmp_path / "data"
+    frames = await make(path)
+    edit(path, frames[-back][0] + 50, b"\xff")
+    with pytest.raises(LogCorrupt):
+        await Engine.open(path, CONFIG)
+    before = {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in (path / "views").iterdir()}
+    found = audit(path)
+    assert (found.torn, found.records) == (0, len(frames) - 1)
+    assert [(damage.position, damage.resumes) for damage in found.unknown_damage] == [
+        (frames[-back][0], frames[-1][0] if back == 2 else None)
+    ]
+    assert {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in (path / "views").iterdir()} == before
+    cut, aside = repair(path, Disk())
+    assert cut is not None and cut.position == frames[-back][0]
+    assert aside is not None and aside.exists()
+    engine = await Engine.open(path, CONFIG)
+    assert await log_of(engine) == frames[:-back]
+    await engine.close()
+    assert audit(path).unknown_damage == []
 
 
 async def test_damage_that_appears_later_stops_its_reader_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture):
