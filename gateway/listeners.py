@@ -9,6 +9,7 @@ from gateway.front import MqttFront
 from gateway.gate import Gate
 from gateway.listener import Listener
 from gateway.listener_config import ListenerConfig
+from gateway.memory import map_big_buffers
 from gateway.proxy import address_text
 from gateway.websocket import WebSocketFront
 
@@ -27,6 +28,8 @@ class Listeners:
         for each in configured(config):
             gate = Gate(each, config.mqtt)
             self._listeners.append(Listener(each, gate, websocket if each.is_websocket else front, front.room))
+        if any(listener.certificates is not None for listener in self._listeners):
+            map_big_buffers()
         front.gates = [listener.gate for listener in self._listeners]
         self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
