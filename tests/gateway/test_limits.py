@@ -331,13 +331,15 @@ async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
-async def test_what_does_not_become_a_websocket_makes_room(node: Node, said: bytes) -> None:
-    """The whole time, or after one answer."""
+async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, said: bytes) -> None:
+    """When its time is over, or at once after an answer."""
+    asked = said.endswith(b"\r\n\r\n")
+    node = await make_node(mqtt__connect_timeout=3600 if asked else 1)
     client = await RawClient.open(node.ports.ws)
     client.send(said)
     async with asyncio.timeout(10):
         answer = await client.reader.read()
-    assert (b"HTTP/1.1 426" in answer) == said.endswith(b"\r\n\r\n")
+    assert (b"HTTP/1.1 426" in answer) == asked
     while node._websocket.waiting:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert [each.opening for each in node._front.gates] == [0, 0]

@@ -86,6 +86,7 @@ async def test_older_versions_are_refused(make_node: MakeNode, authority: Author
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await open_tls(port_of(node, "tls"), context)
+    assert node._listeners._listeners[-1].certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert _gate(node).refused_tls == 1
     assert _gate(node).opening == 0
 
