@@ -70,10 +70,12 @@ class Retention:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End when the turn that is under way has ended."""
+        """End when the turn that is under way has ended, and what somebody asked for."""
         self._stopping.set()
         if self._task is not None:
             await self._task
+        async with self._one:
+            pass
 
     async def enforce(self) -> None:
         """Take away what may go now. Raises `StoreError` and OSError, after which the next look goes on."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
@@ -316,3 +317,29 @@ async def test_nothing_goes_when_the_log_cannot_be_synced(tmp_path: Path):
     assert engine.stats().log_begin == 0
     assert engine._database.checkpoint().position <= engine._writer.durable < engine.stats().log_end
     await engine.close()
+
+
+async def test_a_store_closes_when_nothing_is_taken_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also what somebody asked for: another process may have the folder then."""
+    engine = await Engine.open(tmp_path, CONFIG)
+    for _ in range(30):
+        await append(engine, [frame(b"t", 1000)])
+    removing, go_on = threading.Event(), threading.Event()
+    remove = Disk.remove
+
+    def wait_and_remove(self: Disk, path: Path) -> None:
+        removing.set()
+        go_on.wait()
+        remove(self, path)
+
+    monkeypatch.setattr(Disk, "remove", wait_and_remove)
+    enforcing = asyncio.create_task(engine.enforce_retention())
+    await asyncio.to_thread(removing.wait)
+    closing = asyncio.create_task(engine.close())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    monkeypatch.undo()
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    await closing
+    assert enforcing.done(), "segments go from a folder that is not ours any more"
+    await enforcing
