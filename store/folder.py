@@ -39,6 +39,8 @@ class Folder:
 
     def __init__(self, path: Path, disk: Disk) -> None:
         """Make the folder if need be and lock it. Raises `StoreError` when another process has it."""
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path} is not a folder")
         if not (path / META).exists():
             disk.make_folder(path)
         self.path = path

@@ -62,3 +62,20 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a positive number")
     return number
+
+
+def position(text: str) -> int:
+    """A position of the log."""
+    number = int(text)
+    if not 0 <= number < 1 << 64:
+        raise argparse.ArgumentTypeError(f"{number} is no position")
+    return number
+
+
+def topic_filter(text: str) -> str:
+    """A topic filter that may match something."""
+    from matcher.names import is_valid_filter  # noqa: PLC0415
+
+    if not is_valid_filter(text.encode(errors="surrogateescape")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no topic filter: # is its last level, + and # are whole levels")
+    return text

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.command import Arguments, Subparsers, declare, position, positive
 from sluice.commands.records import human, payload_field
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("parent", nargs="?", default="", help="with --key: the first level of their topics")
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--key", help="the value of one of their user properties `key`")
-    way.add_argument("--id", type=int, metavar="POSITION", help="the message's position in the log")
+    way.add_argument("--id", type=position, metavar="POSITION", help="the message's position in the log")
     parser.add_argument("--limit", type=positive, default=100, metavar="N", help="messages to print (default: 100)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     service.add_arguments(parser)

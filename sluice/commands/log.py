@@ -1,6 +1,5 @@
 """`sluice log verify|dump|repair`: look at a data folder's log, and mend it."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.command import Arguments, Subparsers, declare, position, positive, topic_filter
 from sluice.commands.records import describe, human
 
 DAMAGED: Final = 1
@@ -30,7 +29,7 @@ def add(subparsers: Subparsers) -> None:
         action.add_argument("--json", action="store_true", help="print JSON: verify an object, dump a line a record")
     dump.add_argument("--from", type=position, default=0, dest="begin", metavar="POSITION", help="first position")
     dump.add_argument("--to", type=position, dest="end", metavar="POSITION", help="the position to stop before")
-    dump.add_argument("--topic", metavar="FILTER", help="messages whose topic matches, wildcards allowed")
+    dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="messages whose topic matches")
     dump.add_argument("--kind", metavar="KIND", help="records of this kind: message, subscribed, …")
     dump.add_argument("--limit", type=positive, metavar="N", help="stop after so many records")
     repair.add_argument("--yes", action="store_true", help="do it: what is behind the damage leaves the log")
@@ -47,14 +46,6 @@ def run(arguments: Arguments) -> int:
     except (StoreError, OSError, ValueError) as error:
         print(f"sluice log: {error}", file=sys.stderr)
         return 1
-
-
-def position(text: str) -> int:
-    """A position of the log."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is no position")
-    return number
 
 
 def run_verify(arguments: Arguments) -> int:

@@ -1,11 +1,16 @@
 """Moments of the log as they are written on a command line, and told."""
 
 import argparse
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from store.exports.until import Until
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_YEAR_MS: Final = 31_556_952_000
+_LAST_MS: Final = 253_402_300_800_000  # 10000-01-01: there are no dates from there on, but messages may be due
 
 
 def moment(text: str) -> "Until":
@@ -22,14 +27,16 @@ def moment(text: str) -> "Until":
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    return Until(time_ms=int(time.timestamp() * 1000))
+    return Until(time_ms=(time - _EPOCH) // _MS)
 
 
 def told(time_ms: int) -> str:
     """A store time for people."""
     if time_ms == 0:
         return "never"
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    if time_ms >= _LAST_MS:
+        return f"the year {1970 + time_ms // _YEAR_MS}"
+    return (_EPOCH + time_ms * _MS).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def size(count: int) -> str:

@@ -47,10 +47,16 @@ def human(row: dict[str, Any]) -> str:
     """The line for people that says what the fields do."""
     start = f"{row['position']:>12} {told(row['time_ms'])} {row['kind']}"
     if "subject" in row:
-        return f"{start} {row['subject']} {json.dumps(row['fields'])}"
+        return f"{start} {printable(row['subject'])} {json.dumps(row['fields'])}"
     retain = " retain" if row["retain"] else ""
     held = "".join(f" {name} {row[name]}" for name in ("due_ms", "revives") if name in row)
     held += " half" if "half" in row else ""
     payload = str(row["payload"] if "payload" in row else row["payload_base64"])
     shown = payload if len(payload) <= SHOWN else f"{payload[:SHOWN]}… ({len(payload)})"
-    return f"{start} {row['topic']} qos {row['qos']}{retain}{held} from {row['publisher'] or '-'}: {shown!r}"
+    names = printable(row["topic"]), printable(row["publisher"]) or "-"
+    return f"{start} {names[0]} qos {row['qos']}{retain}{held} from {names[1]}: {shown!r}"
+
+
+def printable(name: str) -> str:
+    """A name as it is, but for characters that a terminal obeys."""
+    return name if name.isprintable() else repr(name)[1:-1]

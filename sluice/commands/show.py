@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.commands.command import Arguments, Subparsers, declare, topic_filter
 from sluice.commands.moment import moment, told
-from sluice.commands.records import describe, human
+from sluice.commands.records import describe, human, printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,7 +57,8 @@ def add(subparsers: Subparsers) -> None:
         part.set_defaults(show=show)
         if argument is not None:
             nargs = "?" if name == "topics" else None
-            part.add_argument("name", nargs=nargs, default="", metavar=argument, help=meaning)
+            kind = topic_filter if name == "retained" else str
+            part.add_argument("name", nargs=nargs, default="", type=kind, metavar=argument, help=meaning)
 
 
 def run(arguments: Arguments) -> int:
@@ -109,14 +110,16 @@ async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
     row = {name: _text(value) for name, value in asdict(session).items()}
     state = f"closed at {told(session.closed_at)}" if session.closed_at else "open"
     expiry = "never" if session.expiry_interval == NEVER else f"{session.expiry_interval} s after it closes"
-    lines = [f"{arguments.name}: {state}, epoch {session.epoch}, expires {expiry}"]
+    lines = [f"{printable(arguments.name)}: {state}, epoch {session.epoch}, expires {expiry}"]
     for each in session.subscriptions:
-        lines.append(f"  {each.topic_filter.decode()} qos {each.qos}, acknowledged up to offset {each.offset}")
+        lines.append(
+            f"  {printable(each.topic_filter.decode())} qos {each.qos}, acknowledged up to offset {each.offset}"
+        )
     if session.inbound:
         lines.append(f"  received and not released: {', '.join(map(str, session.inbound))}")
     for sent in session.outbound:
         state = "released" if sent.released else "sent"
-        where = f"offset {sent.offset} of {sent.topic_filter.decode()}"
+        where = f"offset {sent.offset} of {printable(sent.topic_filter.decode())}"
         lines.append(f"  packet id {sent.packet_id} {state}, {where}")
     yield row, "\n".join(lines)
 
@@ -126,7 +129,7 @@ async def _sessions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[R
     while page := await snapshot.sessions_open(after, PAGE):
         for client, epoch, expiry in page:
             name = client.decode()
-            yield {"client_id": name, "epoch": epoch, "expiry_interval": expiry}, name
+            yield {"client_id": name, "epoch": epoch, "expiry_interval": expiry}, printable(name)
         after = page[-1][0]
 
 
@@ -144,7 +147,7 @@ async def _topics(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[t
     while True:
         page = await snapshot.topics(arguments.name.encode(), after, PAGE)
         for topic in page.names:
-            yield {"topic": topic.decode()}, topic.decode()
+            yield {"topic": topic.decode()}, printable(topic.decode())
         after = page.after
         if after is None:
             return
@@ -158,7 +161,8 @@ async def _offsets(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
             offsets = await snapshot.group_offsets(arguments.name.encode(), child.name)
             for partition, offset in sorted(offsets.items()):
                 parent = child.name.decode()
-                yield {"parent": parent, "partition": partition, "offset": offset}, f"{parent}/{partition}: {offset}"
+                row = {"parent": parent, "partition": partition, "offset": offset}
+                yield row, f"{printable(parent)}/{partition}: {offset}"
         after = page.after
         if after is None:
             return
@@ -169,24 +173,25 @@ async def _groups(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row
     while page := await snapshot.groups(after, PAGE):
         for group in page:
             queues = [queue_row(queue) for queue in group.queues]
-            lines = [group.group.decode()]
+            lines = [printable(group.group.decode())]
             for queue in queues:
                 where = f"finished up to offset {queue['floor']}, {queue['unfinished']} out or to come again"
-                lines.append(f"  {queue['kind']} {queue['name']}: {where}, {queue['lag']} not finished")
+                lines.append(f"  {queue['kind']} {printable(queue['name'])}: {where}, {queue['lag']} not finished")
             yield {"group": group.group.decode(), "queues": queues}, "\n".join(lines)
         after = page[-1].group
 
 
 async def _delayed(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.timers):
-        yield row, f"{row['id']:>12} {row['topic']} due {told(row['due_ms'])} from {row['publisher'] or '-'}"
+        topic, publisher = printable(row["topic"]), printable(row["publisher"]) or "-"
+        yield row, f"{row['id']:>12} {topic} due {told(row['due_ms'])} from {publisher}"
 
 
 async def _transactions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.transactions):
         due = "" if row["due_ms"] is None else f" due {told(row['due_ms'])}"
-        asked = f", asked {row['rounds']}×"
-        yield row, f"{row['id']:>12} {row['topic']}{due} from {row['publisher'] or '-'}{asked}"
+        topic, publisher = printable(row["topic"]), printable(row["publisher"]) or "-"
+        yield row, f"{row['id']:>12} {topic}{due} from {publisher}, asked {row['rounds']}×"
 
 
 async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> AsyncIterator[Row]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluice.commands import service
 from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.records import printable
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
@@ -56,7 +57,7 @@ def _topics(client: "Client", arguments: Arguments, above: str) -> Iterator[str]
     while more:
         page = client.topics(above, after=after, limit=_PAGE)
         for topic in page:
-            yield json.dumps({"topic": topic}) if arguments.json else _printable(topic)
+            yield json.dumps({"topic": topic}) if arguments.json else printable(topic)
         after = page[-1] if page else None
         more = len(page) == _PAGE
 
@@ -82,13 +83,8 @@ def _told(child: "Child", above: str) -> str:
 
 def _drawn(child: "Child", depth: int) -> str:
     """A topic is a line with its name; a name with others below it, one with a slash behind."""
-    start = _INDENT * (depth - 1) + _printable(child.name)
+    start = _INDENT * (depth - 1) + printable(child.name)
     lines = [start] if child.is_topic else []
     if child.has_children:
         lines.append(f"{start}/")
     return "\n".join(lines)
-
-
-def _printable(name: str) -> str:
-    """A name may hold characters that a terminal obeys."""
-    return name if name.isprintable() else repr(name)[1:-1]

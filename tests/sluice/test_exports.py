@@ -1,5 +1,6 @@
 """`sluice backup`, `restore` and `show`, as somebody types them."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -7,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import record
+from record.layout import FLAG_DELAYED, Kind
 from sluice.cli import main
 from sluice.commands.moment import size, told
+from store import control
+from store.api import Appended
+from store.config import StoreConfig
 from store.disk import Disk
+from store.engine import Engine
 from store.folder import Folder
 
 VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
@@ -74,6 +81,15 @@ def test_errors_in_a_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         main(["show", "--at", "yesterday", "topics"])
     assert exited.value.code == 2
     assert "neither a position nor a time" in capsys.readouterr().err
+    for words in (
+        ("show", "retained", "home/#/temp"),
+        ("log", "dump", "--topic", "ho+me"),
+        ("log", "dump", "--topic", ""),
+    ):
+        with pytest.raises(SystemExit) as exited:
+            main(list(words))
+        assert exited.value.code == 2
+        assert "is no topic filter" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["data", "backup"])
@@ -117,6 +133,31 @@ def test_what_it_held_and_in_words(data: Path, tmp_path: Path, capsys: pytest.Ca
     code, out, _ = run(capsys, "show", "--data-dir", data, "offsets", "billing")
     assert out == "home/0: 1\nhome/1: 3\n"
     assert sorted(path.name for path in data.iterdir()) == ["first-header.hex", "log", "store.json"]
+
+
+async def _hold(path: Path) -> None:
+    """A store with a message that is due when there are no dates any more, of somebody with a mean terminal."""
+    engine = await Engine.open(path, StoreConfig(segment_size=1 << 20))
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    frame = record.frame(Kind.MESSAGE, 1 | FLAG_DELAYED, 0, b"home/\x1b[2J", b"\x1b]0;me", b"", b"", (1 << 64) - 1)
+    engine.append([frame, control.session_opened(b"a\nb", 1, 60, True)], answer.set_result)
+    await answer
+    await engine.close()
+
+
+def test_names_and_times_that_are_no_good_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asyncio.run(_hold(tmp_path / "held"))
+    folder = ("--data-dir", tmp_path / "held")
+    code, out, _ = run(capsys, "show", *folder, "delayed")
+    assert (code, out) == (0, "           0 home/\\x1b[2J due the year 584556019 from \\x1b]0;me\n")
+    assert rows(capsys, "show", *folder, "--json", "delayed")[0]["due_ms"] == (1 << 64) - 1
+    assert run(capsys, "show", *folder, "sessions")[1] == "a\\nb\n"
+    code, out, _ = run(capsys, "log", "dump", *folder)
+    assert code == 0
+    assert "message home/\\x1b[2J qos 1" in out
+    assert "session_opened a\\nb [1, 60, true]" in out
+    assert told(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
+    assert told(253_402_300_800_000) == "the year 10000"
 
 
 def test_sizes_for_people():

@@ -40,6 +40,12 @@ async def test_a_meta_file_that_cannot_be_used_is_told(tmp_path: Path, meta: byt
     assert (tmp_path / "store.json").read_bytes() == meta
 
 
+async def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path):
+    (tmp_path / "data").write_bytes(b"")
+    with pytest.raises(StoreError, match="data is not a folder"):
+        await Engine.open(tmp_path / "data", SMALL)
+
+
 @pytest.mark.parametrize("name", ["notes.log", "1.log", "².log"])
 async def test_a_foreign_file_among_the_segments_is_named(tmp_path: Path, name: str):
     await (await Engine.open(tmp_path, SMALL)).close()
