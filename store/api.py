@@ -382,7 +382,8 @@ class Store(Protocol):
         """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
         a longer one extends the lease, and None is the delay that the number of deliveries calls for. Returns once
         that is committed, with the receipts that were stale: their messages are finished or leased out again. While the
-        store is busy it waits. Raises `StoreError`; some may have been settled then."""
+        store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
+        than 100 years is a ValueError."""
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         """Have a group begin these queues at these offsets; what it has of them is forgotten. Returns once that is

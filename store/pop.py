@@ -29,6 +29,7 @@ from store.writer import Clock
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_MS: Final = 100 * 365 * 86_400_000
 _BUSY_S: Final = 0.05  # until a settlement is tried again for which the log had no room
 
 Offer = Callable[[list[bytes], Done], StoreError | None]
@@ -65,6 +66,7 @@ class GroupService:
         max_deliveries: int,
     ) -> Popped:
         """See `store.api.Store.pop`."""
+        _check_ms(invisible_ms)
         await self._unlocked(group)
         now = self._clock()
         places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
@@ -104,6 +106,9 @@ class GroupService:
         self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]]
     ) -> list[Receipts]:
         """See `store.api.Store.settle`."""
+        for _, delay in again:
+            if delay is not None:
+                _check_ms(delay)
         while True:
             await self._unlocked(group)
             settling = Settling(group, lambda queue: self._known(group, queue))
@@ -289,6 +294,12 @@ def _undone(decision: Taking | Settling) -> Iterator[None]:
     except BaseException:
         decision.undo()
         raise
+
+
+def _check_ms(time: int) -> None:
+    """A time from now that was asked for. ValueError where what comes of it could not be folded."""
+    if not 0 <= time <= _LONGEST_MS:
+        raise ValueError(f"{time} ms is not a time from now of up to 100 years")
 
 
 def _check(appended: Appended) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from store.config import StoreConfig
-from store.errors import LogCorrupt, StoreError
+from store.errors import LogCorrupt
 from store.expiry import Expiry
 from store.log import Log
 from store.reader import Reader
@@ -96,7 +96,7 @@ class Retention:
         while not self._stopping.is_set() and not self._log.failed:
             try:
                 await self.enforce()
-            except (StoreError, OSError):
+            except Exception:  # whatever it was: it must not end unheard, with a disk that fills up
                 logger.exception("retention could not take segments away, and tries again")
             await self._rest(self._config.retention_check_s)
 

@@ -210,6 +210,17 @@ async def test_wrong_receipts_settle_nothing(bench: Bench, wrong: Receipts):
     assert await bench.engine.settle(b"g", [Receipts(Q, 0, 1 << 60, 1)]) == [Receipts(Q, 2, (1 << 60) - 2, 1)]
 
 
+@pytest.mark.parametrize("time", [-1, 1 << 63])
+async def test_a_time_that_could_not_be_folded_is_refused(bench: Bench, time: int):
+    await bench.append(message(0))
+    with pytest.raises(ValueError, match="not a time from now"):
+        await bench.engine.pop(b"g", [Q], 10, 1 << 20, time, Start.EARLIEST)
+    leased = await bench.pop()
+    with pytest.raises(ValueError, match="not a time from now"):
+        await bench.engine.settle(b"g", [], [(leased_one, time) for leased_one in receipts(leased)])
+    assert await bench.engine.settle(b"g", receipts(leased)) == []
+
+
 async def test_a_message_that_failed_too_often_becomes_a_dead_letter(bench: Bench):
     await bench.fill(4)
     for deliveries in (1, 2, 3):
