@@ -35,7 +35,7 @@ def told(time_ms: int) -> str:
     if time_ms == 0:
         return "never"
     if time_ms >= _LAST_MS:
-        return f"the year {1970 + time_ms // _YEAR_MS}"
+        return f"the year {10_000 + (time_ms - _LAST_MS) // _YEAR_MS}"
     return (_EPOCH + time_ms * _MS).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
