@@ -759,7 +759,7 @@ async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monke
     with pytest.raises(UnicodeDecodeError):
         await bench.pop(Q, topic_queue(b"\xff"))
     with pytest.raises(TypeError):
-        await bench.engine.settle(b"g", [], [(Receipts(Q, 2, 2, 1), 1 << 64)])
+        await bench.engine.settle(b"g", [Receipts(Q, 2, 2, 1), Receipts(Q, "none", 1, 1)])
     monkeypatch.undo()
     for args in held:
         offer(*args)
