@@ -760,9 +760,12 @@ async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monke
         await bench.pop(Q, topic_queue(b"\xff"))
     with pytest.raises(TypeError):
         await bench.engine.settle(b"g", [Receipts(Q, 2, 2, 1), Receipts(Q, "none", 1, 1)])
+    second = asyncio.create_task(bench.engine.settle(b"g", [], [(Receipts(Q, 2, 2, 1), 0)]))
+    await asyncio.sleep(0)
     monkeypatch.undo()
     for args in held:
         offer(*args)
+    assert await second == []
     assert payloads((await first).runs) == numbers(0, 1)
     assert payloads((await bench.pop(records=2)).runs) == numbers(2, 3)
 
