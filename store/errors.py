@@ -42,7 +42,7 @@ class OffsetOutOfRange(StoreError):
     """The offset is not in the queue. `begin` and `end` say what is: seek to one of them."""
 
     def __init__(self, queue: bytes, offset: int, begin: int, end: int) -> None:
-        super().__init__(f"offset {offset} is outside [{begin}, {end}) of queue {queue!r}")
+        super().__init__(f"offset {offset} is outside [{begin}, {end}) of {_told(queue)}")
         self.queue = queue
         self.offset = offset
         self.begin = begin
@@ -61,3 +61,18 @@ class LogCorrupt(StoreError):
         self.what = what
         self.segment = segment
         self.position = position
+
+
+def _told(queue: bytes) -> str:
+    """A queue by its name (`store.api`), for people."""
+    kind, name = queue[:1], queue[1:].decode(errors="replace")
+    match kind:
+        case b"p":
+            return f"partition {int.from_bytes(queue[-2:], 'big')} of {queue[1:-3].decode(errors='replace')!r}"
+        case b"t":
+            return f"topic {name!r}"
+        case b"f":
+            return f"filter {name!r}"
+        case b"d":
+            return f"the dead letters of {name!r}"
+    return "the log"

@@ -9,7 +9,7 @@ import pytest
 import record
 from record.layout import Kind
 from store import control
-from store.api import Appended, Child, Commit, filter_queue, partition_queue, topic_queue
+from store.api import Appended, Child, Commit, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
@@ -28,6 +28,24 @@ async def append(engine: Engine, *frames: bytes) -> Appended:
     answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     engine.append(list(frames), answer.set_result)
     return await answer
+
+
+@pytest.mark.parametrize(
+    ("queue", "name"),
+    [
+        (partition_queue(b"home", 258), "partition 258 of 'home'"),
+        (topic_queue(b"home/t"), "topic 'home/t'"),
+        (filter_queue(b"home/+"), "filter 'home/\\+'"),
+        (dead_letter_queue(b"g"), "the dead letters of 'g'"),
+    ],
+)
+async def test_an_offset_out_of_range_names_its_queue_in_words(tmp_path: Path, queue: bytes, name: str):
+    engine = await Engine.open(tmp_path, SMALL)
+    with pytest.raises(OffsetOutOfRange, match=rf"^offset 7 is outside \[0, 0\) of {name}$"):
+        await engine.fetch(queue, 7, 1, 1)
+    with pytest.raises(OffsetOutOfRange, match=r"^offset 7 is outside \[0, 0\) of the log$"):
+        await engine.read(7, 1)
+    await engine.close()
 
 
 async def payloads(engine: Engine, queue: bytes, offset: int = 0, step: int = 1000) -> list[bytes]:
