@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 async def damage_record(history: "History") -> None:
     """A bit of a record turns around: it is told, or it was the torn tail. Then it is mended."""
+    history.disk.full = False  # what this life writes is in the log when the next one opens
     engine = await history.open()
     await history.check_start(engine)
     await history.close(engine)
@@ -24,7 +25,6 @@ async def damage_record(history: "History") -> None:
     if not frames:
         return
     history.counts["flips"] += 1
-    history.disk.full = False
     hit = history.rng.randrange(len(frames))
     position = record.position_of(frames[hit], 0)
     base = position - position % history.config.segment_size
