@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 async def damage_record(history: "History") -> None:
     """A bit of a record turns around: it is told, or it was the torn tail. Then it is mended."""
-    history.disk.full = False  # what this life writes is in the log when the next one opens
     engine = await history.open()
+    history.disk.full = False  # what this life writes is in the log when the next one opens
     await history.check_start(engine)
     await history.close(engine)
     history.keep_views(engine)
