@@ -139,6 +139,8 @@ class Client:
         """Have a group begin anew in all partitions of `parent`: at the oldest message or behind the newest (`start`);
         at the first that was stored at or after `time_ms`; or at `offsets`, by partition, and only in these. Without
         parent its dead letters are meant. What it had leased out there is forgotten. Raises `OffsetOutOfRange`."""
+        if offsets is not None and not offsets:
+            return  # on the wire that would mean all partitions
         if time_ms is None:
             time_ms = 0 if start_of(start) == "earliest" else _NEVER_MS
         with refused_values():
@@ -153,7 +155,9 @@ class Client:
 
     async def remove_group(self, group: str) -> None:
         """Forget a group: when it is used again it begins as a new one. Its dead letters stay."""
-        await self._connection.call(self._connection.stub.RemoveGroup, pb.RemoveGroupRequest(group=group))
+        with refused_values():
+            request = pb.RemoveGroupRequest(group=group)
+        await self._connection.call(self._connection.stub.RemoveGroup, request)
 
     async def pull(
         self,
@@ -183,7 +187,9 @@ class Client:
 
     async def partitions(self, parent: str) -> list[PartitionBounds]:
         """The partitions of a parent topic with their readable offsets; all empty when nobody published to it."""
-        reply = await self._connection.call(self._connection.stub.Partitions, pb.PartitionsRequest(parent=parent))
+        with refused_values():
+            request = pb.PartitionsRequest(parent=parent)
+        reply = await self._connection.call(self._connection.stub.Partitions, request)
         return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:

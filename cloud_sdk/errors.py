@@ -81,7 +81,7 @@ def refused_values() -> Iterator[None]:
     """What protobuf says about a number that the wire cannot carry, or a text that is not Unicode, in our words."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
 
 

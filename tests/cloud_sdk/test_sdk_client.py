@@ -289,7 +289,10 @@ async def test_numbers_and_texts_that_the_wire_cannot_carry_are_invalid_argument
     for call in (
         client.pull("home", 0, -1),
         client.pull("home", 0, 0, wait_seconds=-1),
+        client.pull("home", 0, 0, wait_seconds=float("inf")),
         client.offset_at("home", 0, -1),
+        client.partitions("\ud800"),
+        client.remove_group("\ud800"),
         client.send("\ud800", b""),
         client.send("$SYS/uptime", b""),
         client.send("/".join("l" * 129), b""),
