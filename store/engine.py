@@ -95,8 +95,11 @@ class Engine(Queries):
             self._checkpoint_timer.cancel()
         if self._view_flush is not None:
             await asyncio.wait([self._view_flush])
-        if not self._log.failed and self._writer.durable >= self._views.position:
-            self._views.checkpoint(self._writer.durable)
+        try:
+            if not self._log.failed and self._writer.durable >= self._views.position:
+                self._views.checkpoint(self._writer.durable)
+        except StoreError:
+            logger.exception("the last checkpoint of the views failed; a restart replays more")
         await self._loop.run_in_executor(None, self._close_files)
 
     async def enforce_retention(self) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -14,17 +15,26 @@ from pathlib import Path
 
 from tests.store.simulation.simulator import Lived, simulate
 
+LONG_S = 120  # that no history takes
+
 
 def run_seed(seed: int) -> tuple[int, Lived, str]:
     """(seed, what became of it, what was violated or nothing)."""
     fast = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=fast if fast.is_dir() else None))
+    signal.signal(signal.SIGALRM, _on_alarm)
+    signal.alarm(LONG_S)
     try:
         return seed, simulate(seed, folder), ""
     except Exception:  # noqa: BLE001  whatever it was, the other histories go on
         return seed, Lived({}, 0), traceback.format_exc()
     finally:
+        signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _on_alarm(*_: object) -> None:
+    raise AssertionError(f"the history does not end within {LONG_S} s")
 
 
 def main() -> int:

@@ -40,12 +40,13 @@ class Backups:
         self._counts = counts
         self._clock = clock
         self._made: list[Backup] = []
-        self._taken = 0  # also those that nobody could check, since the disk died meanwhile
+        self._taken = 0  # also those that failed
 
     async def take(self, engine: Engine, data: Path) -> Manifest | None:
         """Back up the open store of the folder `data`. None when that failed: there is nothing left of it then."""
         self._folder.mkdir(exist_ok=True)
-        target = self._folder / str(self._taken)
+        self._taken += 1
+        target = self._folder / f"{self._taken}."
         options = Options(may_link=self._rng.random() < 0.5, clock=self._clock)
         loop = asyncio.get_running_loop()
         try:
@@ -56,13 +57,12 @@ class Backups:
             assert not any(self._folder.glob(f"{target.name}*")), "something is left of a backup that failed"
             return None
         self._counts["backups"] += 1
-        self._taken += 1
         return made.manifest
 
     async def check_new(self, manifest: Manifest, truth: Truth) -> None:
         """The backup that was just made is right; `truth` knows all that is in it."""
         frames = [frame for frame in truth.frames if record.position_of(frame, 0) < manifest.position]
-        backup = Backup(self._folder / str(self._taken - 1), manifest, frames)
+        backup = Backup(self._folder / f"{self._taken}.", manifest, frames)
         self._made.append(backup)
         await self._check(backup)
 

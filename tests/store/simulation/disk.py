@@ -16,7 +16,7 @@ from random import Random
 from store.disk import Disk
 
 PAGE = 512  # what a disk writes whole or not at all is smaller than that; bytes are torn too
-FAULTS = ("cut", "cut after", "error", "full")
+FAULTS = ("cut", "cut after", "error", "full", "views")
 
 
 class PowerCut(OSError):
@@ -26,7 +26,7 @@ class PowerCut(OSError):
 @dataclass(slots=True)
 class Fault:
     """What happens at the operation after `wait` more: the machine stops in it (`cut`) or right behind it
-    (`cut after`), it fails (`error`), or there is no room from then on (`full`)."""
+    (`cut after`), it fails (`error`), there is no room from then on (`full`), or RocksDB refuses a write (`views`)."""
 
     kind: str
     wait: int
@@ -167,6 +167,14 @@ class SimulatedDisk(Disk):
             raise _no_space()
         return kind == "cut after"
 
+    def write_views(self) -> None:
+        """RocksDB is about to write into its memory, which it refuses when something failed before."""
+        if self.fault is not None and self.fault.kind == "views":
+            self.fault.wait -= 1
+            if self.fault.wait < 0:
+                self.fault = None
+                raise _failed()
+
     def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
         self._reads += 1
         data = self.read(fd, length, offset)
@@ -226,7 +234,7 @@ class SimulatedDisk(Disk):
         """Count an operation. Returns the kind of the fault that hits it, or nothing."""
         if self.dead:
             raise PowerCut
-        if self.fault is None:
+        if self.fault is None or self.fault.kind == "views":
             return ""
         if self.fault.wait:
             self.fault.wait -= 1

@@ -3,17 +3,19 @@
 import asyncio
 import shutil
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import record
 from matcher.names import parent_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Appended, Commit
 from store.engine import Engine
-from store.errors import StoreError
+from store.errors import RecordTooLarge, StoreError, ViewsDamaged
 from store.log import Unit
 from store.segments import segment_name
 from tests.store.simulation import checks
@@ -32,6 +34,9 @@ from tests.store.simulation.records import Records
 from tests.store.simulation.rows import check_rows
 from tests.store.simulation.settings import settings
 from tests.store.simulation.truth import Truth
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 LIVES = 5
 STEPS = 16
@@ -60,6 +65,7 @@ class History:
         self.truth = Truth(self.config.partitions)
         self.life = Life()
         self.commits: list[Commit] = []  # of this life, not checked yet
+        self._complaints: list[str] = []  # of listeners
         self._backups = Backups(folder / "backups", rng, self.counts, self.now)
         self._highest_begin = 0  # of the log, that there ever was
         self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
@@ -120,16 +126,22 @@ class History:
                 self._arm(8)
             try:
                 engine = await Engine.open(self.path, self.config, self.disk, self.now)
-            except OSError:
+            except (OSError, ViewsDamaged):
                 self._crash(self.rng.random() < 0.5)
                 self.disk.full = self.disk.full and attempt < 1
                 continue
             self.disk.fault = None
             self.engine = engine
-            engine.on_commit(self.commits.append)
+            engine.on_commit(self._on_commit)
             engine.on_transaction_check(self._publishers.on_check)
             return engine
         raise AssertionError("the store does not open")
+
+    def _on_commit(self, commit: Commit) -> None:
+        self.commits.append(commit)
+        assert self.engine is not None
+        if not self._moves and any(moved.position < checks.log_begin(self.engine) for moved in commit.moved):
+            self._complaints.append("a held message entered its queues when its record was gone")
 
     async def close(self, engine: Engine) -> None:
         await engine.close()
@@ -187,6 +199,7 @@ class History:
     def _check_promises(self, engine: Engine) -> None:
         """What the store's clients were told holds."""
         self._highest_begin = max(self._highest_begin, checks.log_begin(engine))
+        assert not self._complaints, self._complaints
         if not self._moves:
             self._publishers.check(self.truth.model)
             self._members.check(self.truth.model, self._is_gone)
@@ -195,18 +208,15 @@ class History:
         """Something happens. False when the life is over."""
         failed = engine.stats().failed
         match self.rng.randrange(20):
-            case 0 if not failed:
-                await self._checkpoint(engine)
-            case 1 | 2 if not failed:
-                await self._checkpoint(engine)
-                self.copies.add(engine._database)
+            case 0 | 1 | 2 as number if not failed:
+                await self._checkpoint(engine, copy=number > 0)
             case 3:
                 await asyncio.sleep(self.rng.choice((0.001, 1, 30)))
             case 4:
                 self._arm(6)
-            case 5 if not failed:
+            case 5 if not self.disk.dead:
                 await self._check(engine)
-            case 6 if not failed:
+            case 6 | 15 if not failed:
                 await self._reclaim(engine)
             case 14 if not failed and self.rng.random() < 0.4:
                 await self._back_up(engine)
@@ -223,7 +233,7 @@ class History:
         """Somebody takes a backup, while messages come."""
         if self.rng.random() < 0.2:
             self._arm(8)
-        manifest, _ = await asyncio.gather(self._backups.take(engine, self.path), self._append(engine))
+        manifest, _ = await _together(self._backups.take(engine, self.path), self._append(engine))
         if manifest is not None and not self.disk.dead:
             await self._learn(engine)
             await self._backups.check_new(manifest, self.truth)
@@ -251,7 +261,7 @@ class History:
                 self.life.acknowledged.update(positions)
                 self.records.learn(positions)
                 self._tell_publishers(positions, appended.store_time)
-            refused = refused or appended.error is not None
+            refused = refused or not isinstance(appended.error, RecordTooLarge | None)
 
     def _tell_publishers(self, positions: dict[int, bytes], time: int) -> None:
         for position, frame in positions.items():
@@ -259,11 +269,17 @@ class History:
             if kind == Kind.MESSAGE and flags & FLAG_HELD:
                 self._publishers.on_acknowledged(position, frame, time)
 
-    async def _checkpoint(self, engine: Engine) -> None:
+    async def _checkpoint(self, engine: Engine, *, copy: bool) -> None:
+        """The views are written; with `copy`, RocksDB puts that on disk by itself."""
         if not self.reclaiming.is_on and self.rng.random() < 0.2:
-            engine._views.checkpoint(engine._writer.durable)  # ahead of a log that was not synced, which must not be
+            try:
+                engine._views.checkpoint(engine._writer.durable)  # ahead of a log that was not synced: must not be
+            except StoreError as error:
+                engine._log.fail(error)
         else:
-            await engine._checkpoint()
+            await _attempt(engine._checkpointed())
+        if copy and not engine.stats().failed:
+            self.copies.add(engine._database)
 
     async def _reclaim(self, engine: Engine) -> None:
         """Retention takes all that it may."""
@@ -272,9 +288,8 @@ class History:
         await self._learn(engine)
         now = self._clock.now()
         cut = self.reclaiming.cut(checks.log_begin(engine), self.truth.end, now, self.truth.model)
-        try:
-            await engine.enforce_retention()
-        except (StoreError, OSError):
+        done, _ = await _together(_attempt(engine.enforce_retention()), self._meanwhile(engine))
+        if not done:
             return
         for parent in (b"a", b"b", b"c", b"", b"many"):
             floor = engine._views.floors.of(parent)
@@ -287,6 +302,14 @@ class History:
         oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
         generation_bytes = self.config.segment_size * self.config.generation_segments
         assert oldest == begin // generation_bytes, "the index of what is gone is there"
+
+    async def _meanwhile(self, engine: Engine) -> None:
+        """What goes on while retention looks."""
+        for _ in range(self.rng.choice((0, 1, 4))):
+            await asyncio.sleep(self.rng.choice((0, 0.001)))
+            if not self._moves:
+                await self._publishers.act(engine)
+                await self._members.act(engine)
 
     def _check_removal(self, path: Path) -> None:
         """A file of the log is about to go."""
@@ -302,7 +325,8 @@ class History:
 
     async def _end(self, engine: Engine) -> None:
         ending = self.rng.choice(("stop", "kill", "kill", "power", "power", "power"))
-        clean = ending == "stop" and not self.disk.dead and self.disk.fault is None and not engine.stats().failed
+        is_armed = self.disk.fault is not None and self.disk.fault.kind != "views"
+        clean = ending == "stop" and not (self.disk.dead or is_armed or engine.stats().failed)
         if not clean:
             self.disk.fault = None
             self.disk.dead = True
@@ -349,6 +373,24 @@ class History:
         """Whether a message may be passed over: retention took it, or its parent topic keeps nothing as old."""
         floor = self.reclaiming.floor(parent_of(entry.topic), self._clock.latest)
         return entry.position < self._highest_begin or entry.time < floor
+
+
+async def _attempt(work: Coroutine[None, None, object]) -> bool:
+    """Whether the work was done, which the disk may not let it."""
+    try:
+        await work
+    except (StoreError, OSError):
+        return False
+    return True
+
+
+async def _together(one: Coroutine[None, None, First], other: Coroutine[None, None, Second]) -> tuple[First, Second]:
+    """Both at the same time, to the end."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    for result in (first, second):
+        if isinstance(result, BaseException):
+            raise result
+    return first, second
 
 
 def _frames(path: Path) -> list[bytes]:

@@ -55,7 +55,7 @@ class Reclaiming:
 
 
 def _parents(segment: range, model: Model) -> set[bytes]:
-    """Parent topics with a record in the segment that entered its queues."""
+    """Parent topics with a record in the segment that entered its queues, whenever it did."""
     partitions = [entries for name, entries in model.queues.items() if name[:1] == b"p"]
     return {parent_of(entry.topic) for entries in partitions for entry in entries if entry.position in segment}
 

@@ -44,6 +44,8 @@ class Records:
         self._delays = delays
         self._held_retain = not (moves and reclaims)
         self._count = 0
+        # Records of one size come to lie where others did that were cut off the log's end.
+        self._size = rng.choice((0, 0, 0, 0, 128))
         self._topics = [*TOPICS, *(b"many/%d" % i for i in range(rng.choice((0, 0, 200))))]
 
     def append(self, now: int) -> list[bytes]:
@@ -53,10 +55,19 @@ class Records:
     def one(self, now: int) -> bytes:
         kind = self._rng.random()
         if kind < 0.7:
-            return self._message(now)
+            return self._sized(self._message(now))
         if kind < 0.85 and self._moves:
-            return self._move(now)
-        return self._control()
+            return self._sized(self._move(now))
+        return self._sized(self._control())
+
+    def _sized(self, frame: bytes) -> bytes:
+        """A frame whose payload, which may be JSON, ends in so many spaces that it is of the wanted size."""
+        missing = -len(frame) % self._size if self._size else 0
+        fields = record.decode(frame, 0)
+        if not missing or not fields[-1]:
+            return frame
+        trailer = record.trailer_of(frame, 0) if fields[1] & (FLAG_DELAYED | FLAG_REVIVED) else None
+        return record.frame(*fields[:-1], fields[-1] + b" " * missing, trailer)
 
     def learn(self, positions: "dict[int, bytes]") -> None:
         """These records are in the log."""

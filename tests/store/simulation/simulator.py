@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from rocksdict import WriteBatch
+
 from store.errors import ViewsDamaged
 from store.views.database import Database
 from tests.store.simulation.disk import PowerCut
@@ -40,7 +42,7 @@ def simulate(seed: int, folder: Path) -> Lived:
         loop = runner.get_loop()
         assert isinstance(loop, SimulatedLoop)
         history = History(seed, folder, loop)
-        with replayable(loop, history.on_flush), _flushes(history):
+        with replayable(loop, history.on_flush), _views_on(history):
             try:
                 runner.run(history.run())
             except Exception as error:
@@ -50,25 +52,36 @@ def simulate(seed: int, folder: Path) -> Lived:
 
 
 @contextmanager
-def _flushes(history: History) -> Iterator[None]:
-    """While it lasts, RocksDB's flushes are operations of the history's disk."""
-    flush = Database.flush
+def _views_on(history: History) -> Iterator[None]:
+    """While it lasts, RocksDB's flushes and writes are operations of the history's disk."""
+    flush, write = Database.flush, Database._write
+
+    views = history.path / "views"
 
     def flush_or_fail(database: Database) -> None:
         try:
-            cut = history.disk.flush_views()
+            cut = database._path == views and history.disk.flush_views()
         except PowerCut:
             raise
         except OSError as error:
-            raise ViewsDamaged(history.path / "views", error) from error
+            raise ViewsDamaged(views, error) from error
         flush(database)
-        history.copies.flushed(database)
+        if database._path == views:
+            history.copies.flushed(database)
         if cut:
             history.disk.dead = True
             raise PowerCut
 
-    Database.flush = flush_or_fail  # type: ignore[method-assign]
+    def write_or_fail(database: Database, batch: WriteBatch) -> None:
+        try:
+            if database._path == views:
+                history.disk.write_views()
+        except OSError as error:
+            raise ViewsDamaged(views, error) from error
+        write(database, batch)
+
+    Database.flush, Database._write = flush_or_fail, write_or_fail  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Database.flush = flush  # type: ignore[method-assign]
+        Database.flush, Database._write = flush, write  # type: ignore[method-assign]
