@@ -18,6 +18,17 @@ from benchmarks.store import groups, works
 
 Work = Callable[[Path, float], works.Figures]
 
+_PLAIN: Final = "10,000 topics"
+_OF_PLAIN: Final = {f"cpu ÷ {_PLAIN}": "≤ 1.5"}
+# What is put beside what, in how many of it: (works, figure, the other work).
+COMPARED: Final = (
+    (("10,000 topics, a filter queue", "10,000 topics, a key each", "1 M topics", "5 M topics"), "cpu", _PLAIN),
+    (("log only", _PLAIN), "records", "RocksDB, a put and sync each"),
+    (("log only", _PLAIN), "records", "RocksDB, a sync per 1,000"),
+    (("log only", _PLAIN), "cpu", "RocksDB, a sync per 1,000"),
+)
+_FIGURES: Final = {"cpu": "cpu_us", "records": "records_per_second"}
+
 # name: (work, whose folder it needs or "", targets by figure)
 WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
     "log only": (works.log_only, "", {"records_per_second": "≥ 800,000", "p99_ms": "≤ 6"}),
@@ -36,11 +47,12 @@ WORKS: Final[dict[str, tuple[Work, str, dict[str, str]]]] = {
         "10,000 topics",
         {"partition_bytes_per_reference": "≤ 8", "topic_bytes_per_reference": "≤ 20"},
     ),
-    "10,000 topics, a filter queue": (works.dispatch(10_000, 1, 1_000_000), "", {"cpu_us": "≤ 1.5 ×"}),
+    "10,000 topics, a filter queue": (works.dispatch(10_000, 1, 1_000_000), "", _OF_PLAIN),
     "10,000 topics, a key each": (works.dispatch(10_000, 0, 1_000_000, with_keys=True), "", {}),
-    "1 M topics": (works.dispatch(1_000_000, 0, 1_000_000), "", {"cpu_us": "≤ 1.5 ×"}),
+    "1 M topics": (works.dispatch(1_000_000, 0, 1_000_000), "", _OF_PLAIN),
     "1 M topics, retention": (works.retention, "1 M topics", {"delete_range_ms": "one"}),
-    "5 M topics": (works.dispatch(5_000_000, 0, 1_000_000), "", {"cpu_us": "≤ 1.5 ×", "rss_mb": "≤ 600"}),
+    "1 M topics, retention beside appends": (works.retention_beside, "", {"times": "< 2"}),
+    "5 M topics": (works.dispatch(5_000_000, 0, 1_000_000), "", {**_OF_PLAIN, "rss_mb": "≤ 600"}),
     "5 M topics, restart": (works.restart, "5 M topics", {"open_s": "≤ 2"}),
     "fetch of 1 M queues": (
         works.fetch,
@@ -87,6 +99,7 @@ def main() -> int:
                 print(f"{name} failed with status {error.returncode}", file=sys.stderr)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+    compare(results)
     print(table(results))
     print("\n" + ", ".join(f"{name}: {value}" for name, value in facts.items()))
     path = arguments.json or Path(__file__).parents[1] / "results" / f"store-{facts['time'].replace(':', '')}.json"
@@ -125,6 +138,15 @@ def measure(name: str, base: Path, scale: float, results: dict[str, works.Figure
         shutil.rmtree(folder)
     figures: works.Figures = json.loads(done.stdout)
     return figures
+
+
+def compare(results: dict[str, works.Figures]) -> None:
+    """Add what a figure is of another work's."""
+    for names, figure, other in COMPARED:
+        for name in names:
+            if name in results and other in results:
+                own, its = results[name][_FIGURES[figure]], results[other][_FIGURES[figure]]
+                results[name][f"{figure} ÷ {other}"] = own / its
 
 
 def table(results: dict[str, works.Figures]) -> str:

@@ -35,7 +35,7 @@ class Load:
         self._numbers = numbers
         self._left = count
         self._in_flight = 0
-        self._waits: list[float] = []
+        self.waits: list[float] = []  # seconds, of each append
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count = count
         self._with_keys = with_keys
@@ -47,12 +47,11 @@ class Load:
             self._send()
         await self._over
         took, used = time.perf_counter() - began, time.process_time() - used
-        self._waits.sort()
         return {
             "records_per_second": self._count / took,
             "cpu_us": used / self._count * 1e6,
-            "p50_ms": self._waits[len(self._waits) // 2] * 1e3,
-            "p99_ms": self._waits[len(self._waits) * 99 // 100] * 1e3,
+            "p50_ms": percentile(self.waits, 50) * 1e3,
+            "p99_ms": percentile(self.waits, 99) * 1e3,
         }
 
     def _send(self) -> None:
@@ -77,10 +76,50 @@ class Load:
                 if not self._over.done():
                     self._over.set_exception(answer.error)
                 return
-            self._waits.append(time.perf_counter() - sent)
+            self.waits.append(time.perf_counter() - sent)
             self._send()
 
         self._append(frames, done)
+
+
+class Stalls:
+    """How late a timer of a millisecond is, while it is entered: what else the loop does between two turns."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = [0.0]
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Stalls":
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def figures(self) -> dict[str, float]:
+        return {"stall_p99_ms": percentile(self._late, 99) * 1e3, "stall_max_ms": max(self._late) * 1e3}
+
+    async def _run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.001)
+            self._late.append(time.perf_counter() - began - 0.001)
+
+
+async def settle() -> float:
+    """Wait until nothing is done any more, also by RocksDB. Returns the CPU seconds that it took."""
+    began = used = time.process_time()
+    while True:
+        await asyncio.sleep(0.5)
+        if time.process_time() - used < 0.01:
+            return used - began
+        used = time.process_time()
+
+
+def percentile(values: list[float], percent: int) -> float:
+    return sorted(values)[len(values) * percent // 100]
 
 
 def uniform(topics: int, seed: int = 1) -> Callable[[], int]:

@@ -6,6 +6,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import uvloop
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 import record
-from benchmarks.store.load import PARENTS, Load, each_once, message, topic, uniform
+from benchmarks.store.load import PARENTS, Load, Stalls, each_once, message, percentile, settle, topic, uniform
 from store import control
 from store.api import Appended, Subscription, partition_queue, topic_queue
 from store.config import StoreConfig
@@ -66,7 +67,7 @@ def log_only(folder: Path, scale: float) -> Figures:
 
 def dispatch(topics: int, filters: int, count: int, with_keys: bool = False) -> Callable[[Path, float], Figures]:
     """Everything: append, commit, fold into partition, topic queue, filter queues and key view. All topics exist
-    before."""
+    before, and RocksDB has nothing left to do; what these records leave it to do is counted."""
 
     def work(folder: Path, scale: float) -> Figures:
         return run(_dispatch(folder, int(topics * min(1.0, scale)), filters, int(count * scale), with_keys))
@@ -81,9 +82,13 @@ async def _dispatch(folder: Path, topics: int, filters: int, count: int, with_ke
         frames = [control.session_opened(b"reader", 1, 0xFFFFFFFF, True), control.subscribed(b"reader", wishes)]
         await append(engine, frames)
     filled = await Load(engine.append, each_once(topics), topics).run()
-    figures = await Load(engine.append, uniform(topics), count, with_keys).run()
+    later = await settle()
+    async with Stalls() as stalls:
+        figures = await Load(engine.append, uniform(topics), count, with_keys).run()
+    figures["cpu_us"] += await settle() / count * 1e6
     gc.collect()
-    figures |= {"fill_cpu_us": filled["cpu_us"], "rss_mb": rss_mb()}
+    figures |= stalls.figures()
+    figures |= {"fill_cpu_us": filled["cpu_us"] + later / topics * 1e6, "rss_mb": rss_mb()}
     began = time.perf_counter()
     await engine.close()
     figures["close_s"] = time.perf_counter() - began
@@ -220,11 +225,44 @@ def retention(folder: Path, _scale: float) -> Figures:
     figures = {
         "delete_range_ms": (time.perf_counter() - began) * 1e3,
         "fold_us_per_queue": sum(slices) / queues * 1e6,
-        "fold_slice_p99_ms": sorted(slices)[len(slices) * 99 // 100] * 1e3,
+        "fold_slice_p99_ms": percentile(slices, 99) * 1e3,
         "queues": queues,
     }
     database.close()
     return figures
+
+
+def retention_beside(folder: Path, scale: float) -> Figures:
+    """Appends to many topics without retention and while it takes segments and drops a generation with all of them."""
+    small = replace(CONFIG, segment_size=64 << 20, generation_segments=4, retention_check_s=1e6)
+
+    async def body() -> Figures:
+        topics, count = int(1_000_000 * scale), int(400_000 * scale)
+        engine = await Engine.open(folder, small)
+        await Load(engine.append, each_once(topics), topics).run()
+        await Load(engine.append, uniform(topics), count).run()
+        await settle()
+        alone = await Load(engine.append, uniform(topics), 2 * count).run()
+        await engine.close()
+        engine = await Engine.open(folder, replace(small, retention_bytes=1))  # one look, which begins now
+        stats = engine.stats()
+        going = stats.log_end // (small.segment_size * small.generation_segments)  # generations
+        waits: list[float] = []
+        while engine._views._index.oldest < going:
+            load = Load(engine.append, uniform(topics), count // 10)
+            await load.run()
+            waits += load.waits
+        figures = {
+            "segments": (engine.stats().log_begin - stats.log_begin) / small.segment_size,
+            "generations": going,
+            "p99_alone_ms": alone["p99_ms"],
+            "p99_beside_ms": percentile(waits, 99) * 1e3,
+            "times": percentile(waits, 99) * 1e3 / alone["p99_ms"],
+        }
+        await engine.close()
+        return figures
+
+    return run(body())
 
 
 def tree(folder: Path, scale: float) -> Figures:
