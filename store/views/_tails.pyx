@@ -387,10 +387,10 @@ cdef class Tails:
         self._append(number, <const uint8_t *> PyBytes_AS_STRING(reference))
         return self.tails[number].end - 1
 
-    def enter_messages(self, list topics not None, list references not None, Py_ssize_t first,
-                       list offsets not None) -> int:
-        """Add each message's reference to its topic queue and its partition, from message `first` on, and its offset
-        in the topic queue to `offsets`. Returns how far that went: to the first message of which an end is not known.
+    def enter_messages(self, list topics not None, list references not None, list offsets not None,
+                       object unknown not None) -> None:
+        """Add each message's reference to its topic queue and its partition, and its offset in the topic queue to
+        `offsets`. `unknown` is called with a topic of which an end is not known: it has to `learn` both.
 
         The partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
         """
@@ -401,22 +401,25 @@ cdef class Tails:
         cdef int32_t queue, partition
         if count != len(references):
             raise ValueError("columns of different length")
-        for i in range(first, count):
-            if (i - first) % AHEAD == 0:
+        for i in range(count):
+            if i % AHEAD == 0:
                 for behind in range(i, min(i + AHEAD, count)):
                     own[behind - i] = self._topic_queue(topics[behind])
             reference = references[i]
             if PyBytes_GET_SIZE(reference) != REF:
                 raise ValueError("a reference has 24 bytes")
             p = <const uint8_t *> PyBytes_AS_STRING(reference)
-            queue = self._find(&own[(i - first) % AHEAD])
+            queue = self._find(&own[i % AHEAD])
             partition = self._find(self._partition_queue(topics[i], p + 12))
             if queue == NONE or partition == NONE:
-                return i
+                unknown(topics[i])
+                queue = self._find(&own[i % AHEAD])
+                partition = self._find(self._partition_queue(topics[i], p + 12))
+                if queue == NONE or partition == NONE:
+                    raise KeyError(topics[i])
             offsets.append(self.tails[queue].end)
             self._append(queue, p)
             self._append(partition, p)
-        return count
 
     def first_waiting(self, bytes digest not None) -> int:
         """The offset of the queue's first reference that waits; -1 if none does."""

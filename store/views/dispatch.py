@@ -129,12 +129,7 @@ class Dispatcher:
         offsets = commit.topic_offsets
         if self._wanted and commit.filter_offsets is None:
             commit.filter_offsets = [()] * len(offsets)
-        first = 0
-        while True:
-            first = self._tails.enter_messages(topics, refs, first, offsets)
-            if first == len(topics):
-                break
-            self._learn(topics[first])
+        self._tails.enter_messages(topics, refs, offsets, self._learn)
         filter_offsets = commit.filter_offsets
         if filter_offsets is not None:
             for i in range(len(topics)):

@@ -76,25 +76,28 @@ class PlainTails:
             raise ValueError("a reference has 24 bytes")
         return self._append(digest, reference) if self._is_known(digest) else -1
 
-    def enter_messages(self, topics: list[bytes], references: list[bytes], first: int, offsets: list[int]) -> int:
-        """Add each message's reference to its topic queue and its partition, from message `first` on, and its offset
-        in the topic queue to `offsets`. Returns how far that went: to the first message of which an end is not known.
+    def enter_messages(
+        self, topics: list[bytes], references: list[bytes], offsets: list[int], unknown: Callable[[bytes], None]
+    ) -> None:
+        """Add each message's reference to its topic queue and its partition, and its offset in the topic queue to
+        `offsets`. `unknown` is called with a topic of which an end is not known: it has to `learn` both.
 
         The partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
         """
         if len(topics) != len(references):
             raise ValueError("columns of different length")
-        for i in range(first, len(topics)):
-            if len(references[i]) != _REFERENCE:
+        for topic, reference in zip(topics, references, strict=True):
+            if len(reference) != _REFERENCE:
                 raise ValueError("a reference has 24 bytes")
-            partition = int.from_bytes(references[i][_TAG], "little") % self._partitions
-            queue = plain_queue_digest(topic_queue(topics[i]))
-            parted = plain_queue_digest(partition_queue(parent_of(topics[i]), partition))
+            partition = int.from_bytes(reference[_TAG], "little") % self._partitions
+            queue = plain_queue_digest(topic_queue(topic))
+            parted = plain_queue_digest(partition_queue(parent_of(topic), partition))
             if not self._is_known(queue) or not self._is_known(parted):
-                return i
-            offsets.append(self._append(queue, references[i]))
-            self._append(parted, references[i])
-        return len(topics)
+                unknown(topic)
+                if not self._is_known(queue) or not self._is_known(parted):
+                    raise KeyError(topic)
+            offsets.append(self._append(queue, reference))
+            self._append(parted, reference)
 
     def first_waiting(self, digest: bytes) -> int:
         """The offset of the queue's first reference that waits; -1 if none does."""

@@ -28,6 +28,10 @@ def known(kind: type, partitions: int = 3) -> PlainTails:
     return tails
 
 
+def fail(topic: bytes) -> None:
+    raise AssertionError(f"{topic!r} is known")
+
+
 def drained(tails: PlainTails, prefix: bytes = b"q") -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
     tails.drain(prefix, lambda key, value: rows.append((key, value)))
@@ -108,8 +112,8 @@ def test_compiled_and_plain_are_the_same(history, partitions):
             references = [reference(number + i, topic) for i, topic in enumerate(topics)]
             offsets: list[int] = []
             expected: list[int] = []
-            assert one.enter_messages(topics, references, 0, offsets) == len(topics)
-            assert other.enter_messages(topics, references, 0, expected) == len(topics)
+            one.enter_messages(topics, references, offsets, fail)
+            other.enter_messages(topics, references, expected, fail)
             assert offsets == expected
             number += len(topics)
         elif step == "one":
@@ -132,23 +136,27 @@ def test_compiled_and_plain_are_the_same(history, partitions):
 
 
 @pytest.mark.parametrize("kind", TAILS)
-def test_a_message_enters_both_its_queues_or_none(kind):
+def test_unknown_ends_are_asked_for_once_and_a_message_enters_both_its_queues_or_none(kind):
     tails = kind(100, 4)
-    refs = [reference(1, b"a/b"), reference(2, b"c/d"), reference(3, b"a/b")]
+    topics = [b"a/b", b"c/d", b"a/b", *(b"e/%d" % i for i in range(40))] * 2
+    refs = [reference(i, topic) for i, topic in enumerate(topics)]
+    with pytest.raises(KeyError):
+        tails.enter_messages(topics, refs, [], lambda topic: tails.learn(queue_digest(b"t" + topic), 5))
+    assert (tails.dirty, tails.references) == (0, 0)
+    asked: list[bytes] = []
+
+    def learn(topic: bytes) -> None:
+        asked.append(topic)
+        tails.learn(queue_digest(b"t" + topic), 5)
+        tails.learn(queue_digest(b"p" + topic[:1] + b"\0" + (crc32c(topic) % 4).to_bytes(2, "big")), 7)
+
     offsets: list[int] = []
-    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 0
-    tails.learn(queue_digest(b"ta/b"), 5)
-    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 0
-    assert (tails.dirty, tails.references, offsets) == (0, 0, [])
+    tails.enter_messages(topics, refs, offsets, learn)
+    assert asked == list(dict.fromkeys(topics))
+    assert offsets == [5, 5, 6, *[5] * 40, 7, 6, 8, *[6] * 40]
     partition = queue_digest(b"pa\0" + (crc32c(b"a/b") % 4).to_bytes(2, "big"))
-    tails.learn(partition, 7)
-    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 0, offsets) == 1
-    tails.learn(queue_digest(b"tc/d"), 0)
-    tails.learn(queue_digest(b"pc\0" + (crc32c(b"c/d") % 4).to_bytes(2, "big")), 0)
-    assert tails.enter_messages([b"a/b", b"c/d", b"a/b"], refs, 1, offsets) == 3
-    assert offsets == [5, 0, 6]
-    assert tails.waiting(partition, 7, 9) == refs[0] + refs[2]
-    assert (tails.dirty, tails.references) == (4, 6)
+    assert tails.waiting(partition, 7, 9) == refs[0] + refs[2] + refs[43] + refs[45]
+    assert tails.references == 2 * len(topics)
 
 
 @pytest.mark.parametrize("kind", TAILS)
@@ -188,11 +196,11 @@ def test_what_is_no_digest_no_reference_and_not_waiting(kind):
     for call in (tails.end, tails.first_waiting, lambda short: tails.waiting(short, 0, 1)):
         with pytest.raises(ValueError, match="16 bytes"):
             call(b"short")
-    for call in (lambda: tails.enter(digest, b"short"), lambda: tails.enter_messages([b"a"], [b"short"], 0, [])):
+    for call in (lambda: tails.enter(digest, b"short"), lambda: tails.enter_messages([b"a"], [b"short"], [], fail)):
         with pytest.raises(ValueError, match="24 bytes"):
             call()
     with pytest.raises(ValueError, match="different length"):
-        tails.enter_messages([b"a"], [], 0, [])
+        tails.enter_messages([b"a"], [], [], fail)
     with pytest.raises(ValueError, match="does not wait"):
         tails.waiting(digest, 2, 1)
     assert tails.enter(queue_digest(b"unknown"), reference(1)) == -1
