@@ -52,6 +52,11 @@ class Filled:
         for _ in range(appends):
             await self.append(self._records.append(self.now))
 
+    async def fill_to(self, position: int) -> None:
+        """Append until the log ends behind `position`."""
+        while self.engine.stats().log_end < position:
+            await self.fill(1)
+
     async def frames(self) -> list[bytes]:
         """All sealed records, in the log's order."""
         return await read_log(self.engine)

@@ -110,7 +110,7 @@ async def test_a_moment_before_the_log_is_refused(store: Filled, tmp_path: Path)
 async def test_without_the_logs_beginning_the_earliest_moment_is_named(store: Filled, tmp_path: Path):
     """Views cannot go back: those of an older backup can go forward."""
     store.engine._retention._expiry._bytes = 20 * SIZE
-    await store.fill(60)
+    await store.fill_to(24 * SIZE)
     await back_up(store, tmp_path / "older")
     older = store.engine.stats().log_end
     await store.fill(20)

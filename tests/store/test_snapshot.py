@@ -101,7 +101,7 @@ async def test_of_a_store_under_load(tmp_path: Path):
     """Appends, checkpoints, compactions and retention are under way while it is opened, again and again."""
     config = replace(SMALL, retention_bytes=20 * SIZE, retention_check_s=0.001, checkpoint_age_s=0.001)
     store = await Filled(tmp_path / "data", config).open()
-    await store.fill(100)
+    await store.fill_to(24 * SIZE)
     done = asyncio.Event()
 
     async def load() -> None:
