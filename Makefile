@@ -20,7 +20,7 @@ HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(she
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate lint format bench bench-store conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate nightly lint format bench bench-store conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,10 @@ test-pure: $(STAMP) .mosquitto ## run the quick tests on a copy without compiled
 
 simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
+
+nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, the tests without compiled code
+	@$(MAKE) simulate SEEDS=10000
+	@$(MAKE) test-pure
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 	@$(BIN)/ruff check .
