@@ -62,7 +62,12 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> Options:
-    parser = argparse.ArgumentParser(prog="sluice demo", description="The whole path in one run, counted.")
+    parser = argparse.ArgumentParser(
+        prog="sluice demo",
+        description="The whole path in one run, counted.",
+        epilog="example:\n  sluice demo --readings 5000 --seconds 6",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--data-dir", type=Path, help="where the run's folder goes (default: a temporary one)")
     parser.add_argument("--readings", type=int, default=30_000, help="about how many to replay (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=24.0, help="length of the replay (default: %(default)s)")

@@ -71,9 +71,12 @@ class HeldClients:
         for fate in self._fates.values():
             fate.granted = {wish: end for wish, end in fate.granted.items() if end <= durable}
 
-    async def act(self, engine: Engine) -> None:
-        """A publisher wants something of its messages, or of others, of none, or of some twice."""
-        known = self._rng.sample(sorted(self._fates), min(len(self._fates), self._rng.randrange(5)))
+    async def act(self, engine: Engine, model: Model) -> None:
+        """A publisher wants something of its messages, most of which are held, or of others, of none, or of some
+        twice."""
+        held = [handle for handle in self._fates if handle in model.held.messages]
+        own = sorted(held if self._rng.random() < 0.8 else self._fates)
+        known = self._rng.sample(own, min(len(own), self._rng.randrange(5)))
         handles = [*known, *self._rng.sample((1 << 40, 1 << 50, *known), self._rng.choice((0, 0, 1)))]
         wish = self._rng.choice(list(Wish))
         half = wish is not Wish.RECALL

@@ -221,7 +221,7 @@ class History:
             case 14 if not failed and self.rng.random() < 0.4:
                 await self._back_up(engine)
             case 7 | 8 if not self._moves:
-                await self._publishers.act(engine)
+                await self._publishers.act(engine, self.truth.model)
             case 9 | 10 | 11 | 12 | 13 if not self._moves:
                 async with asyncio.timeout(600):
                     await self._members.act(engine)
@@ -308,7 +308,7 @@ class History:
         for _ in range(self.rng.choice((0, 1, 4))):
             await asyncio.sleep(self.rng.choice((0, 0.001)))
             if not self._moves:
-                await self._publishers.act(engine)
+                await self._publishers.act(engine, self.truth.model)
                 await self._members.act(engine)
 
     def _check_removal(self, path: Path) -> None:
