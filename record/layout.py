@@ -83,3 +83,6 @@ class Kind(IntEnum):
     DEAD_LETTERED = 17
     GROUP_RESET = 18
     GROUP_REMOVED = 19
+    USER_SET = 26
+    USER_REMOVED = 27
+    RULES_SET = 28

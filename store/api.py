@@ -78,10 +78,12 @@ class Commit:
         "flags",
         "moved",
         "position",
+        "rules",
         "starts",
         "store_time",
         "topic_offsets",
         "topics",
+        "users",
     )
 
     def __init__(self, data: bytes, position: int, store_time: int) -> None:
@@ -98,6 +100,8 @@ class Commit:
         self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
         self.moved: list[Moved] = []  # in the order in which they entered their queues
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
+        self.users: list[bytes] = []  # that were set or removed
+        self.rules: list[bytes] = []  # users whose rules were set; the empty name: those for everybody
 
 
 @dataclass(slots=True)
@@ -253,6 +257,27 @@ class SessionState:
     subscriptions: list[Subscription] = field(default_factory=list)
     inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
     outbound: list[Outbound] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class User:
+    """Who may connect with a password, and what proves that somebody knows it (RFC 5802, section 3)."""
+
+    name: bytes
+    salt: bytes
+    iterations: int  # of PBKDF2 with HMAC-SHA-256
+    stored_key: bytes  # 32 bytes
+    server_key: bytes  # 32 bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """Whether topics may be published to, or subscribed to."""
+
+    allow: bool
+    publish: bool
+    subscribe: bool
+    topic_filter: bytes  # `%c` and `%u` as levels stand for the client id and the user name
 
 
 @dataclass(slots=True)
@@ -421,5 +446,16 @@ class Store(Protocol):
     async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
         """The names that follow `above` in topics that were ever published to, at a cost that does not grow with what
         is below them. `above` is empty, and the names are the parent topics; or some levels with a slash behind."""
+
+    async def user(self, name: bytes) -> User | None: ...
+
+    async def users(self, after: bytes | None, limit: int) -> list[User]:
+        """Up to `limit` users, sorted, behind `after`. The first may have the empty name, which is no user's."""
+
+    async def rules(self, name: bytes) -> list[Rule]:
+        """The rules for a user; for everybody: the empty name."""
+
+    async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
+        """Up to `limit` (user name, rules) of those that have rules, sorted, behind `after`."""
 
     def stats(self) -> StoreStats: ...

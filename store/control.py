@@ -31,6 +31,34 @@ class SubscriptionLike(Protocol):
     def identifier(self) -> int: ...
 
 
+class UserLike(Protocol):
+    """What `user_set` reads of a user (`store.api.User` is one)."""
+
+    @property
+    def name(self) -> bytes: ...
+    @property
+    def salt(self) -> bytes: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def stored_key(self) -> bytes: ...
+    @property
+    def server_key(self) -> bytes: ...
+
+
+class RuleLike(Protocol):
+    """What `rules_set` reads of a rule (`store.api.Rule` is one)."""
+
+    @property
+    def allow(self) -> bool: ...
+    @property
+    def publish(self) -> bool: ...
+    @property
+    def subscribe(self) -> bool: ...
+    @property
+    def topic_filter(self) -> bytes: ...
+
+
 def session_opened(client_id: bytes, epoch: int, expiry_interval: int, clean: bool) -> bytes:
     """A node holds the session from here on. `expiry_interval` in seconds, 0xFFFFFFFF for never; `clean` drops all
     older state of the client. Ignored when the view has a newer epoch."""
@@ -140,6 +168,25 @@ def group_removed(group: bytes) -> bytes:
     return _record(Kind.GROUP_REMOVED, group, [])
 
 
+def user_set(user: UserLike) -> bytes:
+    """A user has this name and these proofs of the password from here on. The empty name is no user's: its salt is
+    the secret from which those are made that unknown users seem to have."""
+    fields = [user.iterations, user.salt.hex(), user.stored_key.hex(), user.server_key.hex()]
+    return _record(Kind.USER_SET, user.name, fields)
+
+
+def user_removed(name: bytes) -> bytes:
+    """There is no such user any more, and no rules for one of this name."""
+    return _record(Kind.USER_REMOVED, name, [])
+
+
+def rules_set(name: bytes, rules: Sequence[RuleLike]) -> bytes:
+    """What a user may do, or everybody (the empty name), in place of all rules there were. The first that fits
+    counts."""
+    rows = [[rule.allow, rule.publish, rule.subscribe, rule.topic_filter.decode()] for rule in rules]
+    return _record(Kind.RULES_SET, name, rows)
+
+
 class Opened(NamedTuple):
     epoch: int
     expiry_interval: int  # seconds
@@ -197,6 +244,20 @@ class SettledRuns(NamedTuple):
 class DeadLettered(NamedTuple):
     queue: bytes
     offsets: list[int]
+
+
+class UserSet(NamedTuple):
+    iterations: int
+    salt: bytes
+    stored_key: bytes  # 32 bytes
+    server_key: bytes  # 32 bytes
+
+
+class RuleSet(NamedTuple):
+    allow: bool
+    publish: bool
+    subscribe: bool
+    topic_filter: bytes
 
 
 def parse_session_opened(payload: bytes) -> Opened:
@@ -274,6 +335,17 @@ def parse_dead_lettered(payload: bytes) -> DeadLettered:
 def parse_group_reset(payload: bytes) -> dict[bytes, int]:
     """Offset by queue."""
     return {_queue_of(queue): offset for queue, offset in orjson.loads(payload).items()}
+
+
+def parse_user_set(payload: bytes) -> UserSet:
+    iterations, *proofs = orjson.loads(payload)
+    return UserSet(iterations, *[bytes.fromhex(text) for text in proofs])
+
+
+def parse_rules_set(payload: bytes) -> list[RuleSet]:
+    return [
+        RuleSet(allow, publish, subscribe, name.encode()) for allow, publish, subscribe, name in orjson.loads(payload)
+    ]
 
 
 def _queue_text(queue: bytes) -> str:

@@ -20,9 +20,11 @@ from store.api import (
     GroupState,
     HeldPage,
     Retained,
+    Rule,
     SessionState,
     Subscription,
     TopicPage,
+    User,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.reader import Reader
@@ -186,6 +188,18 @@ class Queries:
             if page.after is None or len(found.children) >= limit or size >= _PAGE_BYTES:
                 return found
             await asyncio.sleep(0)
+
+    async def user(self, name: bytes) -> User | None:
+        return self._views.access.user(name)
+
+    async def users(self, after: bytes | None, limit: int) -> list[User]:
+        return self._views.access.users(after, limit)
+
+    async def rules(self, name: bytes) -> list[Rule]:
+        return self._views.access.rules(name)
+
+    async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
+        return self._views.access.rules_of_all(after, limit)
 
     def _bounds(self, queue: bytes) -> Bounds:
         return Bounds(self._views.first(queue), self._views.end(queue))

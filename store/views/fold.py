@@ -10,10 +10,11 @@ import record
 from matcher.names import parent_of
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, dead_letter_queue, topic_queue
+from store.api import Commit, Rule, dead_letter_queue, topic_queue
 from store.config import StoreConfig
 from store.damaged import NO_DAMAGE, Damaged
 from store.errors import StoreError
+from store.views.access import Access
 from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
@@ -72,6 +73,7 @@ class Views:
         self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
+        self.access = Access(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
@@ -246,6 +248,8 @@ class Views:
                 self._enter_held(commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start))
             elif Kind.POPPED <= kind <= Kind.GROUP_REMOVED:
                 self._fold_group(kind, commit, start, subject, payload)
+            elif Kind.USER_SET <= kind <= Kind.RULES_SET:
+                self._fold_access(kind, commit, subject, payload)
             else:
                 self._fold_kind(kind, subject, payload, position)
         except (ValueError, TypeError) as error:
@@ -279,6 +283,18 @@ class Views:
             pops.reset(group, control.parse_group_reset(payload))
         else:
             pops.removed(group)
+
+    def _fold_access(self, kind: int, commit: Commit, name: bytes, payload: bytes) -> None:
+        if kind == Kind.RULES_SET:
+            self.access.rules_set(name, [Rule(*rule) for rule in control.parse_rules_set(payload)])
+        elif kind == Kind.USER_SET:
+            self.access.user_set(name, control.parse_user_set(payload))
+        else:
+            self.access.user_removed(name)
+        if kind != Kind.RULES_SET:
+            commit.users.append(name)
+        if kind != Kind.USER_SET:
+            commit.rules.append(name)
 
     def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
         """Enter what these offsets of a queue refer to into the group's dead-letter queue. A reference that is gone

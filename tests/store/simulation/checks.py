@@ -29,7 +29,7 @@ from store.errors import OffsetOutOfRange
 from store.queries import Queries
 from store.views.begins import Floors
 from tests.store.simulation.model import Entered, Entry, Model
-from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, TOPICS
+from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, TOPICS, USERS
 
 Answer = TypeVar("Answer")
 
@@ -92,6 +92,8 @@ def check_commits(commits: list[Commit], model: Model) -> None:
         causes = range(commit.position, commit.end)
         grown = list(dict.fromkeys(group for cause, group in model.dead_letters if cause in causes))
         assert commit.dead_letters == grown, "dead letters"
+        assert commit.users == [name for cause, name in model.access.changed_users if cause in causes], "users"
+        assert commit.rules == [name for cause, name in model.access.changed_rules if cause in causes], "rules"
 
 
 async def check_state(engine: Engine, model: Model, rng: Random) -> bool:
@@ -113,6 +115,7 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     assert await engine.sessions_open(None, 100) == model.sessions.open()
     for now in (0, 15_000, 1 << 60):
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
+    await _check_access(engine, model)
     await _check_names(engine, model, rng)
     await _check_retained(engine, model, rng)
     await _check_keys(engine, model, rng)
@@ -167,6 +170,16 @@ async def _check_groups(engine: Engine, model: Model, rng: Random) -> None:
             queues.append(GroupQueueState(queue, place.floor, place.next, unfinished, unfinished + ahead))
         wanted.append(GroupState(group, queues))
     assert found == wanted, f"groups are {found} and not {wanted}"
+
+
+async def _check_access(engine: Queries, model: Model) -> None:
+    access = model.access
+    assert await engine.users(None, 100) == [access.users[name] for name in sorted(access.users)]
+    assert await engine.users(USERS[0], 1) == [access.users[name] for name in sorted(access.users) if name][:1]
+    assert await engine.rules_of_all(None, 100) == sorted(access.rules.items())
+    for name in USERS:
+        assert await engine.user(name) == access.users.get(name)
+        assert await engine.rules(name) == access.rules.get(name, [])
 
 
 async def _check_names(engine: Queries, model: Model, rng: Random) -> None:

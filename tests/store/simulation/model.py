@@ -12,11 +12,13 @@ from matcher.names import matches, parent_of
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
 from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
+from tests.store.simulation.model_access import Access
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
 from tests.store.simulation.model_sessions import Sessions
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
+ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
 
 
@@ -57,6 +59,7 @@ class Model:
         self.held = Held()
         self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
         self.groups = Groups(self.committed)
+        self.access = Access()
         self.entered: list[Entered] = []
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
@@ -80,6 +83,8 @@ class Model:
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets = control.parse_group_offsets_committed(payload)
             self.committed[subject, parent].update(offsets)
+        elif kind in ACCESS:
+            self.access.fold(Kind(kind), subject, payload, position)
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
 

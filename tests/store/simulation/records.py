@@ -6,13 +6,14 @@ from random import Random
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
+USERS = (b"", b"c1", b"a user")
 KEYS = (b"k", b"order-17", b"")
 QUEUES = (
     *(topic_queue(topic) for topic in TOPICS[:3]),
@@ -152,7 +153,7 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0 | 1 | 2:
                 return control.session_opened(client, epoch, expiry, clean=rng.random() < 0.3)
             case 3:
@@ -171,11 +172,27 @@ class Records:
                     return control.inbound_released(client, self._numbers())
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9)) for number in self._numbers()]
                 return control.outbound_changed(client, sent, self._numbers(), self._numbers())
+            case 11:
+                return self._access()
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
                 return control.group_offsets_committed(
                     rng.choice(GROUPS), rng.choice((b"a", b"b", b"")), offsets_by_partition
                 )
+
+    def _access(self) -> bytes:
+        """Who may connect, and what they may do."""
+        rng = self._rng
+        name = rng.choice(USERS)
+        match rng.randrange(3):
+            case 0:
+                salt = rng.randbytes(rng.choice((0, 16)))
+                return control.user_set(User(name, salt, rng.randrange(1 << 32), rng.randbytes(32), rng.randbytes(32)))
+            case 1:
+                return control.user_removed(name)
+            case _:
+                flags = [[rng.random() < 0.5 for _ in range(3)] for _ in range(rng.randrange(4))]
+                return control.rules_set(name, [Rule(*each, rng.choice(FILTERS)) for each in flags])
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample(FILTERS, self._rng.randrange(1, 4))

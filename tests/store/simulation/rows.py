@@ -133,6 +133,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     _add_sessions(rows, model)
     _add_held(rows, model)
     _add_groups(rows, model)
+    _add_access(rows, model)
     return wanted
 
 
@@ -204,6 +205,15 @@ def _add_groups(rows: dict[bytes, bytes], model: Model) -> None:
             rows[b"l" + _sized(group) + _sized(queue) + pack(">Q", block)] = b"".join(packed)
     for group, count in queues.items():
         rows[b"j" + group] = pack(">I", count)
+
+
+def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
+    for name, user in model.access.users.items():
+        rows[b"U" + name] = pack(">I32s32s", user.iterations, user.stored_key, user.server_key) + user.salt
+    for name, rules in model.access.rules.items():
+        rows[b"A" + name] = b"".join(
+            bytes([rule.allow | rule.publish << 1 | rule.subscribe << 2]) + _sized(rule.topic_filter) for rule in rules
+        )
 
 
 def _assert_dropped(rows: dict[bytes, bytes], oldest: int, model: Model, generation_bytes: int) -> None:

@@ -1,0 +1,95 @@
+"""The access view: who may connect (users with what proves their passwords) and what each may do (rules).
+
+A user's password is not here. What is here proves it, and proves the server to the client (RFC 5802, section 3).
+"""
+
+from struct import Struct
+from typing import Final
+
+from store.api import Rule, User
+from store.control import UserSet
+from store.views.state import State
+
+_USERS: Final = b"U"
+_RULES: Final = b"A"  # by user; those for everybody under the empty name
+
+_USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
+_RULE: Final = Struct(">BH")  # what and whether, length of the filter, which follows
+_ALLOW: Final = 1
+_PUBLISH: Final = 2
+_SUBSCRIBE: Final = 4
+
+
+class Access:
+    """Users and rules by user name."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def user_set(self, name: bytes, event: UserSet) -> None:
+        row = _USER_ROW.pack(event.iterations, event.stored_key, event.server_key) + event.salt
+        self._state.put(_USERS, name, row)
+
+    def user_removed(self, name: bytes) -> None:
+        """The user goes with the rules."""
+        self._delete(_USERS, name)
+        self._delete(_RULES, name)
+
+    def rules_set(self, name: bytes, rules: list[Rule]) -> None:
+        if rules:
+            self._state.put(_RULES, name, b"".join(map(_packed, rules)))
+        else:
+            self._delete(_RULES, name)
+
+    def user(self, name: bytes) -> User | None:
+        row = self._state.get(_USERS, name)
+        return None if row is None else _user(name, row)
+
+    def users(self, after: bytes | None, limit: int) -> list[User]:
+        """Up to `limit` users, sorted, behind `after`."""
+        found: list[User] = []
+        for name, row in self._state.scan(_USERS, after=after):
+            if len(found) == limit:
+                break
+            found.append(_user(name, row))
+        return found
+
+    def rules(self, name: bytes) -> list[Rule]:
+        row = self._state.get(_RULES, name)
+        return [] if row is None else _rules(row)
+
+    def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
+        """Up to `limit` (user name, rules) of those that have rules, sorted, behind `after`."""
+        found: list[tuple[bytes, list[Rule]]] = []
+        for name, row in self._state.scan(_RULES, after=after):
+            if len(found) == limit:
+                break
+            found.append((name, _rules(row)))
+        return found
+
+    def _delete(self, bucket: bytes, name: bytes) -> None:
+        if self._state.get(bucket, name) is not None:
+            self._state.delete(bucket, name)
+
+
+def _user(name: bytes, row: bytes) -> User:
+    iterations, stored_key, server_key = _USER_ROW.unpack_from(row)
+    return User(name, row[_USER_ROW.size :], iterations, stored_key, server_key)
+
+
+def _packed(rule: Rule) -> bytes:
+    what = rule.allow * _ALLOW | rule.publish * _PUBLISH | rule.subscribe * _SUBSCRIBE
+    return _RULE.pack(what, len(rule.topic_filter)) + rule.topic_filter
+
+
+def _rules(row: bytes) -> list[Rule]:
+    found: list[Rule] = []
+    at = 0
+    while at < len(row):
+        what, length = _RULE.unpack_from(row, at)
+        at += _RULE.size
+        found.append(Rule(bool(what & _ALLOW), bool(what & _PUBLISH), bool(what & _SUBSCRIBE), row[at : at + length]))
+        at += length
+    return found
