@@ -17,6 +17,9 @@ FIRST ?= 1
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
 HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
+# Programs of others that only tests start: MQTT.js, for Node.js and for a browser.
+NPM := build/npm
+export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
@@ -49,13 +52,13 @@ demo: $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kil
 serve: $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
 	@$(BIN)/sluice serve --data-dir $(DATA)
 
-test: $(KERNEL) .mosquitto ## run all tests on the compiled kernel
+test: $(KERNEL) .clients ## run all tests on the compiled kernel
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-quick: $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-pure: $(STAMP) .mosquitto ## run the quick tests on a copy without compiled code
+test-pure: $(STAMP) .clients ## run the quick tests on a copy without compiled code
 	@rm -rf $(PURE) && mkdir -p $(PURE)
 	@git ls-files -z --cached --others --exclude-standard \
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
@@ -98,6 +101,13 @@ proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
 .mosquitto:
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
+
+# What else speaks MQTT to a node in the tests; likewise.
+.PHONY: .clients
+.clients: .mosquitto
+	@.ci/debian-package /usr/bin/chromium chromium
+	@.ci/debian-package /usr/bin/node nodejs
+	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data
 	@$(call compiled_files) | xargs -0 rm -f

@@ -356,7 +356,7 @@ class Session:
     ) -> None:
         """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
         outlet = self.outlet
-        if outlet.aliases is None:
+        if outlet.aliases is None or qos == 2:  # MQTT.js (5.16) forgets the topic of an aliased message of QoS 2
             head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
         else:
             head, tail = self._aliased_parts(outlet.aliases, message, qos, retain, dup, identifiers, now_ms)

@@ -52,7 +52,7 @@ class Reader:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry", [0, 100])
 async def test_what_is_published_again_and_again_comes_by_alias(ports: Ports, qos: int, expiry: int) -> None:
-    """Never above the client's maximum; the topic that was used longest ago loses its alias."""
+    """Never above the client's maximum; the topic that was used longest ago loses its alias. QoS 2 goes without."""
     client = await RawClient.connect(ports.mqtt, b"c", 5, False, allowing(2), expiry=expiry)
     await client.subscribe((b"#", qos))
     reader = Reader(client, 2)
@@ -68,6 +68,9 @@ async def test_what_is_published_again_and_again_comes_by_alias(ports: Ports, qo
             client.send(ack(PUBACK if qos == 1 else PUBREC, message.packet_id))
         if message.qos == 2:
             client.send(ack(7, (await client.expect(PUBREL)).packet_id))
+    if qos == 2:
+        assert not reader.names
+        return
     assert sorted(reader.names) == [1, 2]
     assert reader.used > len(plan) // 3
 
@@ -132,7 +135,7 @@ async def test_subscribers_of_one_message_have_aliases_of_their_own(ports: Ports
         assert [m.topic for m in messages] == own + [b"both/of/them"] * 5
         assert [m.qos for m in messages[-5:]] == [number % 3] * 5
         assert {m.payload for m in messages} == {b"payload"}
-        assert reader.used == 3
+        assert reader.used == (0 if number % 3 == 2 else 3)
     assert sorted(readers[0].names) != sorted(readers[1].names)
 
 

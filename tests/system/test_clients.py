@@ -2,7 +2,6 @@
 
 import asyncio
 import queue
-import shutil
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,8 @@ from amqtt.client import MQTTClient
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+
+from tests.system.tools import program
 
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
 SECONDS = 20.0
@@ -204,13 +205,26 @@ async def test_amqtt_client_over_websocket(node: Any) -> None:
 
 
 @pytest.mark.mqtt311("7.0.0-2")
-@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_mosquitto_clients(node: Any, version: str, qos: str) -> None:
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-V", version, "-q", qos]
     with subprocess.Popen(
-        ["stdbuf", "-oL", "mosquitto_sub", *common, "-d", "-t", "a/+", "-C", "2", "-W", "20", "-F", "message %t %p"],
+        [
+            "stdbuf",
+            "-oL",
+            program("mosquitto_sub"),
+            *common,
+            "-d",
+            "-t",
+            "a/+",
+            "-C",
+            "2",
+            "-W",
+            "20",
+            "-F",
+            "message %t %p",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     ) as subscriber:
@@ -220,7 +234,7 @@ def test_mosquitto_clients(node: Any, version: str, qos: str) -> None:
             if "SUBACK" in line:
                 break
         for text in ("one", "two"):
-            subprocess.run(["mosquitto_pub", *common, "-t", "a/b", "-m", text], check=True, timeout=20)
+            subprocess.run([program("mosquitto_pub"), *common, "-t", "a/b", "-m", text], check=True, timeout=20)
         received = [line.strip() for line in lines if line.startswith("message")]
         assert subscriber.wait(20) == 0
     assert received == ["message a/b one", "message a/b two"]
