@@ -10,9 +10,11 @@ What may take time (CONNECT, subscriptions of durable sessions, retained message
 import logging
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 
+from gateway.address import Address, NotTaken, address
+from gateway.address import framed as framed_to
 from gateway.bucket import TokenBucket
 from gateway.counters import Counters
 from gateway.gate import Arrival, Gate
@@ -27,7 +29,7 @@ from gateway.mqtt.encode import (
     pubcomp,
     pubrec,
 )
-from gateway.mqtt.errors import PacketTooLarge, ProtocolError
+from gateway.mqtt.errors import PacketTooLarge, ProtocolError, TopicNameInvalid
 from gateway.mqtt.packets import (
     Auth,
     Connect,
@@ -49,6 +51,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Outlet, Transport
 from gateway.proxy import address_text
 from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
+from matcher.reserved import DOLLAR
 from record import frame
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
@@ -58,7 +61,6 @@ from store.errors import StoreBusy
 log = logging.getLogger(__name__)
 
 _MESSAGE = int(Kind.MESSAGE)
-_SYS = b"$SYS/"
 _MAX_UNANSWERED = 256 * 1024  # bytes; their answers are about as long
 
 
@@ -88,11 +90,15 @@ class _Unit:
         self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
         self.received: list[int] = []  # QoS 2 packet ids
 
-    def add(self, packet: Publish, flags: int, packet_id: int) -> None:
-        """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session."""
-        framed = frame(
-            _MESSAGE, flags, packet_id, packet.topic, self.session.client_id, packet.properties, packet.payload
-        )
+    def add(self, packet: Publish, flags: int, packet_id: int, where: Address | None) -> None:
+        """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session. `where`: its
+        topic says something else than where it goes."""
+        if where is None:
+            framed = frame(
+                _MESSAGE, flags, packet_id, packet.topic, self.session.client_id, packet.properties, packet.payload
+            )
+        else:
+            framed = framed_to(where, flags, packet_id, self.session.client_id, packet.properties, packet.payload)
         self.size += len(framed)
         self.frames.append(framed)
 
@@ -289,6 +295,8 @@ class Connection(Outlet):
                 if unit is None:
                     unit = _Unit(self, session)
                 self._publish(session, packet, unit)
+                if self.closed:
+                    break
             elif isinstance(packet, PubAck):
                 if not session.puback(packet.packet_id):
                     self._wrong_exchange(packet.packet_id)
@@ -313,22 +321,24 @@ class Connection(Outlet):
 
     def _publish(self, session: Session, packet: Publish, unit: _Unit) -> None:
         """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
-        if packet.topic.startswith(_SYS):
-            self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"$SYS/ is the node's own")
-            return
+        where: Address | None = None
+        if packet.topic[0] == DOLLAR:
+            where = self._where(packet)
+            if where is None:
+                return
         if packet.is_text and not is_utf8(packet.payload):
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
             return
         qos = packet.qos
         flags = (qos | FLAG_RETAIN) if packet.retain else qos
         if qos == 0:
-            unit.add(packet, flags, 0)
+            unit.add(packet, flags, 0, where)
             return
         packet_id: int = packet.packet_id
         if qos == 1:
             unit.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
             unit.settled += 1
-            unit.add(packet, flags, 0)
+            unit.add(packet, flags, 0, where)
             return
         if packet_id in session.inbound:
             # Received already (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
@@ -340,9 +350,21 @@ class Connection(Outlet):
         unit.received.append(packet_id)
         unit.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
         if session.durable:
-            unit.add(packet, flags | FLAG_TRACK_ID, packet_id)
+            unit.add(packet, flags | FLAG_TRACK_ID, packet_id, where)
         else:
-            unit.add(packet, flags, 0)
+            unit.add(packet, flags, 0, where)
+
+    def _where(self, packet: Publish) -> Address | None:
+        """Where a message goes whose topic begins with $; None when it goes nowhere, and its sender was told."""
+        try:
+            return address(packet.topic, int(time() * 1000))
+        except NotTaken as refused:
+            if self.version < 5 and refused.reason == ReasonCode.TOPIC_NAME_INVALID:
+                self.counters.messages_refused += 1
+                self.fail(TopicNameInvalid(str(refused)))
+            else:
+                self._refuse(packet, refused.reason, refused.text)
+            return None
 
     def _handle_rare(self, session: Session, packet: Packet) -> bool:
         """Packets that are not of the hot path. False: the connection is closing."""

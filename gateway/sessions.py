@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from time import time
 from typing import Final
 
+from gateway.address import NotTaken, address
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
@@ -173,8 +174,11 @@ class Sessions:
             raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.authentication_method:
             raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
-        if packet.will is not None and packet.will.topic.startswith(b"$SYS/"):
-            raise Refused(ReasonCode.NOT_AUTHORIZED, "$SYS/ is the node's own")
+        if packet.will is not None:
+            try:
+                address(packet.will.topic, int(time() * 1000))
+            except NotTaken as refused:
+                raise Refused(refused.reason, str(refused)) from refused
         if packet.will is not None and not self._config.takes_name(packet.will.topic):
             raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is longer, or has more levels, than it may")
         arrival = connection.arrival

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from time import time
 
+from gateway.address import address, framed
 from gateway.counters import Counters
 from gateway.mqtt.packets import Will
-from record import frame
-from record.layout import FLAG_RETAIN, Kind
+from record.layout import FLAG_RETAIN
 from store.api import Appended, Store
 
 log = logging.getLogger(__name__)
@@ -53,9 +54,9 @@ class Wills:
 
     def _publish(self, client_id: bytes, will: Will) -> None:
         flags = will.qos | (FLAG_RETAIN if will.retain else 0)
-        framed = frame(int(Kind.MESSAGE), flags, 0, will.topic, client_id, will.properties, will.payload)
+        where = address(will.topic, int(time() * 1000))  # `$delayed/…` counts from here
         self._counters.wills_sent += 1
-        self._store.append([framed], self._done)
+        self._store.append([framed(where, flags, 0, client_id, will.properties, will.payload)], self._done)
 
     @staticmethod
     def _done(appended: Appended) -> None:

@@ -53,6 +53,7 @@ FLAG_TRACK_ID: Final = 0x0008  # QoS 2 from a durable session: the packet id is 
 FLAG_DELAYED: Final = 0x0010  # held until its due time, which ends the frame
 FLAG_HALF: Final = 0x0020  # held until its transaction ends
 FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose own record is gone; its handle ends the frame
+FLAG_ADDRESSED: Final = 0x0080  # to the inbox of one client: its session, if there is a durable one, gets it unasked
 FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
 
 MAX_TOPIC: Final = 0xFFFF

@@ -29,6 +29,9 @@ _AROUND: Final = 128  # bytes of such a record beside the handles
 _DIGITS: Final = 21  # of a handle in it, with a comma
 _COPIED_BYTES: Final = 1 << 20  # of copies in one append, and at least one copy
 _LONGEST_S: Final = 10.0  # between two looks: the clock may have been set
+_PAYLOAD_FORMAT: Final = 0x01  # properties of a message (MQTT 5.0, 2.2.2.2); what is not here is a text
+_MESSAGE_EXPIRY: Final = 0x02
+_USER_PROPERTY: Final = 0x26
 _BUSY_S: Final = 0.1  # until a round is tried again for which the log had no room
 
 
@@ -152,7 +155,7 @@ class HeldMessages:
                 if run:
                     frames.append(build(run))
                     run = []
-                frames.append(_copy(kept, handle))
+                frames.append(_copy(kept, handle, self._clock()))
                 copied += len(kept)
             count += 1
         if run:
@@ -244,8 +247,27 @@ def _committed(handles: list[int]) -> bytes:
     return control.transactions_ended(handles, [])
 
 
-def _copy(kept: bytes, handle: int) -> bytes:
-    """The message of a sealed frame, to be appended in place of the record that is gone."""
+def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:
+    """The message of a sealed frame, to be appended in place of the record that is gone. Its expiry interval goes on
+    from when it was published."""
     kind, flags, _, topic, publisher, properties, payload = record.decode(kept, 0)
+    properties = _expiring(properties, max(0, now_ms - record.store_time_of(kept, 0)) // 1000)
     flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID) | FLAG_REVIVED
     return record.frame(kind, flags, 0, topic, publisher, properties, payload, handle)
+
+
+def _expiring(block: bytes, seconds: int) -> bytes:
+    """A property block whose message expiry interval, if there is one, began so many seconds ago (MQTT-3.3.2-6)."""
+    at = 0
+    while at < len(block):
+        identifier = block[at]
+        if identifier == _MESSAGE_EXPIRY:
+            left = max(0, int.from_bytes(block[at + 1 : at + 5], "big") - seconds)
+            return block[: at + 1] + left.to_bytes(4, "big") + block[at + 5 :]
+        if identifier == _PAYLOAD_FORMAT:
+            at += 2
+            continue
+        for _ in range(2 if identifier == _USER_PROPERTY else 1):  # texts and binary data
+            at += 2 + int.from_bytes(block[at + 1 : at + 3], "big")
+        at += 1
+    return block

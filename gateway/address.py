@@ -1,0 +1,75 @@
+"""Where a message goes whose topic begins with $: to a topic at once or later, to a client's inbox, or nowhere."""
+
+from typing import Final
+
+import record
+from gateway.mqtt.reasons import ReasonCode
+from matcher.names import is_valid_topic
+from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, client_of, is_below
+from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, Kind
+
+# Seconds, as with EMQX: 49 days. A larger number is the time itself, in seconds since 1970, as far away at the most.
+MAX_DELAY: Final = 4_294_967
+
+_FORM: Final = b"$delayed/<seconds>/<topic> is the form, of up to 4294967 seconds or a time that is not further away"
+_INBOX_FORM: Final = b"$inbox/<client id> is the form, with %25, %2B and %23 for %, + and #"
+
+
+class NotTaken(Exception):
+    """A message that cannot go where its topic says."""
+
+    def __init__(self, reason: ReasonCode, text: bytes) -> None:
+        super().__init__(text.decode())
+        self.reason = reason
+        self.text = text
+
+
+class Address:
+    """Where a message goes."""
+
+    __slots__ = ("due_ms", "flags", "topic")
+
+    def __init__(self, topic: bytes, flags: int, due_ms: int | None) -> None:
+        self.topic = topic
+        self.flags = flags  # of the record, to be added
+        self.due_ms = due_ms  # None: at once
+
+
+def address(topic: bytes, now_ms: int) -> Address:
+    """What a topic that a client may have published to says. Raises `NotTaken`."""
+    if topic[0] != DOLLAR:
+        return Address(topic, 0, None)
+    due_ms: int | None = None
+    if is_below(topic, DELAYED):
+        topic, due_ms = _delayed(topic, now_ms)
+        if is_below(topic, DELAYED):
+            raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+    flags = 0 if due_ms is None else FLAG_DELAYED
+    if is_below(topic, SYS) or is_below(topic, TOPICS):
+        raise NotTaken(ReasonCode.NOT_AUTHORIZED, b"$SYS/ and $topics/ are the node's own")
+    if is_below(topic, SHARE) or is_below(topic, REPLAY):
+        raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, b"$share/ and $replay/ are for subscriptions")
+    if is_below(topic, INBOX):
+        if client_of(topic) is None:
+            raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _INBOX_FORM)
+        flags |= FLAG_ADDRESSED
+    return Address(topic, flags, due_ms)
+
+
+def framed(where: Address, flags: int, packet_id: int, publisher: bytes, properties: bytes, payload: bytes) -> bytes:
+    """The record of a message that goes there, unsealed."""
+    return record.frame(
+        int(Kind.MESSAGE), flags | where.flags, packet_id, where.topic, publisher, properties, payload, where.due_ms
+    )
+
+
+def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int | None]:
+    """The topic, and when the message is due: None for at once. Raises `NotTaken`."""
+    number, _, inner = topic[len(DELAYED) + 1 :].partition(b"/")
+    if not number.isdigit() or len(number) > 15 or not inner or not is_valid_topic(inner):
+        raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+    seconds = int(number)
+    due_ms = now_ms + seconds * 1000 if seconds <= MAX_DELAY else seconds * 1000
+    if due_ms - now_ms > MAX_DELAY * 1000:
+        raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+    return inner, due_ms if due_ms > now_ms else None

@@ -1,0 +1,37 @@
+"""Names that begin with $ and mean something to a node: `docs/mqtt.md` says what each is for.
+
+Every other name with a $ is an ordinary topic, but that filters beginning with a wildcard pass it by (MQTT-4.7.2-1).
+"""
+
+import re
+from typing import Final
+
+DOLLAR: Final = 0x24
+SYS: Final = b"$SYS"  # figures of the node
+DELAYED: Final = b"$delayed"  # $delayed/<seconds>/<topic>: a message for later
+REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past
+INBOX: Final = b"$inbox"  # $inbox/<client id>: messages to one client
+TOPICS: Final = b"$topics"  # $topics/<levels>/+: what topics there are
+SHARE: Final = b"$share"  # $share/<group>/<filter>: a subscription of several clients (MQTT-4.8.2)
+
+_INBOX: Final = INBOX + b"/"
+_HIDDEN: Final = re.compile(rb"[%+#]")  # what a topic cannot have, and the sign that stands for it
+_SIGN: Final = re.compile(rb"%(?:25|2B|23)")
+
+
+def inbox_of(client_id: bytes) -> bytes:
+    """The topic of a client's inbox. Slashes of the client id stay; `%`, `+` and `#` are %25, %2B and %23."""
+    return _INBOX + _HIDDEN.sub(lambda found: b"%%%02X" % found[0][0], client_id)
+
+
+def client_of(topic: bytes) -> bytes | None:
+    """The client whose inbox a topic is; None when it is no inbox, or not written as `inbox_of` does it."""
+    if not topic.startswith(_INBOX):
+        return None
+    client_id = _SIGN.sub(lambda found: bytes((int(found[0][1:], 16),)), topic[len(_INBOX) :])
+    return client_id if client_id and inbox_of(client_id) == topic else None
+
+
+def is_below(name: bytes, first: bytes) -> bool:
+    """Whether `first` is the first level of a topic or a filter."""
+    return name.startswith(first) and (len(name) == len(first) or name[len(first)] == 0x2F)
