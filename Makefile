@@ -81,7 +81,7 @@ format: $(STAMP) ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice, mosquitto and amqtt under the same load, side by side (ARGS=--help)
+bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)

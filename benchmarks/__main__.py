@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks import brokers, report
+from benchmarks import peers, report
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.rounds import LOADER, LoadFailed, run_rounds
+from benchmarks.idle import IDLE, run_idle
+from benchmarks.rounds import LOADER, run_rounds
 from benchmarks.works import WORKS
 
 HERE: Final = Path(__file__).parent
@@ -23,18 +24,20 @@ def main() -> int:
         print("the load generator is not built: make bench builds it", file=sys.stderr)
         return 1
     works = [work for work in WORKS if arguments.only.lower() in work.name.lower()]
-    if not works:
+    idle = [work for work in IDLE if arguments.only.lower() in work.name.lower()]
+    if not works and not idle:
         print(f"no work has {arguments.only!r} in its name", file=sys.stderr)
         return 2
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.folder))
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.folder)).absolute()
     running: list[Broker] = []
     try:
-        for name in arguments.brokers:
-            running.append(brokers.start(name, folder / name))
+        start(arguments.brokers, folder, running)
         facts = report.facts(running, folder)
         figures = run_rounds(works, running, arguments.rounds, arguments.scale, tell)
-    except (BrokerUnavailable, LoadFailed) as error:
+        if idle:
+            figures += run_idle(idle, [broker.name for broker in running], folder, arguments.rounds, tell)
+    except BrokerUnavailable as error:
         print(f"\nbench: {error}", file=sys.stderr)
         return 1
     finally:
@@ -42,24 +45,35 @@ def main() -> int:
             broker.stop()
         shutil.rmtree(folder, ignore_errors=True)
     tell("")
-    print(report.table(figures))
+    print(report.tables(figures))
     print("\n" + ", ".join(f"{name}: {value}" for name, value in facts.items()))
     path = arguments.json or HERE / "results" / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {"facts": facts, "figures": [figure.as_json() for figure in figures]}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"JSON: {path}")
-    return 0 if all(figure.complete for figure in figures) else 1
+    return 0 if all(figure.complete for figure in figures if figure.broker == report.OWN) else 1
+
+
+def start(names: tuple[str, ...], folder: Path, running: list[Broker]) -> None:
+    """Start the brokers into `running`. Raises `BrokerUnavailable` for one that has to be there."""
+    for name in names:
+        try:
+            running.append(peers.start(name, folder / name))
+        except BrokerUnavailable as error:
+            if not peers.PEERS[name].optional:
+                raise
+            print(f"without {name}: {error}", file=sys.stderr)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make bench",
         description="Drives brokers with the same load, side by side, and prints what it cost them.",
-        epilog="example:\n  make bench ARGS='--only fan-out --rounds 5'",
+        epilog="example:\n  make bench ARGS='--only fan-out --rounds 5 --brokers sluice,mosquitto'",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--brokers", type=names, default=brokers.NAMES, help="default: " + ",".join(brokers.NAMES))
+    parser.add_argument("--brokers", type=names, default=peers.NAMES, help="default: " + ",".join(peers.NAMES))
     parser.add_argument("--only", default="", metavar="TEXT", help="only works with this in their name")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of messages")
@@ -71,8 +85,8 @@ def parse() -> argparse.Namespace:
 def names(text: str) -> tuple[str, ...]:
     chosen = tuple(text.split(","))
     for name in chosen:
-        if name not in brokers.NAMES:
-            raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(brokers.NAMES)}")
+        if name not in peers.PEERS:
+            raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(peers.NAMES)}")
     return chosen
 
 

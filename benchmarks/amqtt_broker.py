@@ -1,4 +1,7 @@
-"""amqtt's broker with nothing but an open listener: `python -m benchmarks.amqtt_broker PORT`."""
+"""amqtt's broker with nothing but two open listeners.
+
+`python -m benchmarks.amqtt_broker PORT TLS-PORT CERTIFICATE KEY`
+"""
 
 import asyncio
 import logging
@@ -8,10 +11,12 @@ import sys
 from amqtt.broker import Broker
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, tls_port: int, certificate: str, key: str) -> None:
     logging.disable(logging.CRITICAL)
+    listener = {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": 20_000}
+    tls = {"bind": f"127.0.0.1:{tls_port}", "ssl": True, "certfile": certificate, "keyfile": key}
     config = {
-        "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": 20_000}},
+        "listeners": {"default": listener, "tls": listener | tls},
         "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
     }
     stopped = asyncio.Event()
@@ -23,4 +28,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]))

@@ -1,26 +1,35 @@
-"""The brokers under test, each a process of its own on a free port of the loopback interface."""
+"""The brokers under test, each on free ports of the loopback interface: what they cost, and their end.
+
+`peers` says how each is configured and started.
+"""
 
 import resource
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-START_TIMEOUT: Final = 30.0  # seconds
+START_TIMEOUT: Final = 60.0  # seconds
 STOP_TIMEOUT: Final = 15.0
-MOSQUITTO: Final = "/usr/sbin/mosquitto"  # Debian's place, which is not on everybody's PATH
-NAMES: Final = ("sluice", "mosquitto", "amqtt")
-# The share of a work's messages that a broker gets: one that costs 50 times as much needs fewer to be measured.
-SHARE: Final = {"sluice": 1.0, "mosquitto": 1.0, "amqtt": 0.04}
 
 
 class BrokerUnavailable(Exception):
     """The broker is not installed or does not start; the text says what to do."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """How a broker is started."""
+
+    command: list[str]
+    version: str
+    environment: dict[str, str] | None = None  # None: this process's own
+    tls_port: int = 0  # 0: TLS is not measured
+    end: list[str] = field(default_factory=list)  # a command that ends what the broker leaves running
 
 
 @dataclass(slots=True)
@@ -30,15 +39,31 @@ class Broker:
     name: str
     version: str
     port: int
+    tls_port: int  # 0: none
     process: subprocess.Popen[bytes]
+    launch: Launch
+    pids: list[int] = field(default_factory=list)  # the process and those that it started
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process so far, all threads, user and system.
+        """CPU time of the processes so far, all threads, user and system.
 
-        The process's CPU clock: what utime + stime of /proc/PID/stat say, in nanoseconds rather than ticks.
+        The processes' CPU clocks: what utime + stime of /proc/PID/stat say, in nanoseconds rather than ticks.
         """
-        clock = ~self.process.pid << 3 | 2  # clock_getcpuclockid(3): CPUCLOCK_SCHED of the whole process
-        return time.clock_gettime(clock)
+        seconds = 0.0
+        for pid in self.pids or [self.process.pid]:
+            with suppress(OSError):  # one of those that it started has ended
+                seconds += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3): CPUCLOCK_SCHED of all threads
+        return seconds
+
+    def memory(self) -> int:
+        """Bytes of memory that the processes hold for themselves (RssAnon: no files, no kernel's)."""
+        size = 0
+        for pid in self.pids or [self.process.pid]:
+            with suppress(OSError):
+                for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+                    if line.startswith("RssAnon:"):
+                        size += int(line.split()[1]) * 1024
+        return size
 
     def stop(self) -> None:
         """End the process: kindly, then firmly."""
@@ -48,61 +73,46 @@ class Broker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.launch.end:
+            subprocess.run(self.launch.end, env=self.launch.environment, capture_output=True, check=False)
 
 
-def start(name: str, folder: Path) -> Broker:
-    """Start broker `name`, its files under `folder`. Raises `BrokerUnavailable`."""
+def run(name: str, launch: Launch, port: int, folder: Path) -> Broker:
+    """Start what `launch` says and wait until it takes connections at `port`. Raises `BrokerUnavailable`."""
     _allow_many_files()
-    folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    if name == "sluice":
-        command, version = _sluice(folder, port)
-    elif name == "mosquitto":
-        command, version = _mosquitto(folder, port)
-    else:
-        command, version = [sys.executable, "-m", "benchmarks.amqtt_broker", str(port)], _installed("amqtt")
     log = folder / "output.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    broker = Broker(name, version, port, process)
+        process = subprocess.Popen(
+            launch.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=launch.environment,
+        )
+    broker = Broker(name, launch.version, port, launch.tls_port, process, launch)
     try:
         _wait_until_it_accepts(broker, log)
     except BaseException:
         broker.stop()
         raise
+    broker.pids = family(process.pid)
     return broker
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    found = [pid]
+    for each in found:
+        with suppress(OSError):
+            for thread in Path(f"/proc/{each}/task").iterdir():
+                found += [int(child) for child in (thread / "children").read_text(encoding="ascii").split()]
+    return found
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _sluice(folder: Path, port: int) -> tuple[list[str], str]:
-    command = [sys.executable, "-m", "sluice", "serve", "--data-dir", str(folder / "data")]
-    command += ["--mqtt-port", str(port), "--ws-port", "0", "--grpc-port", "0", "--http-port", "0"]
-    return [*command, "--log-level", "warning"], _installed("sluice")
-
-
-def _mosquitto(folder: Path, port: int) -> tuple[list[str], str]:
-    program = shutil.which("mosquitto") or MOSQUITTO
-    if not Path(program).exists():
-        raise BrokerUnavailable("mosquitto is not installed: apt-get install mosquitto")
-    config = folder / "mosquitto.conf"
-    lines = [f"listener {port} 127.0.0.1", "allow_anonymous true", "persistence false", "set_tcp_nodelay true"]
-    config.write_text("\n".join([*lines, "log_type none", ""]), encoding="utf-8")
-    told = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout.split()
-    return [program, "-c", str(config)], told[2] if len(told) > 2 else "unknown"
-
-
-def _installed(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version(package)
-    except PackageNotFoundError as error:
-        raise BrokerUnavailable(f"{package} is not installed: make install") from error
 
 
 def _wait_until_it_accepts(broker: Broker, log: Path) -> None:

@@ -1,40 +1,102 @@
-"""What is measured: one entry a row of the table."""
+"""What is measured: one entry a row of the table, with what is wanted of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Mode = Literal["ingest", "fanout", "pipe"]
+Mode = Literal["ingest", "fanout", "pipe", "connect"]
+# What a target is about. CPU, in µs a unit, is compared with a peer's; the others are absolute.
+Measure = Literal["cpu", "p50_ms", "p99_ms", "per_second", "bytes_each"]
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """What is wanted of Sluice in a work: at most `limit`, of `per_second` at least; times the peer's figure if `peer`
+    names one."""
+
+    measure: Measure
+    limit: float
+    peer: str = ""
+
+    @property
+    def text(self) -> str:
+        sign = "≥" if self.measure == "per_second" else "≤"
+        return f"{sign} {self.limit:,.6g}" + (f" × {self.peer}" if self.peer else "")
+
+
+def against_mosquitto(ratio: float, *more: Target) -> tuple[Target, ...]:
+    """CPU at most `ratio` of mosquitto's in memory, and a tenth of amqtt's."""
+    return (Target("cpu", ratio, "mosquitto"), *more, AGAINST_AMQTT)
+
+
+AGAINST_AMQTT: Final = Target("cpu", 0.1, "amqtt")
 
 
 @dataclass(slots=True, frozen=True)
 class Work:
-    """One load. `count` is the messages published in the measured part, before a broker's own share."""
+    """One load. `count` is the messages published (connect: connections opened) in the measured part, before a
+    broker's own share."""
 
     name: str
     mode: Mode
     qos: int
     connections: int  # publishers; fanout: subscribers; pipe: pairs
-    inflight: int  # messages a publisher has on the way
+    inflight: int  # messages a publisher has on the way; connect: connections that wait for CONNACK
     count: int
+    targets: tuple[Target, ...] = ()
+    options: tuple[str, ...] = field(default=())  # more of the load generator's
+    rate: int = 0  # messages a second, for all brokers the same; 0: as many as they take
 
     @property
     def unit(self) -> str:
-        """What CPU time is divided by: a message taken in, or a message handed to one subscriber."""
-        return "message" if self.mode == "ingest" else "delivery"
+        """What CPU time is divided by: a message taken in, or handed to one subscriber, or a connection."""
+        return {"ingest": "message", "connect": "connection"}.get(self.mode, "delivery")
 
     def units(self, count: int) -> int:
         """How many of `unit` there are in `count` published messages."""
         return count * self.connections if self.mode == "fanout" else count
 
 
+_BELOW_NATS: Final = Target("cpu", 1.0, "nats-server")
+
 WORKS: Final = (
-    Work("ingest QoS 1, 100 × 20 in flight", "ingest", 1, 100, 20, 200_000),
-    Work("ingest QoS 1, 1,000 × 1", "ingest", 1, 1000, 1, 100_000),
-    Work("ingest QoS 0, 100 connections", "ingest", 0, 100, 1, 400_000),
-    Work("fan-out 1 → 500 QoS 0, 1 in flight", "fanout", 0, 500, 1, 600),
-    Work("fan-out 1 → 500 QoS 0, 16 in flight", "fanout", 0, 500, 16, 600),
-    Work("fan-out 1 → 500 QoS 1, 1 in flight", "fanout", 1, 500, 1, 400),
-    Work("fan-out 1 → 500 QoS 1, 16 in flight", "fanout", 1, 500, 16, 400),
-    Work("pipe 50 → 50 QoS 1, 1 in flight", "pipe", 1, 50, 1, 50_000),
-    Work("pipe 50 → 50 QoS 1, 16 in flight", "pipe", 1, 50, 16, 50_000),
+    Work("ingest QoS 1, 100 × 20 in flight", "ingest", 1, 100, 20, 200_000, against_mosquitto(0.5)),
+    Work(
+        "ingest QoS 1, 100 × 20, 5.0 with 3 properties",
+        *("ingest", 1, 100, 20, 200_000),
+        against_mosquitto(0.5),
+        ("--protocol", "5", "--properties"),
+    ),
+    Work("ingest QoS 1, 1,000 × 1", "ingest", 1, 1000, 1, 100_000, against_mosquitto(1.0)),
+    Work(
+        "ingest QoS 2, 100 × 20, durable sessions",
+        *("ingest", 2, 100, 20, 100_000),
+        against_mosquitto(0.4),
+        ("--durable",),
+    ),
+    Work("ingest QoS 0, 100 connections", "ingest", 0, 100, 1, 400_000, against_mosquitto(1.0)),
+    Work("fan-out 1 → 500 QoS 0, 1 in flight", "fanout", 0, 500, 1, 600, against_mosquitto(0.9)),
+    Work("fan-out 1 → 500 QoS 0, 16 in flight", "fanout", 0, 500, 16, 600, against_mosquitto(0.25, _BELOW_NATS)),
+    Work(
+        "fan-out 1 → 500 QoS 0, 16, by wildcard",
+        *("fanout", 0, 500, 16, 600),
+        against_mosquitto(0.25, _BELOW_NATS),
+        ("--wildcard",),
+    ),
+    Work("fan-out 1 → 500 QoS 1, 1 in flight", "fanout", 1, 500, 1, 400, against_mosquitto(0.9)),
+    Work("fan-out 1 → 500 QoS 1, 16 in flight", "fanout", 1, 500, 16, 400, against_mosquitto(0.25)),
+    Work(
+        "fan-out 1 → 500 QoS 1, 16, by wildcard",
+        *("fanout", 1, 500, 16, 400),
+        against_mosquitto(0.25),
+        ("--wildcard",),
+    ),
+    Work("pipe 50 → 50 QoS 1, 1 in flight", "pipe", 1, 50, 1, 50_000, against_mosquitto(0.7)),
+    Work("pipe 50 → 50 QoS 1, 16 in flight", "pipe", 1, 50, 16, 50_000, against_mosquitto(0.7)),
+    Work(
+        "pipe 10 → 10 QoS 1, 2,000 a second",
+        *("pipe", 1, 10, 1, 6_000),
+        (Target("p50_ms", 1.0), Target("p99_ms", 5.0)),
+        rate=2_000,
+    ),
+    Work("connect, 50 at a time", "connect", 0, 1, 50, 4_000, (Target("per_second", 15_000),)),
 )

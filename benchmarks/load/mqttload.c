@@ -3,13 +3,17 @@
  * One thread, one epoll loop. Every PUBLISH is encoded once per connection; sending one is a memcpy, a
  * packet id and a time stamp, and all that a connection may send goes out in one write.
  *
- *   ingest  N publishers, each to its own topic, nobody subscribed
- *   fanout  one publisher, N subscribers of its topic
- *   pipe    N publishers, each with a subscriber of its own topic
+ *   ingest   N publishers, each to its own topic, nobody subscribed
+ *   fanout   one publisher, N subscribers of its topic, or (--wildcard) of a filter that matches it
+ *   pipe     N publishers, each with a subscriber of its own topic
+ *   connect  --count connections that are opened and stay; --inflight of them wait for their CONNACK
  *
- * Each publisher has at most --inflight messages that are not acknowledged (QoS 1) or, in fanout and
- * pipe, not received by everybody. QoS 0 ingest is bounded by the socket alone; a PINGREQ behind the last
- * message tells when the broker has read them all.
+ * Each publisher has at most --inflight messages that are not acknowledged (QoS 1; QoS 2: whose PUBCOMP has
+ * not come) or, in fanout and pipe, not received by everybody. QoS 0 ingest is bounded by the socket alone; a
+ * PINGREQ behind the last message tells when the broker has read them all.
+ *
+ * With --rate, pipe sends so many messages a second, evenly, one publisher after the other, whether or not
+ * earlier ones have arrived: a broker that stalls is not spared the messages that come meanwhile.
  *
  * Conversation with the runner: connects, subscribes and warms up; prints "warm"; waits for a line on
  * stdin; runs the measured part; prints one JSON line; keeps its connections until stdin ends, so that
@@ -33,6 +37,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,17 +46,21 @@ enum { MIN_SIZE = 8 };                   /* the time stamp, nanoseconds, host or
 enum { IN_BYTES = 32768 };               /* at least one whole packet */
 enum { CONNECT_BATCH = 50 };             /* below every broker's listen backlog */
 enum { EVENTS = 256 };
-enum { CONNACK = 2, PUBLISH = 3, PUBACK = 4, SUBACK = 9, PINGRESP = 13 };
+enum { KEEP_ALIVE = 300 };               /* seconds: as real clients have one, and longer than any run */
+enum { SESSION_SECONDS = 3600 };         /* of --durable in 5.0 */
+enum { CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBCOMP = 7, SUBACK = 9, PINGRESP = 13 };
 
-typedef enum { INGEST, FANOUT, PIPE } Mode;
+typedef enum { INGEST, FANOUT, PIPE, CONNECT } Mode;
 
 static struct {
     const char *host;
     int port, connections, inflight, size, qos, version;
     long warmup, count;
     double limit, stall; /* seconds: of one phase, and without any progress */
+    double rate;         /* messages a second of all publishers; 0: as fast as --inflight allows */
+    bool durable, wildcard, properties;
     Mode mode;
-} option = {"127.0.0.1", 1883, 1, 1, 256, 1, 4, 1000, 10000, 120.0, 10.0, INGEST};
+} option = {"127.0.0.1", 1883, 1, 1, 256, 1, 4, 1000, 10000, 120.0, 10.0, 0.0, false, false, false, INGEST};
 
 typedef struct Connection {
     int fd;
@@ -60,7 +69,8 @@ typedef struct Connection {
     uint16_t next_id;
     long quota, sent, acked, received; /* of this phase; `received` counts at a subscriber */
     struct Connection *peer;           /* pipe: the other end */
-    uint64_t *stamps;                  /* QoS 1 ingest: when each packet id (modulo window) was sent */
+    uint64_t opened_at;
+    uint64_t *stamps;                  /* QoS 1 and 2 ingest: when each packet id (modulo window) was sent */
     uint8_t *packet;                   /* the encoded PUBLISH */
     size_t packet_size, id_at, stamp_at;
     uint8_t *out;
@@ -70,7 +80,9 @@ typedef struct Connection {
 } Connection;
 
 static Connection *connections;
-static int connection_count, epoll_fd;
+static int connection_count, epoll_fd, pace_fd = -1;
+static bool publishing;                             /* whoever has something to send has it sent after receiving */
+static uint64_t pace_started;
 static long pings_owed, acks_owed, deliveries_owed; /* until the phase is complete */
 static long total_sent, total_acked, total_received;
 static long setup_owed;                             /* CONNACKs or SUBACKs outstanding */
@@ -160,9 +172,12 @@ static void queue_connect(Connection *c, int number) {
     char id[64];
     size_t n = put_string(body, "MQTT");
     body[n++] = (uint8_t)option.version;
-    body[n++] = 0x02;                           /* clean session / clean start */
-    body[n++] = 0, body[n++] = 0;               /* no keep-alive */
-    if (option.version == 5) body[n++] = 0;     /* no properties */
+    body[n++] = option.durable && option.version == 4 ? 0x00 : 0x02; /* clean session / clean start */
+    body[n++] = KEEP_ALIVE >> 8, body[n++] = KEEP_ALIVE & 0xFF;
+    if (option.version == 5 && option.durable) {
+        body[n++] = 5, body[n++] = 0x11;        /* session expiry interval */
+        body[n++] = 0, body[n++] = 0, body[n++] = SESSION_SECONDS >> 8, body[n++] = SESSION_SECONDS & 0xFF;
+    } else if (option.version == 5) body[n++] = 0;
     snprintf(id, sizeof id, "load-%d-%d", (int)getpid(), number);
     n += put_string(body + n, id);
     packet[0] = 0x10;
@@ -184,8 +199,22 @@ static void queue_subscribe(Connection *c, const char *topic) {
     queue_bytes(c, packet, head + n);
 }
 
+/* Three of those that devices send: what the payload is, and two of the user's own. */
+static size_t put_properties(uint8_t *at) {
+    size_t n = 1;
+    if (option.properties) {
+        at[n++] = 0x03, n += put_string(at + n, "application/json");
+        at[n++] = 0x26, n += put_string(at + n, "unit"), n += put_string(at + n, "celsius");
+        at[n++] = 0x26, n += put_string(at + n, "site"), n += put_string(at + n, "plant-7");
+    }
+    at[0] = (uint8_t)(n - 1);
+    return n;
+}
+
 static void encode_publish(Connection *c, const char *topic) {
-    size_t body = 2 + strlen(topic) + (option.qos ? 2 : 0) + (option.version == 5) + (size_t)option.size;
+    uint8_t properties[128];
+    size_t block = option.version == 5 ? put_properties(properties) : 0;
+    size_t body = 2 + strlen(topic) + (option.qos ? 2 : 0) + block + (size_t)option.size;
     uint8_t *p = c->packet = malloc(body + 5);
     if (!p) fail("out of memory");
     p[0] = (uint8_t)(0x30 | option.qos << 1);
@@ -193,7 +222,8 @@ static void encode_publish(Connection *c, const char *topic) {
     n += put_string(p + n, topic);
     c->id_at = n;
     if (option.qos) n += 2;
-    if (option.version == 5) p[n++] = 0;
+    memcpy(p + n, properties, block);
+    n += block;
     c->stamp_at = n;
     for (int i = 0; i < option.size; i++) p[n++] = (uint8_t)('a' + i % 26);
     c->packet_size = n;
@@ -227,7 +257,7 @@ static void flush_out(Connection *c) {
 }
 
 static bool may_send(const Connection *c) {
-    if (c->sent >= c->quota) return false;
+    if (c->sent >= c->quota || option.rate > 0) return false;
     if (unpaced()) return c->out_used < 16384;
     if (option.qos && c->sent - c->acked >= c->inflight) return false;
     if (option.mode == PIPE) return c->sent - c->peer->received < c->inflight;
@@ -238,25 +268,41 @@ static bool may_send(const Connection *c) {
     return true;
 }
 
+static void publish_one(Connection *c, uint64_t stamp) {
+    if (option.qos) {
+        uint16_t id = c->next_id = (uint16_t)(c->next_id == 65535 ? 1 : c->next_id + 1);
+        c->packet[c->id_at] = (uint8_t)(id >> 8);
+        c->packet[c->id_at + 1] = (uint8_t)id;
+        if (c->stamps) c->stamps[id % MAX_INFLIGHT] = stamp;
+    }
+    memcpy(c->packet + c->stamp_at, &stamp, sizeof stamp);
+    queue_bytes(c, c->packet, c->packet_size);
+    c->sent++;
+    total_sent++;
+}
+
 static void publish_all(Connection *c) {
     uint64_t stamp = now_ns();
-    while (may_send(c)) {
-        if (option.qos) {
-            uint16_t id = c->next_id = (uint16_t)(c->next_id == 65535 ? 1 : c->next_id + 1);
-            c->packet[c->id_at] = (uint8_t)(id >> 8);
-            c->packet[c->id_at + 1] = (uint8_t)id;
-            if (c->stamps) c->stamps[id % MAX_INFLIGHT] = stamp;
-        }
-        memcpy(c->packet + c->stamp_at, &stamp, sizeof stamp);
-        queue_bytes(c, c->packet, c->packet_size);
-        c->sent++;
-        total_sent++;
-    }
+    while (may_send(c)) publish_one(c, stamp);
     if (unpaced() && c->sent == c->quota && !c->ping_sent) {
         queue_bytes(c, (const uint8_t *)"\xC0\x00", 2);
         c->ping_sent = true;
     }
     if (c->out_used && !c->wants_out) flush_out(c);
+}
+
+/* Send what is due by the clock. A message's time is when it is sent, not when it was due: what this
+ * program is late is not the broker's. */
+static void publish_due(int publishers, long count) {
+    uint64_t expirations;
+    if (read(pace_fd, &expirations, sizeof expirations) < 0 && errno != EAGAIN) fail("timer: %s", strerror(errno));
+    long due = (long)((double)(now_ns() - pace_started) * 1e-9 * option.rate) + 1;
+    if (due > count) due = count;
+    while (total_sent < due) {
+        Connection *c = &connections[total_sent % publishers];
+        publish_one(c, now_ns());
+        if (!c->wants_out) flush_out(c);
+    }
 }
 
 /* ---- receiving ------------------------------------------------------------------------------------- */
@@ -303,15 +349,26 @@ static void on_connack(Connection *c, const uint8_t *body, size_t size) {
         int maximum = receive_maximum(body + 2, body + size);
         if (maximum < c->inflight) c->inflight = maximum;
     }
+    if (option.mode == CONNECT) {
+        record_latency(now_ns() - c->opened_at);
+        total_acked++;
+    }
     setup_owed--;
 }
 
+/* PUBACK, and PUBCOMP, which ends an exchange of QoS 2. */
 static void on_puback(Connection *c, const uint8_t *body, size_t size) {
-    if (size < 2 || (size > 2 && body[2] >= 0x80)) fail("PUBACK with code %d", size > 2 ? body[2] : -1);
+    if (size < 2 || (size > 2 && body[2] >= 0x80)) fail("an acknowledgement with code %d", size > 2 ? body[2] : -1);
     if (c->stamps) record_latency(now_ns() - c->stamps[(body[0] << 8 | body[1]) % MAX_INFLIGHT]);
     c->acked++;
     total_acked++;
     acks_owed--;
+}
+
+static void on_pubrec(Connection *c, const uint8_t *body, size_t size) {
+    if (size < 2 || (size > 2 && body[2] >= 0x80)) fail("PUBREC with code %d", size > 2 ? body[2] : -1);
+    uint8_t release[4] = {0x62, 2, body[0], body[1]};
+    queue_bytes(c, release, sizeof release);
 }
 
 static void on_publish(Connection *c, uint8_t first, const uint8_t *body, size_t size, uint64_t now) {
@@ -345,7 +402,12 @@ static void on_packet(Connection *c, uint8_t first, const uint8_t *body, size_t 
         setup_owed--;
         break;
     case PUBLISH: on_publish(c, first, body, size, now); break;
-    case PUBACK: on_puback(c, body, size); break;
+    case PUBACK:
+    case PUBCOMP:
+        if (first >> 4 != (option.qos == 2 ? PUBCOMP : PUBACK)) fail("packet type %d for QoS %d", first >> 4, option.qos);
+        on_puback(c, body, size);
+        break;
+    case PUBREC: on_pubrec(c, body, size); break;
     case PINGRESP:
         pings_owed--;
         c->acked = c->sent;
@@ -371,13 +433,15 @@ static void receive(Connection *c) {
     }
     c->in_used = (size_t)(end - at);
     memmove(c->in, at, c->in_used);
-    if (c->out_used && !c->wants_out) flush_out(c);
+    if (c->out_used && !c->wants_out && !(publishing && c->publisher)) flush_out(c);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------------- */
 
+static int publisher_count(void) { return option.mode == FANOUT ? 1 : option.connections; }
+
 /* Serve events until `*owed` values are all settled. Returns false when time ran out. */
-static bool turn_until(const long *const owed[], int owed_count, bool publishing) {
+static bool turn_until(const long *const owed[], int owed_count, long count) {
     struct epoll_event events[EVENTS];
     uint64_t started = progress_at = now_ns();
     for (;;) {
@@ -388,6 +452,10 @@ static bool turn_until(const long *const owed[], int owed_count, bool publishing
         if (n < 0 && errno != EINTR) fail("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < n; i++) {
             Connection *c = events[i].data.ptr;
+            if (!c) {
+                publish_due(publisher_count(), count);
+                continue;
+            }
             if (events[i].events & EPOLLOUT) flush_out(c);
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(c);
             if (!publishing) continue;
@@ -400,8 +468,6 @@ static bool turn_until(const long *const owed[], int owed_count, bool publishing
             return false;
     }
 }
-
-static int publisher_count(void) { return option.mode == FANOUT ? 1 : option.connections; }
 
 /* Publish `count` messages, spread evenly, and wait until they have all arrived. */
 static bool run_phase(long count) {
@@ -418,9 +484,23 @@ static bool run_phase(long count) {
         c->sent = c->acked = c->received = 0;
         c->ping_sent = false;
     }
+    publishing = true;
+    pace_started = now_ns();
     for (int i = 0; i < publishers; i++) publish_all(&connections[i]);
     const long *const owed[] = {&acks_owed, &pings_owed, &deliveries_owed};
-    return turn_until(owed, 3, true);
+    bool complete = turn_until(owed, 3, count);
+    publishing = false;
+    return complete;
+}
+
+static void start_pace(void) {
+    long step = (long)(1e9 / option.rate);
+    struct itimerspec every = {.it_interval = {step / 1000000000, step % 1000000000}};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    every.it_value = every.it_interval;
+    pace_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (pace_fd < 0 || timerfd_settime(pace_fd, 0, &every, NULL) || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, pace_fd, &event))
+        fail("timer: %s", strerror(errno));
 }
 
 static void open_connection(Connection *c, int number) {
@@ -428,6 +508,7 @@ static void open_connection(Connection *c, int number) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     int on = 1;
     if (inet_pton(AF_INET, option.host, &address.sin_addr) != 1) fail("%s is not an IPv4 address", option.host);
+    c->opened_at = now_ns();
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (c->fd < 0) fail("socket: %s", strerror(errno));
     if (connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail("connect: %s", strerror(errno));
@@ -441,7 +522,27 @@ static void open_connection(Connection *c, int number) {
 
 static void settle(const char *what) {
     const long *const owed[] = {&setup_owed};
-    if (!turn_until(owed, 1, false)) fail("no %s from the broker", what);
+    if (!turn_until(owed, 1, 0)) fail("no %s from the broker", what);
+}
+
+/* Open `count` connections that stay, with at most --inflight that wait for their CONNACK. */
+static bool connect_phase(long count) {
+    const long *const owed[] = {&setup_owed};
+    long fewer = (option.inflight + 1) / 2;
+    memset(histogram, 0, sizeof histogram);
+    samples = slowest = 0;
+    total_acked = 0;
+    for (long i = 0; i < count; i++) {
+        setup_owed++;
+        open_connection(&connections[connection_count], connection_count);
+        connection_count++;
+        if (setup_owed < option.inflight) continue;
+        setup_owed -= fewer; /* go on when so many are left */
+        bool progress = turn_until(owed, 1, 0);
+        setup_owed += fewer;
+        if (!progress) return false;
+    }
+    return turn_until(owed, 1, 0);
 }
 
 /* Publishers come first in `connections`, their subscribers behind them. */
@@ -453,6 +554,7 @@ static void set_up(void) {
     connections = calloc((size_t)connection_count, sizeof *connections);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (!connections || epoll_fd < 0) fail("cannot start: %s", strerror(errno));
+    if (option.rate > 0) start_pace();
     for (int i = 0; i < connection_count; i++) {
         Connection *c = &connections[i];
         c->publisher = i < publishers;
@@ -471,6 +573,7 @@ static void set_up(void) {
             if (option.mode == INGEST && option.qos) c->stamps = calloc(MAX_INFLIGHT, sizeof *c->stamps);
         } else {
             setup_owed++;
+            if (option.wildcard) snprintf(strrchr(topic, '/'), 3, "/+");
             queue_subscribe(c, topic);
             flush_out(c);
         }
@@ -478,12 +581,18 @@ static void set_up(void) {
     settle("SUBACK");
 }
 
+static void set_up_connect(void) {
+    connections = calloc((size_t)(option.warmup + option.count), sizeof *connections);
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (!connections || epoll_fd < 0) fail("cannot start: %s", strerror(errno));
+}
+
 static void print_result(bool complete, double seconds, double cpu) {
-    static const char *const names[] = {"ingest", "fanout", "pipe"};
+    static const char *const names[] = {"ingest", "fanout", "pipe", "connect"};
     printf("{\"mode\": \"%s\", \"complete\": %s, \"sent\": %ld, \"acked\": %ld, \"received\": %ld, "
            "\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"inflight\": %d, \"latency_us\": ",
            names[option.mode], complete ? "true" : "false", total_sent, total_acked, total_received, seconds, cpu,
-           connections[0].inflight);
+           option.mode == CONNECT ? option.inflight : connections[0].inflight);
     if (samples)
         printf("{\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}}\n", percentile_us(0.5),
                percentile_us(0.9), percentile_us(0.99), percentile_us(0.999), (double)slowest / 1000.0);
@@ -495,8 +604,9 @@ static void print_result(bool complete, double seconds, double cpu) {
 /* ---- the command line ------------------------------------------------------------------------------ */
 
 static void usage(void) {
-    fputs("usage: mqttload --mode ingest|fanout|pipe [--host IPV4] [--port N] [--connections N] [--inflight N]\n"
-          "                [--qos 0|1] [--protocol 4|5] [--size BYTES] [--warmup N] [--count N]\n"
+    fputs("usage: mqttload --mode ingest|fanout|pipe|connect [--host IPV4] [--port N] [--connections N] [--inflight N]\n"
+          "                [--qos 0|1|2 (2: ingest)] [--protocol 4|5] [--size BYTES] [--warmup N] [--count N]\n"
+          "                [--rate MESSAGES (a second; pipe)] [--wildcard (fanout)] [--properties (5.0)] [--durable]\n"
           "                [--limit SECONDS] [--stall SECONDS]\n"
           "example: mqttload --mode ingest --connections 100 --inflight 20 --count 200000\n", stderr);
     exit(2);
@@ -506,13 +616,15 @@ static void parse_options(int argc, char **argv) {
     static const struct option names[] = {
         {"mode", 1, 0, 'm'},   {"host", 1, 0, 'h'},     {"port", 1, 0, 'p'},   {"connections", 1, 0, 'n'},
         {"inflight", 1, 0, 'i'}, {"qos", 1, 0, 'q'},    {"protocol", 1, 0, 'v'}, {"size", 1, 0, 's'},
-        {"warmup", 1, 0, 'w'}, {"count", 1, 0, 'c'},    {"limit", 1, 0, 'l'},  {"stall", 1, 0, 't'}, {0, 0, 0, 0}};
+        {"warmup", 1, 0, 'w'}, {"count", 1, 0, 'c'},    {"limit", 1, 0, 'l'},  {"stall", 1, 0, 't'},
+        {"rate", 1, 0, 'r'},   {"wildcard", 0, 0, 'x'}, {"properties", 0, 0, 'o'}, {"durable", 0, 0, 'd'}, {0, 0, 0, 0}};
     for (int key; (key = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (key) {
         case 'm':
             if (!strcmp(optarg, "ingest")) option.mode = INGEST;
             else if (!strcmp(optarg, "fanout")) option.mode = FANOUT;
             else if (!strcmp(optarg, "pipe")) option.mode = PIPE;
+            else if (!strcmp(optarg, "connect")) option.mode = CONNECT;
             else usage();
             break;
         case 'h': option.host = optarg; break;
@@ -526,13 +638,20 @@ static void parse_options(int argc, char **argv) {
         case 'c': option.count = atol(optarg); break;
         case 'l': option.limit = atof(optarg); break;
         case 't': option.stall = atof(optarg); break;
+        case 'r': option.rate = atof(optarg); break;
+        case 'x': option.wildcard = true; break;
+        case 'o': option.properties = true; break;
+        case 'd': option.durable = true; break;
         default: usage();
         }
     }
     if (optind < argc || option.connections < 1 || option.connections > MAX_CONNECTIONS || option.inflight < 1 ||
-        option.inflight > MAX_INFLIGHT || option.qos < 0 || option.qos > 1 || option.size < MIN_SIZE ||
+        option.inflight > MAX_INFLIGHT || option.qos < 0 || option.qos > (option.mode == INGEST ? 2 : 1) || option.size < MIN_SIZE ||
         option.size > MAX_SIZE || (option.version != 4 && option.version != 5) || option.warmup < 0 ||
-        option.count < 1 || option.port < 1 || option.port > 65535)
+        option.count < 1 || option.port < 1 || option.port > 65535 || option.rate < 0 || option.rate > 1e6 ||
+        (option.rate > 0 && option.mode != PIPE) || (option.wildcard && option.mode != FANOUT) ||
+        (option.properties && option.version != 5) ||
+        (option.mode == CONNECT && option.warmup + option.count > MAX_CONNECTIONS))
         usage();
 }
 
@@ -543,14 +662,16 @@ int main(int argc, char **argv) {
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
-    set_up();
-    if (option.warmup && !run_phase(option.warmup)) fail("the warm-up did not end");
+    bool (*phase)(long) = option.mode == CONNECT ? connect_phase : run_phase;
+    if (option.mode == CONNECT) set_up_connect();
+    else set_up();
+    if (option.warmup && !phase(option.warmup)) fail("the warm-up did not end");
     puts("warm");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return 1;
     double cpu = cpu_seconds();
     uint64_t started = now_ns();
-    bool complete = run_phase(option.count);
+    bool complete = phase(option.count);
     double seconds = (double)(now_ns() - started) * 1e-9;
     print_result(complete, seconds, cpu_seconds() - cpu);
     while (fgets(line, sizeof line, stdin)) continue;

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import brokers
-from benchmarks.brokers import Broker, BrokerUnavailable
+from benchmarks import peers
+from benchmarks.brokers import Broker, BrokerUnavailable, free_port
 
 SLUICE = [sys.executable, "-m", "sluice"]
 
@@ -17,7 +17,7 @@ SLUICE = [sys.executable, "-m", "sluice"]
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     try:
-        running = brokers.start("mosquitto", tmp_path_factory.mktemp("mosquitto"))
+        running = peers.start("mosquitto", tmp_path_factory.mktemp("mosquitto"))
     except BrokerUnavailable as error:
         if os.environ.get("CI"):
             raise
@@ -82,7 +82,7 @@ def test_time_runs_out(broker: Broker) -> None:
 
 def test_a_broker_that_is_not_there() -> None:
     for command in (["pub", "--message", "x"], ["sub"]):
-        result = sluice(*command, "--topic", "t", "--port", str(brokers.free_port()))
+        result = sluice(*command, "--topic", "t", "--port", str(free_port()))
         assert result.returncode == 1
         assert b"cannot reach" in result.stderr
         assert b"Traceback" not in result.stderr

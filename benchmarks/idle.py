@@ -1,0 +1,98 @@
+"""What a connection costs that does nothing: memory of the broker's processes, over TCP and over TLS.
+
+A broker that has served before has memory to spare, in which connections seem to cost nothing. So each is started
+anew for this, and every round adds its connections to those of the rounds before.
+"""
+
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_connection, socket
+from typing import Final
+
+from benchmarks import peers
+from benchmarks.brokers import Broker
+from benchmarks.figures import NOTHING, Figure, Sample, figure
+from benchmarks.works import Target
+
+SETTLE_SECONDS: Final = 0.5  # until what was allocated to open connections is given back
+TIMEOUT: Final = 10.0  # seconds for an answer
+
+
+@dataclass(slots=True, frozen=True)
+class Idle:
+    """Connections over one transport. `count` are opened in a round."""
+
+    name: str
+    tls: bool
+    count: int
+    targets: tuple[Target, ...]
+
+
+IDLE: Final = (
+    Idle("idle connection, TCP", False, 1_000, (Target("bytes_each", 2 * 1024),)),
+    Idle("idle connection, TLS", True, 500, (Target("bytes_each", 26 * 1024),)),
+)
+
+
+def run_idle(
+    works: Sequence[Idle], names: Sequence[str], folder: Path, rounds: int, tell: Callable[[str], None]
+) -> list[Figure]:
+    """Measure the memory of idle connections at the brokers called so. Raises `BrokerUnavailable`."""
+    figures = []
+    for name in names:
+        broker = peers.start(name, folder / f"idle-{name}")
+        try:
+            for work in works:
+                tell(f"{work.name}: {name}")
+                samples = measured(work, broker, rounds)
+                figures.append(figure(work.name, "connection", name, samples, work.targets))
+        finally:
+            broker.stop()
+    return sorted(figures, key=lambda each: [work.name for work in works].index(each.work))
+
+
+def measured(work: Idle, broker: Broker, rounds: int) -> list[Sample]:
+    """The growth of the broker, round by round."""
+    if work.tls and not broker.tls_port:
+        return [NOTHING]
+    samples: list[Sample] = []
+    with ExitStack() as held:
+        try:
+            _grow(work, broker, held, "warm", work.count // 5)
+            for number in range(rounds):
+                samples.append(_grow(work, broker, held, str(number), work.count))
+        except OSError:  # refused, or no answer
+            samples.append(NOTHING)
+    return samples
+
+
+def _grow(work: Idle, broker: Broker, held: ExitStack, round_name: str, count: int) -> Sample:
+    """Open connections, and see what the broker grew by. `held` closes them. Raises OSError."""
+    before, cpu, started = broker.memory(), broker.cpu_seconds(), time.monotonic()
+    for number in range(count):
+        held.enter_context(_connected(broker, work.tls, f"idle-{work.tls:d}-{round_name}-{number}"))
+    seconds = time.monotonic() - started
+    time.sleep(SETTLE_SECONDS)
+    used = broker.cpu_seconds() - cpu
+    return Sample(True, count, seconds, used, 0.0, None, None, max(broker.memory() - before, 1))
+
+
+def _connected(broker: Broker, tls: bool, client_id: str) -> socket:
+    """A connection of MQTT 3.1.1 that has its CONNACK. Raises OSError."""
+    client = create_connection(("127.0.0.1", broker.tls_port if tls else broker.port), TIMEOUT)
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        client = context.wrap_socket(client)
+    name = client_id.encode()
+    body = b"\x00\x04MQTT\x04\x02\x01\x2c" + len(name).to_bytes(2) + name  # keep-alive 300 s
+    client.sendall(bytes([0x10, len(body)]) + body)
+    answer = client.recv(4)
+    if answer[:1] != b"\x20" or answer[3:] != b"\x00":
+        client.close()
+        raise ConnectionRefusedError(f"CONNACK {answer.hex()}")
+    return client
