@@ -1,12 +1,14 @@
 """Recording how far durable sessions have come: acknowledged offsets, packet ids, and all of it at the end.
 
-Acknowledgements are gathered and recorded a few times a second. What a packet to the client rests on (the packet id
-of a QoS 2 message, a PUBREC that came) is recorded at once, and the packet follows its commit.
+Acknowledgements are gathered and recorded a few times a second, of many sessions less often: what they make of the
+log, and of a turn of the loop, is bounded. What a packet to the client rests on (the packet id of a QoS 2 message, a
+PUBREC that came) is recorded at once, and the packet follows its commit.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from time import time
 from typing import Final
 
@@ -20,6 +22,8 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
+_SOME: Final = 128  # sessions that are recorded in one turn of the loop
+_PAUSE: Final = 0.01  # seconds before the next of them
 
 
 class Progress:
@@ -29,12 +33,15 @@ class Progress:
         self._store = store
         self._on_failed = on_failed  # a record was not taken: the session cannot go on
         self._loop = asyncio.get_running_loop()
-        self._changed: dict[Session, None] = {}  # held sessions only
+        self._changed: dict[Session, None] = {}  # held sessions only, who waits longest first
+        self._urgent: dict[Session, None] = {}  # the same
         self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False  # `_write_urgent` is on its way
 
     def forget(self, session: Session) -> None:
         """The session is closed: `last_records` says the rest."""
         self._changed.pop(session, None)
+        self._urgent.pop(session, None)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -42,22 +49,29 @@ class Progress:
 
     def note(self, session: Session, urgent: bool) -> None:
         """Something of the session has to be recorded; `urgent`: a packet to the client waits for it."""
-        self._changed[session] = None
         if urgent:
-            self._loop.call_soon(self._write)
-        elif self._timer is None:
-            self._timer = self._loop.call_later(PROGRESS_SECONDS, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._write()
+            self._changed.pop(session, None)
+            self._urgent[session] = None
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._write_urgent)
+        else:
+            self._changed[session] = None
+            if self._timer is None:
+                self._timer = self._loop.call_later(PROGRESS_SECONDS, self._write)
 
     def _write(self) -> None:
         changed = self._changed
-        self._changed = {}
-        for session in changed:
-            if not session.closed:
-                self._record(session)
+        for session in list(islice(changed, _SOME)):
+            del changed[session]
+            self._record(session)
+        self._timer = self._loop.call_later(_PAUSE, self._write) if changed else None
+
+    def _write_urgent(self) -> None:
+        self._scheduled = False
+        urgent, self._urgent = self._urgent, {}
+        for session in urgent:
+            self._record(session)
 
     def _record(self, session: Session) -> None:
         """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""

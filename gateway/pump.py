@@ -1,41 +1,58 @@
-"""Reading a session's backlog: what it missed, what is retained, what an earlier connection left open.
+"""Reading sessions' backlogs: what they missed, what is retained, what earlier connections left open.
 
-One coroutine per session, alive only while there is something to read and room to send it. It stops when
-the window or the socket is full; acknowledgements start it again (`Session.on_room`).
+A session is in line here while it has something to read and room to send it. It leaves when its window or its socket
+is full; acknowledgements bring it back (`Session.on_room`).
+
+However many come back at once, each gets its turn soon, and the loop is not held up: turns are taken in slices of
+time, and a turn is one stretch of one backlog. What all of them have on the way is bounded: the more are behind, the
+smaller is the part of its window that each may use.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
-from time import time
-from typing import Final
+from time import monotonic, time
+from typing import Final, cast
 
+from gateway.backlog import deliver, forget_lost
 from gateway.cursor import Cursor
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
+from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
 from gateway.router import Router
-from gateway.session import WAITING, Route, Session
+from gateway.session import Session
 from matcher.names import has_wildcard
-from record import scan, split, store_time_of
+from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Store, filter_queue, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
 
 log = logging.getLogger(__name__)
 
-_BATCH: Final = 256  # records a fetch
-_BATCH_BYTES: Final = 256 * 1024
+_BATCH_BYTES: Final = 256 * 1024  # of the log, read at once
 _RETAINED_PAGE: Final = 64
+_SLICE: Final = 0.002  # seconds of turns before others on the loop have theirs
+_WORKERS: Final = 16  # turns that may wait for the disk at the same time
+_MOST_OUT: Final = 1 << 17  # messages on the way to all sessions that are behind, as long as each may have
+_LEAST_OUT: Final = 16  # of its own
 
 
 class Pump:
-    """Starts and runs the pumps of a node's sessions."""
+    """Reads the backlogs of a node's sessions."""
 
     def __init__(self, store: Store, router: Router) -> None:
         self._store = store
         self._router = router
         self._late = LateMessages(store)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ranges = Ranges()
+        self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
+        self._due: deque[Session] = deque()  # in line for this slice of time
+        self._served: list[Session] = []  # had their turn in it, and go on in the next one
+        self._slice_end = 0.0  # monotonic seconds; 0: the next turn begins a slice
+        self._pause: asyncio.Future[None] | None = None  # between two slices
+        self._workers: set[asyncio.Task[None]] = set()
+        self._busy = 0  # of them, in a turn
 
     def start(self, session: Session) -> None:
         """Have the session's backlog read; what is under way looks once more before it ends."""
@@ -43,32 +60,96 @@ class Pump:
         if session.pumping or session.closed:
             return
         session.pumping = True
-        task = asyncio.get_running_loop().create_task(self._run(session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._behind.add(session)
+        self._due.append(session)
+        if not self._workers:
+            self._slice_end = 0.0
+        self._find_worker()
+
+    def forget(self, session: Session) -> None:
+        """The session is closed."""
+        self._behind.discard(session)
+        if not self._behind:
+            self._ranges.clear()
 
     async def stop(self) -> None:
-        """End all pumps."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End all turns."""
+        workers = list(self._workers)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
         await self._late.stop()
 
-    async def _run(self, session: Session) -> None:
+    def _find_worker(self) -> None:
+        """Have somebody at hand for who is in line, though all others may wait for the disk."""
+        if self._due and self._busy == len(self._workers) < _WORKERS:
+            self._workers.add(asyncio.get_running_loop().create_task(self._work()))
+
+    async def _work(self) -> None:
         try:
-            while not session.closed and session.has_room:
-                session.nudged = False
-                if not await self._step(session) and not session.nudged:
-                    break
-                # Lets the gathered packets reach the socket, so that `congested` is true when it is.
-                await asyncio.sleep(0)
-        except StoreError as error:
-            # The backlog stays in the log: the session goes on from there when it is opened again.
-            log.error("reading the backlog of %r failed: %s", session.client_id, error)
+            await self._take_turns()
         finally:
-            session.pumping = False
-            session.lagging = self._has_work(session)
+            # At once: who comes in line from now on is served by another.
+            self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _take_turns(self) -> None:
+        """Until nobody is in line."""
+        while self._due or self._served:
+            now = monotonic()
+            if self._slice_end == 0.0:
+                self._slice_end = now + _SLICE
+            if not self._due or now >= self._slice_end:
+                await self._breathe()
+                continue
+            session = self._due.popleft()
+            goes_on = False
+            self._busy += 1
+            self._find_worker()
+            try:
+                goes_on = await self._turn(session)
+            except StoreError as error:
+                # The backlog stays in the log: the session goes on from there when it is opened again.
+                log.error("reading the backlog of %r failed: %s", session.client_id, error)
+            except Exception:
+                log.exception("reading the backlog of %r failed", session.client_id)  # the others go on
+            finally:
+                self._busy -= 1
+            if goes_on:
+                self._served.append(session)
+            else:
+                self._leave(session)
+
+    async def _breathe(self) -> None:
+        """Let others on the loop have their turn: sockets too, so that who was served is congested when it is."""
+        if self._pause is None:
+            loop = asyncio.get_running_loop()
+            self._pause = loop.create_future()
+            loop.call_soon(self._begin_slice, self._pause)
+        await self._pause
+
+    def _begin_slice(self, pause: asyncio.Future[None]) -> None:
+        self._pause = None
+        self._due.extend(self._served)
+        self._served = []
+        self._slice_end = 0.0
+        if not pause.done():
+            pause.set_result(None)
+
+    async def _turn(self, session: Session) -> bool:
+        """Read and send one stretch. Whether the session stays in line."""
+        if not _may_send(session):
+            return False
+        session.window = min(session.full_window, max(_LEAST_OUT, _MOST_OUT // len(self._behind)))
+        session.nudged = False
+        moved = await self._step(session)
+        return (moved or session.nudged) and _may_send(session)
+
+    def _leave(self, session: Session) -> None:
+        session.pumping = False
+        session.lagging = self._has_work(session)
+        if session.closed or not session.lagging:
+            session.window = session.full_window
+            self.forget(session)
 
     def _has_work(self, session: Session) -> bool:
         if session.behind >= 0 or session.retained or session.resends:
@@ -89,7 +170,9 @@ class Pump:
         moved = False
         for subscription in list(session.subscriptions.values()):
             cursor = subscription.cursor
-            if cursor is not None and cursor.lagging and not cursor.stretched and not session.closed:
+            if cursor is not None and cursor.lagging and not cursor.stretched:
+                if session.closed or not session.has_room:
+                    break
                 moved |= await self._read_queue(session, cursor)
         return moved
 
@@ -97,62 +180,31 @@ class Pump:
 
     async def _read_queue(self, session: Session, cursor: Cursor) -> bool:
         """Whether the cursor came forward."""
-        room = max(1, session.window - session.in_window)
-        asked = cursor.next
-        try:
-            fetched = await self._store.fetch(cursor.queue, asked, min(room, _BATCH), _BATCH_BYTES)
-        except OffsetOutOfRange as error:
-            session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
-            self._forget_lost(session, cursor.jump(error.begin))
-            return True
-        cursor.end = max(cursor.end, fetched.bounds.end)
-        if session.closed or cursor.next != asked:
-            return not session.closed
-        if fetched.offset > asked:
-            self._forget_lost(session, cursor.skip(fetched.offset))
-            session.counters.dropped_reclaimed += cursor.next - asked
-            if cursor.next < fetched.offset:
+        stretch = self._ranges.find(cursor.queue, cursor.next)
+        if stretch is None:
+            asked = cursor.next
+            try:
+                fetched = await self._store.fetch(cursor.queue, asked, room_in_block(asked), BLOCK_BYTES)
+            except OffsetOutOfRange as error:
+                session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
+                forget_lost(session, cursor.jump(error.begin))
                 return True
-        now_ms = int(time() * 1000)
-        offset = fetched.offset
-        for start in split(fetched.data):
-            message = Message(fetched.data, start)
-            route = session.route(message.topic)
-            if offset in cursor.open:
-                if not session.has_room:
-                    break
-                cursor.read(offset, message)
-                self._resend_here(session, cursor.open.pop(offset), message, route, now_ms)
-            else:
-                owner = _owner(route, message) if route is not None else None
-                if owner is cursor and route is not None:
-                    if not session.take(cursor, offset, message, route, now_ms):
-                        break
-                elif owner is None or owner.has_read(message):
-                    cursor.pass_over(offset, message)
-                    session.note_change()
-                else:
-                    break
-            offset += 1
-        return offset > asked
-
-    def _forget_lost(self, session: Session, packet_ids: list[int]) -> None:
-        """Messages that a cursor had open since an earlier connection are gone from the log."""
-        for packet_id in packet_ids:
-            entry = session.inflight.get(packet_id)
-            if entry is not None and entry.phase == WAITING and not entry.released:
-                session.forget(packet_id, entry)
-        session.note_change()
-
-    def _resend_here(
-        self, session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int
-    ) -> None:
-        """Send again what is open since an earlier connection, unless PUBREL was sent for it or is to be."""
-        entry = session.inflight.get(packet_id)
-        if entry is not None and entry.phase == WAITING and not entry.released:
-            session.resend(packet_id, entry, message, route, now_ms)
+            cursor.end = max(cursor.end, fetched.bounds.end)
+            stretch = Stretch(asked, fetched)
+            if stretch.messages:
+                self._ranges.keep(cursor.queue, stretch)
+            if session.closed or cursor.next != asked:
+                return not session.closed
+        room = max(1, session.window - session.in_window)
+        return deliver(session, cursor, stretch, room, int(time() * 1000))
 
     async def _resend(self, session: Session) -> None:
+        for _ in range(BLOCK):
+            if not session.resends or not session.has_room or session.closed:
+                return
+            await self._resend_first(session)
+
+    async def _resend_first(self, session: Session) -> None:
         packet_id = session.resends[0]
         entry = session.inflight.get(packet_id)
         if entry is None:
@@ -280,8 +332,5 @@ class Pump:
             del session.retained[topic_filter]
 
 
-def _owner(route: Route, message: Message) -> Cursor | None:
-    """The cursor that sends this message: the oldest, unless even that is younger than the message."""
-    if route.cursors and (message.held or route.cursors[0].start_position <= message.position):
-        return route.cursors[0]
-    return None
+def _may_send(session: Session) -> bool:
+    return session.has_room and not session.closed

@@ -172,7 +172,8 @@ class Session:
         self.expiry_interval = expiry_interval  # seconds
         self.durable: bool = expiry_interval > 0
         self.recorded_open: bool = False  # the log has it open and must hear of its end
-        self.window = window  # messages with QoS > 0 in flight at the most
+        self.full_window = window  # messages with QoS > 0 in flight at the most
+        self.window = window  # the same, or less while its backlog is read (`gateway.pump`)
         self.outlet = outlet
         self.counters = counters
         self.on_change = on_change  # something has to be written to the log

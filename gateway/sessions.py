@@ -347,6 +347,7 @@ class Sessions:
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
         self._progress.forget(session)
+        self._pump.forget(session)
         if not session.recorded_open:
             return
         client_id = session.client_id

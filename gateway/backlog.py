@@ -1,0 +1,67 @@
+"""A durable session's backlog, message by message: what is sent, what is passed over, what was open before.
+
+The loop that runs for each message that a session missed: compiled. `gateway.pump` reads the messages.
+"""
+
+from gateway.cursor import Cursor
+from gateway.message import Message
+from gateway.ranges import Stretch
+from gateway.session import WAITING, Route, Session
+
+
+def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_ms: int) -> bool:
+    """Go on with what was read of the cursor's queue, by up to `limit` messages. Whether the cursor came forward."""
+    asked = cursor.next
+    if stretch.first > asked:
+        forget_lost(session, cursor.skip(stretch.first))
+        session.counters.dropped_reclaimed += cursor.next - asked
+        if cursor.next < stretch.first:
+            return True
+    messages = stretch.messages
+    offset = cursor.next
+    at = offset - stretch.first
+    end = min(len(messages), at + limit)
+    while at < end:
+        message = messages[at]
+        route = session.route(message.topic)
+        if cursor.open and offset in cursor.open:
+            if not session.has_room:
+                break
+            cursor.read(offset, message)
+            _resend(session, cursor.open.pop(offset), message, route, now_ms)
+        else:
+            owner = _owner(route, message) if route is not None else None
+            if owner is cursor and route is not None:
+                if not session.take(cursor, offset, message, route, now_ms):
+                    break
+            elif owner is None or owner.has_read(message):
+                cursor.pass_over(offset, message)
+                session.note_change()
+            else:
+                break
+        offset += 1
+        at += 1
+    return offset > asked
+
+
+def forget_lost(session: Session, packet_ids: list[int]) -> None:
+    """Messages that a cursor had open since an earlier connection are gone from the log."""
+    for packet_id in packet_ids:
+        entry = session.inflight.get(packet_id)
+        if entry is not None and entry.phase == WAITING and not entry.released:
+            session.forget(packet_id, entry)
+    session.note_change()
+
+
+def _resend(session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int) -> None:
+    """Send again what is open since an earlier connection, unless PUBREL was sent for it or is to be."""
+    entry = session.inflight.get(packet_id)
+    if entry is not None and entry.phase == WAITING and not entry.released:
+        session.resend(packet_id, entry, message, route, now_ms)
+
+
+def _owner(route: Route, message: Message) -> Cursor | None:
+    """The cursor that sends this message: the oldest, unless even that is younger than the message."""
+    if route.cursors and (message.held or route.cursors[0].start_position <= message.position):
+        return route.cursors[0]
+    return None
