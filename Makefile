@@ -13,6 +13,8 @@ LOADER := benchmarks/load/mqttload
 PURE := build/pure
 DATA ?= data
 SEEDS ?= 200
+FUZZ_SECONDS ?= 3600
+INPUTS ?= 10000000
 FIRST ?= 1
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
@@ -23,7 +25,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate nightly lint format bench bench-store conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-store conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -68,8 +70,12 @@ test-pure: $(STAMP) .clients ## run the quick tests on a copy without compiled c
 simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
 
-nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, the tests without compiled code
+fuzz: $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
+	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
+
+nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the tests without compiled code
 	@$(MAKE) simulate SEEDS=10000
+	@$(MAKE) fuzz
 	@$(MAKE) test-pure
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
