@@ -21,16 +21,19 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
     offset = cursor.next
     at = offset - stretch.first
     end = min(len(messages), at + limit)
+    subscription = session.subscriptions.get(cursor.topic_filter)
     while at < end:
         message = messages[at]
-        route = session.route(message.topic)
+        # What is older than the subscription, no other one sends or waits for.
+        is_own = offset < cursor.live and subscription is not None
+        route = subscription.route if is_own and subscription is not None else session.route(message.topic)
         if cursor.open and offset in cursor.open:
             if not session.has_room:
                 break
             cursor.read(offset, message)
             _resend(session, cursor.open.pop(offset), message, route, now_ms)
         else:
-            owner = _owner(route, message) if route is not None else None
+            owner = cursor if is_own else _owner(route, message) if route is not None else None
             if owner is cursor and route is not None:
                 if not session.take(cursor, offset, message, route, now_ms):
                     break

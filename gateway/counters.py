@@ -12,6 +12,7 @@ class Counters:
         self.messages_refused: int = 0  # PUBLISH packets not taken: to the node's own topics, or of a wrong format
         self.publishers_paced: int = 0  # times that a connection was not read because it published too fast
         self.messages_sent: int = 0  # PUBLISH packets handed to devices
+        self.messages_replayed: int = 0  # of those, PUBLISH packets that were older than their subscription
         self.bytes_received: int = 0
         self.dropped_qos0: int = 0  # the subscriber's socket was full
         self.dropped_oversized: int = 0  # larger than the client's maximum packet size

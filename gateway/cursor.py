@@ -19,12 +19,14 @@ class Cursor:
         "end",
         "floor",
         "late",
+        "live",
         "next",
         "open",
         "position",
         "queue",
         "start_position",
         "topic_filter",
+        "waits",
     )
 
     def __init__(self, topic_filter: bytes, queue: bytes, offset: int, start_position: int) -> None:
@@ -37,6 +39,8 @@ class Cursor:
         self.end = offset  # of the queue, as far as heard
         self.floor = offset  # first offset not acknowledged
         self.committed = offset  # the floor that the log knows
+        self.live: int = 0  # messages before this offset are older than the subscription, which sends them by itself
+        self.waits: bool = False  # what is older than the queue is read first
         self.acked: set[int] = set()  # above the floor
         self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
 
@@ -66,6 +70,9 @@ class Cursor:
         """Read `offset` without sending its message."""
         self.read(offset, message)
         self.ack(offset)
+
+    def pass_by(self, offset: int) -> None:
+        """The message of `offset` is sent again apart from the others. Of a queue, it lies below the floor."""
 
     def jump(self, offset: int) -> list[int]:
         """Go on at `offset`: retention took all that lies before it. Returns the packet ids of what is lost."""
@@ -97,11 +104,19 @@ class Cursor:
             return True
         return message.position in self.late if message.held else self.position >= message.position
 
+    def has_passed(self, offset: int) -> bool:
+        """Whether a crash would not have the cursor come by `offset` again."""
+        return self.floor > offset
+
+    def is_behind_it(self, offset: int) -> bool:
+        """Whether the cursor, should it go on at `next`, does not come by `offset` again."""
+        return offset < max(self.next, self.floor)
+
     @property
     def lagging(self) -> bool:
         return self.next < self.end
 
     @property
     def stretched(self) -> bool:
-        """The oldest unacknowledged message is so far back that reading has to wait for it."""
-        return self.next - self.floor >= MAX_SPREAD
+        """Reading has to wait: for the subscription's history, or for an unacknowledged message that is far back."""
+        return self.waits or self.next - self.floor >= MAX_SPREAD

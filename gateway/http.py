@@ -70,6 +70,7 @@ class _NodeCollector:
 
     def collect(self) -> Iterable[Metric]:
         counters = self._counters
+        replayed = counters.messages_replayed
         for name, text, count in (
             ("sluice_mqtt_connections_opened", "Network connections accepted", counters.connections_opened),
             ("sluice_mqtt_connections_refused", "Connections refused", counters.connections_refused),
@@ -77,6 +78,7 @@ class _NodeCollector:
             ("sluice_mqtt_messages_received", "PUBLISH packets accepted", counters.messages_received),
             ("sluice_mqtt_messages_refused", "PUBLISH packets not accepted", counters.messages_refused),
             ("sluice_mqtt_messages_sent", "PUBLISH packets sent", counters.messages_sent),
+            ("sluice_mqtt_messages_replayed", "Messages sent that were older than their subscription", replayed),
             ("sluice_mqtt_bytes_received", "Bytes read from clients", counters.bytes_received),
             ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),
             ("sluice_mqtt_publishers_paced", "Times a fast publisher was made to wait", counters.publishers_paced),

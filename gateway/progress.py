@@ -78,12 +78,7 @@ class Progress:
         session.changed = False
         session.urgent = False
         frames: list[bytes] = []
-        moved: dict[bytes, int] = {}
-        for subscription in session.subscriptions.values():
-            cursor = subscription.cursor
-            if cursor is not None and cursor.floor != cursor.committed:
-                moved[subscription.topic_filter] = cursor.floor
-                cursor.committed = cursor.floor
+        moved = _moved(session)
         if moved:
             frames.append(control.cursors_committed(session.client_id, moved))
         staged, received, completed = session.staged, session.received, session.free_completed()
@@ -120,6 +115,21 @@ class Progress:
         self._store.append(frames, done)
 
 
+def _moved(session: Session) -> dict[bytes, int]:
+    """How far cursors and histories have come since the last record, by what the log calls them."""
+    moved: dict[bytes, int] = {}
+    for subscription in session.subscriptions.values():
+        cursor = subscription.cursor
+        if cursor is not None and cursor.floor != cursor.committed and subscription.qos:
+            moved[subscription.topic_filter] = cursor.committed = cursor.floor
+        history = subscription.history
+        if history is not None and history.recorded and history.floor != history.committed:
+            moved[history.topic_filter] = history.committed = history.floor
+            if history.floor >= history.end:
+                subscription.history = None
+    return moved
+
+
 def last_records(session: Session) -> list[bytes]:
     """What the log must know when a connection ends: every open exchange, then exact cursors.
 
@@ -130,14 +140,17 @@ def last_records(session: Session) -> list[bytes]:
     completed: list[int] = []
     for packet_id, entry in session.inflight.items():
         if entry.phase == COMPLETED:
-            if entry.cursor is None or entry.offset < max(entry.cursor.next, entry.cursor.floor):
+            if entry.cursor is None or entry.cursor.is_behind_it(entry.offset):
                 completed.append(packet_id)
         elif entry.phase == SENT:
             sent.append((packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
     if sent or session.received:
         frames.append(control.outbound_changed(session.client_id, sent=sent, received=session.received))
-    cursors = {s.topic_filter: s.cursor.next for s in session.subscriptions.values() if s.cursor is not None}
+    subscriptions = session.subscriptions.values()
+    cursors = {s.topic_filter: s.cursor.next for s in subscriptions if s.cursor is not None and s.qos}
+    histories = [s.history for s in subscriptions if s.history is not None and s.history.recorded]
+    cursors.update({history.topic_filter: history.next for history in histories})
     if cursors:
         frames.append(control.cursors_committed(session.client_id, cursors))
     if completed:

@@ -20,9 +20,11 @@ from gateway.cursor import Cursor
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
+from gateway.replay import Replays
 from gateway.router import Router
-from gateway.session import Session
-from matcher.names import has_wildcard
+from gateway.session import Route, Session
+from matcher.names import has_wildcard, matches
+from matcher.reserved import filter_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Store, filter_queue, topic_queue
@@ -45,6 +47,7 @@ class Pump:
         self._store = store
         self._router = router
         self._late = LateMessages(store)
+        self._replays = Replays(store, router, self._late, self.start)
         self._ranges = Ranges()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._due: deque[Session] = deque()  # in line for this slice of time
@@ -78,6 +81,7 @@ class Pump:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+        await self._replays.stop()
         await self._late.stop()
 
     def _find_worker(self) -> None:
@@ -150,9 +154,10 @@ class Pump:
         if session.closed or not session.lagging:
             session.window = session.full_window
             self.forget(session)
+        self._replays.start(session)  # what is older comes when there is nothing else to read
 
     def _has_work(self, session: Session) -> bool:
-        if session.behind >= 0 or session.retained or session.resends:
+        if session.behind >= 0 or session.retained or session.resends or self._replays.has_work(session):
             return True
         return any(s.cursor is not None and s.cursor.lagging for s in session.subscriptions.values())
 
@@ -227,7 +232,7 @@ class Pump:
     async def _find(self, topic_filter: bytes, offset: int) -> Message | None:
         """The message that an exchange was about; None when it is gone from the log."""
         try:
-            if not topic_filter:
+            if not topic_filter or filter_of(topic_filter):
                 chunk = await self._store.read(offset, 1)
                 return Message(chunk.data, 0) if chunk.data and chunk.position == offset else None
             queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
@@ -293,8 +298,12 @@ class Pump:
 
     def _send_one_behind(self, session: Session, message: Message, position: int, now_ms: int) -> bool:
         route = session.route(message.topic)
-        if route is None or route.cursors or position < route.start:
+        if route is None or position < route.start:
             return True
+        if route.cursors:
+            route = _without_cursors(session, message.topic) if position < route.cursors[0].start_position else None
+            if route is None:
+                return True
         if route.no_local and message.publisher == session.client_id:
             return True
         if message.expired(now_ms):
@@ -334,3 +343,10 @@ class Pump:
 
 def _may_send(session: Session) -> bool:
     return session.has_room and not session.closed
+
+
+def _without_cursors(session: Session, topic: bytes) -> Route | None:
+    """The route of a message that is older than the cursors of its topic: theirs it is not."""
+    subscriptions = session.subscriptions.values()
+    found = [s for s in subscriptions if s.cursor is None and s.is_live and matches(s.topic_filter, topic)]
+    return Route(session, found) if found else None

@@ -14,12 +14,14 @@ from typing import Final
 
 from gateway.counters import Counters
 from gateway.cursor import Cursor
+from gateway.history import History
 from gateway.message import Message
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
 from matcher.names import matches
+from matcher.reserved import filter_of
 from store.api import Moved
 
 SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
@@ -44,7 +46,9 @@ class Subscription:
 
     __slots__ = (
         "cursor",
+        "history",
         "identifier",
+        "is_live",
         "no_local",
         "qos",
         "retain_as_published",
@@ -73,6 +77,8 @@ class Subscription:
         self.identifier = identifier  # 0: none
         self.cursor = cursor  # durable sessions with QoS > 0
         self.start = start  # log position from which on it gets messages
+        self.history: History | None = None  # of what is older than itself, while it is replayed
+        self.is_live: bool = True  # it gets what is committed; not so while it follows the log to the present
         self.route = Route(session, [self])
 
     def replace(self, old: "Subscription") -> None:
@@ -80,6 +86,8 @@ class Subscription:
         self.start = old.start
         if old.cursor is not None:
             self.cursor = old.cursor
+        self.history = old.history
+        self.is_live = old.is_live
         self.route = Route(self.session, [self])
 
 
@@ -223,7 +231,7 @@ class Session:
         routes = self._routes
         if topic in routes:
             return routes[topic]
-        found = [s for s in self.subscriptions.values() if matches(s.topic_filter, topic)]
+        found = [s for s in self.subscriptions.values() if s.is_live and matches(s.topic_filter, topic)]
         route: Route | None = None
         if len(found) == 1:
             route = found[0].route
@@ -233,6 +241,14 @@ class Session:
             routes.clear()
         routes[topic] = route
         return route
+
+    def cursor_of(self, name: bytes) -> Cursor | None:
+        """The cursor that sent an exchange, by what the log calls it: a filter, or the history of one."""
+        replayed = filter_of(name)
+        subscription = self.subscriptions.get(replayed or name)
+        if subscription is None:
+            return None
+        return subscription.history if replayed else subscription.cursor
 
     # --- messages out
 
@@ -555,7 +571,7 @@ class Session:
         free = [
             packet_id
             for packet_id, entry in self.inflight.items()
-            if entry.phase == COMPLETED and (entry.cursor is None or entry.cursor.floor > entry.offset)
+            if entry.phase == COMPLETED and (entry.cursor is None or entry.cursor.has_passed(entry.offset))
         ]
         for packet_id in free:
             del self.inflight[packet_id]

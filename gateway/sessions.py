@@ -294,11 +294,11 @@ class Sessions:
             session.inbound[packet_id] = RESTORED
         first: list[Outbound] = []
         for outbound in state.outbound:
-            held = session.subscriptions.get(outbound.topic_filter)
-            cursor = held.cursor if held is not None else None
+            cursor = session.cursor_of(outbound.topic_filter)
             if cursor is not None and outbound.offset >= cursor.floor:
                 cursor.open[outbound.offset] = outbound.packet_id
-            else:
+            elif cursor is not None:
+                cursor.pass_by(outbound.offset)
                 cursor = None
             entry = Inflight(cursor, outbound.topic_filter, outbound.offset, 2)
             entry.released = outbound.released

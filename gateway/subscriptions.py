@@ -1,28 +1,31 @@
 """SUBSCRIBE and UNSUBSCRIBE: granting filters, recording them for durable sessions, making them live."""
 
 from collections.abc import Callable, Coroutine
-from typing import Final
 
+from gateway.beginning import PROPERTY, split_replay
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.cursor import Cursor
+from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session, Subscription
+from gateway.wish import Wish
 from matcher.names import has_wildcard, split_shared
+from matcher.reserved import REPLAY, replay_name
 from store import control
 from store.api import Appended, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
 
-_REFUSALS: Final = {
-    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: b"shared subscriptions are not offered",
-    ReasonCode.TOPIC_FILTER_INVALID: b"the filter is longer, or has more levels, than this node takes",
-    ReasonCode.QUOTA_EXCEEDED: b"the session has as many subscriptions as it may",
-}
+
+def _histories(session: Session) -> int:
+    """How many filters it replays from the log, or is about to."""
+    coming = sum([name.startswith(REPLAY) for name in session.subscribing])
+    return coming + sum([subscription.history is not None for subscription in session.subscriptions.values()])
 
 
 class Subscriptions:
@@ -47,36 +50,66 @@ class Subscriptions:
         session = connection.session
         if session is None or not connection.may_answer(len(packet.requests)):
             return
-        reasons: list[ReasonCode] = []
-        granted: list[StoredSubscription] = []
+        wishes = self._wishes(session, packet)
+        if not any(wish.start is not None for wish in wishes):
+            self._make_all(connection, session, packet.packet_id, wishes)
+            return
+        session.subscribing.update([wish.topic_filter for wish in wishes if wish.is_granted])
+        self._spawn(self._begin(connection, session, packet.packet_id, wishes))
+
+    def _wishes(self, session: Session, packet: Subscribe) -> list[Wish]:
         names = session.subscribing.union(session.subscriptions)
+        words = dict(packet.user_properties).get(PROPERTY, b"")
+        wishes: list[Wish] = []
         for request in packet.requests:
-            reason = self._grant(names, request.topic_filter, request.qos)
-            reasons.append(reason)
-            if reason < 0x80:
-                names.add(request.topic_filter)
-                granted.append(
-                    StoredSubscription(
-                        request.topic_filter,
-                        request.qos,
-                        request.no_local,
-                        request.retain_as_published,
-                        request.retain_handling,
-                        packet.identifier,
-                        0,
-                        0,
-                    )
-                )
-        refused = b"; ".join(dict.fromkeys([_REFUSALS[reason] for reason in reasons if reason in _REFUSALS]))
+            wish = Wish(request, words, packet.identifier)
+            wish.reason, wish.why = self._grant(names, wish, session)
+            if wish.is_granted:
+                names.add(wish.topic_filter)
+                if wish.is_search:
+                    session.subscribing.add(replay_name(wish.topic_filter))
+            wishes.append(wish)
+        return wishes
+
+    async def _begin(self, connection: Connection, session: Session, packet_id: int, wishes: list[Wish]) -> None:
+        """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
+        try:
+            for wish in wishes:
+                await wish.find(self._store, self._router.delivered_end, session.durable)
+        except StoreError as error:
+            connection.append_failed(error)
+            return
+        if not session.closed:
+            # What was unsubscribed again meanwhile is granted, and gone.
+            left = [wish for wish in wishes if wish.topic_filter in session.subscribing]
+            self._begun(session, [wish.topic_filter for wish in wishes])
+            self._make_all(connection, session, packet_id, wishes, left)
+
+    def _make_all(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        wishes: list[Wish],
+        left: list[Wish] | None = None,
+    ) -> None:
+        """Answer SUBSCRIBE, and make the subscriptions that are granted; of `wishes`, only those that are `left`."""
+        granted = [wish.stored for wish in (wishes if left is None else left) if wish.is_granted]
+        refused = b"; ".join(dict.fromkeys([wish.why for wish in wishes if wish.why]))
         why = connection.explain(refused) if refused else None
-        reply = suback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
+        reasons = [wish.reason for wish in wishes]
+        reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach(session, stored) for stored in granted]
             connection.send(reply)
             self._want_retained(session, granted, fresh)
+            cursors = [session.subscriptions[stored.topic_filter].cursor for stored in granted if stored.replay >= 0]
+            if any(stored.replay >= 0 for stored in granted):
+                self._spawn(self._learn(connection, session, [cursor for cursor in cursors if cursor is not None]))
             return
 
         session.subscribing.update([stored.topic_filter for stored in granted])
+        session.subscribing.update([replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
@@ -86,15 +119,36 @@ class Subscriptions:
 
         self._store.append([control.subscribed(session.client_id, granted)], done)
 
-    def _grant(self, names: set[bytes], topic_filter: bytes, qos: int) -> ReasonCode:
+    def _grant(self, names: set[bytes], wish: Wish, session: Session) -> tuple[ReasonCode, bytes]:
+        """The reason code of a wish, and why not."""
+        topic_filter = wish.topic_filter
+        if not wish.is_granted:
+            return wish.reason, wish.why
         if not self._config.takes_name(split_shared(topic_filter)[1]):
-            return ReasonCode.TOPIC_FILTER_INVALID
+            why = b"the filter is longer, or has more levels, than this node takes"
+            return ReasonCode.TOPIC_FILTER_INVALID, why
         if topic_filter.startswith(b"$share/"):
             # MQTT 5, 3.2.2.3.13: CONNACK said that they are not available.
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            why = b"shared subscriptions are not offered"
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, why
         if topic_filter not in names and len(names) >= self._config.max_subscriptions:
-            return ReasonCode.QUOTA_EXCEEDED
-        return ReasonCode(qos)
+            return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
+        if topic_filter in names:
+            wish.start = None  # it goes on where it is
+        elif wish.is_search and _histories(session) >= self._config.max_replays:
+            return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
+        return wish.reason, b""
+
+    @staticmethod
+    def _begun(session: Session, filters: list[bytes]) -> None:
+        """These subscriptions are no more on their way."""
+        session.subscribing.difference_update(filters, map(replay_name, filters))
+
+    async def _learn(self, connection: Connection, session: Session, cursors: list[Cursor]) -> None:
+        try:
+            await self.learn_ends(session, cursors)
+        except StoreError as error:
+            connection.append_failed(error)
 
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
@@ -104,7 +158,8 @@ class Subscriptions:
             subscription.replace(old)
             self._router.remove(old)
         session.subscribe(subscription)
-        self._router.add(subscription)
+        if subscription.is_live:
+            self._router.add(subscription)
         return old is None
 
     async def _attach_durable(
@@ -118,8 +173,10 @@ class Subscriptions:
             for request in granted:
                 stored = known.get(request.topic_filter)
                 # None: unsubscribed again meanwhile.
+                if not request.qos:
+                    stored = request if stored is not None else None  # of its replay, the log knows nothing
                 fresh.append(stored is not None and self._attach(session, stored))
-                session.subscribing.discard(request.topic_filter)
+            self._begun(session, [request.topic_filter for request in granted])
             connection.send(reply)
             self._want_retained(session, granted, fresh)
             live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]
@@ -131,6 +188,8 @@ class Subscriptions:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""
         for stored, new in zip(granted, fresh, strict=True):
             subscription = session.subscriptions.get(stored.topic_filter)
+            if stored.replay >= 0 and new:
+                continue  # its history has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
                 session.want_retained(subscription)
         if session.retained:
@@ -142,10 +201,11 @@ class Subscriptions:
         session = connection.session
         if session is None or not connection.may_answer(len(packet.topic_filters)):
             return
-        filters = list(packet.topic_filters)
+        filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
+        self._begun(session, filters)
         reasons: list[ReasonCode] = []
         # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
-        sent = session.unrecorded(set(filters)) if session.durable else []
+        sent = session.unrecorded({*filters, *map(replay_name, filters)}) if session.durable else []
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -172,8 +232,9 @@ class Subscriptions:
         if subscription is None:
             return False
         self._router.remove(subscription)
-        if subscription.cursor is not None:
-            session.resend_without(subscription.cursor)
+        for cursor in (subscription.history, subscription.cursor):
+            if cursor is not None:
+                session.resend_without(cursor)
         if session.lagging:
             self._pump.start(session)  # another subscription may have waited for this one
         return True
@@ -181,11 +242,13 @@ class Subscriptions:
     def make(self, session: Session, stored: StoredSubscription) -> Subscription:
         """The subscription as the session works with it."""
         topic_filter = stored.topic_filter
+        is_wild = has_wildcard(topic_filter)
+        is_recorded = session.durable and stored.qos > 0
         cursor: Cursor | None = None
-        if session.durable and stored.qos > 0:
-            queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
+        if is_recorded or (stored.replay >= 0 and not is_wild):
+            queue = filter_queue(topic_filter) if is_wild else topic_queue(topic_filter)
             cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position)
-        return Subscription(
+        subscription = Subscription(
             session,
             topic_filter,
             stored.qos,
@@ -195,6 +258,15 @@ class Subscriptions:
             cursor,
             self._router.delivered_end,
         )
+        if stored.replay >= 0 and not is_wild and cursor is not None:
+            cursor.live = stored.replay
+        elif stored.replay >= 0:
+            end = stored.start_position if is_recorded else FOLLOW
+            subscription.history = History(topic_filter, stored.replay, end, is_recorded)
+            subscription.is_live = is_recorded
+            if cursor is not None:
+                cursor.waits = True
+        return subscription
 
     async def learn_ends(self, session: Session, cursors: list[Cursor]) -> None:
         """Find out how far the queues go, now that commits reach the session, and read what it missed."""

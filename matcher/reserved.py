@@ -32,6 +32,16 @@ def client_of(topic: bytes) -> bytes | None:
     return client_id if client_id and inbox_of(client_id) == topic else None
 
 
+def replay_name(topic_filter: bytes) -> bytes:
+    """What the log calls the history of a subscription that began in the past."""
+    return REPLAY + b"/" + topic_filter
+
+
+def filter_of(name: bytes) -> bytes:
+    """The subscription whose history `name` is; b"" for another name."""
+    return name[len(REPLAY) + 1 :] if name.startswith(REPLAY + b"/") else b""
+
+
 def is_below(name: bytes, first: bytes) -> bool:
     """Whether `first` is the first level of a topic or a filter."""
     return name.startswith(first) and (len(name) == len(first) or name[len(first)] == 0x2F)

@@ -234,6 +234,10 @@ class Subscription:
     identifier: int  # 0: none
     start_position: int  # log position of the record that made it: older messages are not its
     offset: int  # first offset of its queue that is not acknowledged
+    # Of one that began in the past, until all that is older than itself is acknowledged; -1 else. For a topic: the
+    # first offset of what is not older. For a wildcard filter, whose queue has nothing older: the log position to read
+    # on from. To `store.control.subscribed` it says where to begin: an offset of the topic's queue, or a position.
+    replay: int = -1
 
 
 @dataclass(slots=True)
@@ -353,6 +357,12 @@ class Store(Protocol):
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         """Committed log records from `position` on (must be a record's position or the log's end)."""
+
+    async def position_at(self, time_ms: int) -> int:
+        """Position of the log's first record whose store time is not before `time_ms`; the end if there is none."""
+
+    async def floor(self, parent: bytes) -> int:
+        """Store time, in ms, before which messages of a parent topic are not answered any more."""
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         """First offset whose store time is not before `time_ms`; the queue's end if there is none."""

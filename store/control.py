@@ -29,6 +29,8 @@ class SubscriptionLike(Protocol):
     def retain_handling(self) -> int: ...
     @property
     def identifier(self) -> int: ...
+    @property
+    def replay(self) -> int: ...
 
 
 class UserLike(Protocol):
@@ -77,10 +79,12 @@ def session_ended(client_id: bytes, epoch: int) -> bytes:
 
 
 def subscribed(client_id: bytes, subscriptions: Sequence[SubscriptionLike]) -> bytes:
-    """Filters of the session. A new one begins at its queue's end at this point of the log; one that is there
-    keeps its cursor and start and takes the options."""
+    """Filters of the session. A new one begins at its queue's end at this point of the log, or earlier: at an offset
+    of the topic's queue, or, with wildcards, a position of the log (`replay`). One that is there keeps its cursor and
+    start and takes the options."""
     rows = [
         [s.topic_filter.decode(), s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier]
+        + ([s.replay] if s.replay >= 0 and s.qos else [])
         for s in subscriptions
     ]
     return _record(Kind.SUBSCRIBED, client_id, rows)
@@ -92,7 +96,8 @@ def unsubscribed(client_id: bytes, filters: Sequence[bytes]) -> bytes:
 
 
 def cursors_committed(client_id: bytes, offsets: Mapping[bytes, int]) -> bytes:
-    """First offset not acknowledged, by filter. A cursor never goes back."""
+    """First offset not acknowledged, by filter; by `$replay/` and the filter, the first such place of its history in
+    the log. A cursor never goes back."""
     return _record(Kind.CURSORS_COMMITTED, client_id, {name.decode(): offset for name, offset in offsets.items()})
 
 
@@ -206,6 +211,7 @@ class Subscribed(NamedTuple):
     retain_as_published: bool
     retain_handling: int
     identifier: int
+    replay: int = -1  # where it begins; -1: at the end
 
 
 class OutboundChange(NamedTuple):

@@ -116,6 +116,18 @@ class Queries:
                 high = middle
         return low
 
+    async def position_at(self, time_ms: int) -> int:
+        begin, end = self._views.begin, self._views.position
+        try:
+            return end if begin == end else await self._reader.position_at(time_ms, begin, end)
+        except LogCorrupt:
+            if begin == self._views.begin:
+                raise
+            return await self.position_at(time_ms)  # retention took a segment while it was being read
+
+    async def floor(self, parent: bytes) -> int:
+        return self._views.floors.of(parent)
+
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
         return await find.by_key(self._views, self._reader, parent, key, after, limit, max_bytes)
 

@@ -81,6 +81,27 @@ class Reader:
             raise LogCorrupt(segment_name(base), position, "segment is missing") from None
         return False
 
+    async def position_at(self, time_ms: int, begin: int, end: int) -> int:
+        """Position of the first record in [begin, end), which is not empty, whose store time is not before `time_ms`;
+        `end` if there is none. Reads one segment up to there."""
+        low, high = self._segments.base_of(begin), self._segments.base_of(end - 1)
+        while low < high:  # the last segment that begins before that time: store times never run backwards
+            middle = low + (high - low + self._segments.size) // (2 * self._segments.size) * self._segments.size
+            first = await self.chunk(max(middle, begin), end, 1)
+            if first.data and record.store_time_of(first.data, 0) < time_ms:
+                low = middle
+            else:
+                high = middle - self._segments.size
+        position = max(low, begin)
+        while position < end:
+            found = await self.chunk(position, end, _SPAN)
+            for start in record.split(found.data):
+                if record.store_time_of(found.data, start) >= time_ms:
+                    return found.position + start
+            position = found.next_position
+            await asyncio.sleep(0)
+        return end
+
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
         """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`. What is known as
         damaged is passed over."""

@@ -179,12 +179,19 @@ class SubscriptionRequest:
 class Subscribe(Packet):
     """SUBSCRIBE (section 3.8)."""
 
-    __slots__ = ("identifier", "packet_id", "requests")
+    __slots__ = ("identifier", "packet_id", "requests", "user_properties")
 
-    def __init__(self, packet_id: int, requests: list[SubscriptionRequest], identifier: int = 0) -> None:
+    def __init__(
+        self,
+        packet_id: int,
+        requests: list[SubscriptionRequest],
+        identifier: int = 0,
+        user_properties: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
         self.packet_id = packet_id
         self.requests = requests  # at least one
         self.identifier = identifier  # 0: none
+        self.user_properties: list[tuple[bytes, bytes]] = user_properties or []
 
 
 class Unsubscribe(Packet):

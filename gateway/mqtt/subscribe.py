@@ -30,8 +30,11 @@ def read_subscribe(reader: Reader, version: int) -> Subscribe:
     """SUBSCRIBE behind its fixed header. Raises `ProtocolError`."""
     packet_id = read_packet_id(reader)
     identifier = 0
+    user: list[tuple[bytes, bytes]] = []
     if version == MQTT_5:
-        identifier = read_properties(reader, PacketType.SUBSCRIBE.value).number(SUBSCRIPTION_IDENTIFIER, 0)
+        properties = read_properties(reader, PacketType.SUBSCRIBE.value)
+        identifier = properties.number(SUBSCRIPTION_IDENTIFIER, 0)
+        user = properties.user
     requests: list[SubscriptionRequest] = []
     while not reader.is_at_end():
         _check_count(len(requests))
@@ -39,7 +42,7 @@ def read_subscribe(reader: Reader, version: int) -> Subscribe:
         requests.append(_request(topic_filter, reader.u8(), version))
     if not requests:
         raise ProtocolError("SUBSCRIBE without a filter (MQTT-3.8.3-2)")
-    return Subscribe(packet_id, requests, identifier)
+    return Subscribe(packet_id, requests, identifier, user)
 
 
 def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:

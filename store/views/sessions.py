@@ -6,9 +6,10 @@ session that the view does not have, or has with a newer epoch, changes nothing.
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard
+from matcher.reserved import filter_of
 from store.api import Outbound, SessionState, Subscription, filter_queue, topic_queue
 from store.control import Closed, Opened, OutboundChange, Subscribed
 from store.views.dispatch import Dispatcher
@@ -24,6 +25,7 @@ _WANTED: Final = b"f"  # wildcard filter → number of sessions
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
+_REPLAYS: Final = 0x40  # an option: where the replay is follows, u64
 _OUTBOUND_ROW: Final = Struct(">?Q")  # released, offset; the filter follows
 _NEVER: Final = 0xFFFF_FFFF
 
@@ -89,14 +91,23 @@ class Sessions:
             known = self._state.get(bucket, wish.topic_filter)
             keeps = False
             if known is not None:
-                options, _, start, offset = _SUBSCRIPTION_ROW.unpack(known)
-                keeps = bool(options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
+                row = _Row.of(known)
+                keeps = bool(row.options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
             elif has_wildcard(wish.topic_filter):
                 self._want(wish.topic_filter)
             if not keeps:
-                start, offset = position, self._dispatcher.end(subscription_queue(wish.topic_filter))
-            row = _SUBSCRIPTION_ROW.pack(_options(wish), wish.identifier, start, offset)
-            self._state.put(bucket, wish.topic_filter, row)
+                row = self._new(wish, position)
+            row = row._replace(options=_options(wish), identifier=wish.identifier)
+            self._state.put(bucket, wish.topic_filter, row.packed())
+
+    def _new(self, wish: Subscribed, position: int) -> "_Row":
+        """A subscription made by the record at `position`: it begins there, or where it wishes to."""
+        end = self._dispatcher.end(subscription_queue(wish.topic_filter))
+        if wish.replay < 0 or wish.qos == 0:
+            return _Row(0, 0, position, end)
+        if has_wildcard(wish.topic_filter):
+            return _Row(0, 0, position, end, wish.replay if wish.replay < position else -1)
+        return _Row(0, 0, position, min(wish.replay, end), end if wish.replay < end else -1)
 
     def unsubscribed(self, client: bytes, filters: list[bytes]) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
@@ -106,13 +117,16 @@ class Sessions:
 
     def cursors_committed(self, client: bytes, offsets: dict[bytes, int]) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
-        for topic_filter, offset in offsets.items():
-            row = self._state.get(bucket, topic_filter)
-            if row is None:
+        for name, offset in offsets.items():
+            replayed = filter_of(name)
+            topic_filter = replayed or name
+            known = self._state.get(bucket, topic_filter)
+            if known is None:
                 continue
-            options, identifier, start, committed = _SUBSCRIPTION_ROW.unpack(row)
-            if offset > committed:
-                self._state.put(bucket, topic_filter, _SUBSCRIPTION_ROW.pack(options, identifier, start, offset))
+            row = _Row.of(known)
+            moved = row.replayed(offset) if replayed else row.acknowledged(topic_filter, offset)
+            if moved != row:
+                self._state.put(bucket, topic_filter, moved.packed())
 
     def inbound_received(self, client: bytes, packet_id: int) -> None:
         """Take the packet id of a QoS 2 message that is in the log."""
@@ -237,15 +251,51 @@ def _options(wish: Subscribed) -> int:
     return wish.qos | wish.no_local << 2 | wish.retain_as_published << 3 | wish.retain_handling << 4
 
 
-def _subscription(topic_filter: bytes, row: bytes) -> Subscription:
-    options, identifier, start, offset = _SUBSCRIPTION_ROW.unpack(row)
+def _subscription(topic_filter: bytes, packed: bytes) -> Subscription:
+    row = _Row.of(packed)
     return Subscription(
         topic_filter,
-        options & 3,
-        bool(options & 4),
-        bool(options & 8),
-        options >> 4,
-        identifier,
-        start,
-        offset,
+        row.options & 3,
+        bool(row.options & 4),
+        bool(row.options & 8),
+        row.options >> 4 & 3,
+        row.identifier,
+        row.start,
+        row.offset,
+        row.replay,
     )
+
+
+class _Row(NamedTuple):
+    """A subscription with its cursor."""
+
+    options: int
+    identifier: int
+    start: int
+    offset: int
+    replay: int = -1  # see `store.api.Subscription`
+
+    @classmethod
+    def of(cls, packed: bytes) -> "_Row":
+        options, identifier, start, offset = _SUBSCRIPTION_ROW.unpack_from(packed)
+        replay = int.from_bytes(packed[_SUBSCRIPTION_ROW.size :], "big") if options & _REPLAYS else -1
+        return cls(options & ~_REPLAYS, identifier, start, offset, replay)
+
+    def packed(self) -> bytes:
+        options, identifier, start, offset, replay = self
+        if replay < 0:
+            return _SUBSCRIPTION_ROW.pack(options, identifier, start, offset)
+        return _SUBSCRIPTION_ROW.pack(options | _REPLAYS, identifier, start, offset) + replay.to_bytes(8, "big")
+
+    def acknowledged(self, topic_filter: bytes, offset: int) -> "_Row":
+        """The cursor has come to `offset`."""
+        if offset <= self.offset:
+            return self
+        is_done = not has_wildcard(topic_filter) and offset >= self.replay
+        return self._replace(offset=offset, replay=-1 if is_done else self.replay)
+
+    def replayed(self, position: int) -> "_Row":
+        """The history is acknowledged up to `position`."""
+        if not 0 <= self.replay < position:
+            return self
+        return self._replace(replay=position if position < self.start else -1)

@@ -269,3 +269,46 @@ async def test_group_offsets_and_names(bench: Bench):
         assert (names.names, names.after) == ([b"home/2", b"home/3", b"home/4"], None)
         assert (await bench.engine.bounds(topic_queue(b"zoo"))).end == 1
         await bench.reopen()
+
+
+def replay(topic_filter: bytes, place: int, qos: int = 1) -> bytes:
+    return control.subscribed(b"c", [Subscription(topic_filter, qos, False, False, 0, 0, 0, 0, place)])
+
+
+async def replays(bench: Bench) -> dict[bytes, tuple[int, int]]:
+    state = await bench.engine.session(b"c")
+    assert state is not None
+    return {s.topic_filter: (s.offset, s.replay) for s in state.subscriptions}
+
+
+async def test_a_topic_s_replay_begins_at_an_offset_and_is_over_when_it_is_acknowledged(bench: Bench):
+    await bench.append(message(b"a/b"), message(b"a/b"), message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    await bench.append(replay(b"a/b", 1), message(b"a/b"))
+    assert await replays(bench) == {b"a/b": (1, 3)}
+    await bench.append(control.cursors_committed(b"c", {b"a/b": 2}), replay(b"a/b", 0), replay(b"a/b", -1, 2))
+    await bench.reopen()
+    assert await replays(bench) == {b"a/b": (2, 3)}
+    await bench.append(control.cursors_committed(b"c", {b"a/b": 3}))
+    assert await replays(bench) == {b"a/b": (3, -1)}
+
+
+async def test_a_wildcard_s_replay_is_a_place_in_the_log_beside_its_cursor(bench: Bench):
+    await bench.append(message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    done = await bench.append(replay(b"a/+", 0), message(b"a/b"))
+    start = done.positions[0]
+    assert await replays(bench) == {b"a/+": (0, 0)}
+    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start - 1}))
+    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": 5, b"a/+": 1, b"$replay/a/b": 7}))
+    await bench.reopen()
+    assert await replays(bench) == {b"a/+": (1, start - 1)}
+    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start}))
+    assert await replays(bench) == {b"a/+": (1, -1)}
+    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start + 1}))
+    assert await replays(bench) == {b"a/+": (1, -1)}
+
+
+async def test_a_replay_that_begins_now_or_has_no_cursor_is_none(bench: Bench):
+    await bench.append(message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    done = await bench.append(replay(b"a/b", 1), replay(b"a/c", 9), replay(b"a/+", 1 << 40), replay(b"b/+", 0, 0))
+    assert done.error is None
+    assert await replays(bench) == {b"a/b": (1, -1), b"a/c": (0, -1), b"a/+": (0, -1), b"b/+": (0, -1)}

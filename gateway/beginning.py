@@ -1,0 +1,80 @@
+"""Where a subscription begins that wants what is older than itself: the words of a client, and the place they mean.
+
+`$replay/<from>/<filter>`, or the user property `replay` of a SUBSCRIBE, with `<from>` one of `earliest`, a time
+(`2025-06-01T11:59:00Z`, or ms since 1970), seconds ago (`-3600`), or `offset:N` of an exact topic.
+"""
+
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from matcher.names import has_wildcard, is_valid_filter
+from matcher.reserved import REPLAY, filter_of, is_below
+from store.api import Store, topic_queue
+
+PROPERTY: Final = b"replay"  # the user property of a SUBSCRIBE
+
+_OFFSET: Final = b"offset:"
+_DIGITS: Final = 18
+
+
+class Unreachable(Exception):
+    """There is no such place. The message says which there are."""
+
+
+class Beginning(NamedTuple):
+    """Where to begin: at an offset, else at a time; at the earliest message by a time that nothing is older than."""
+
+    offset: int | None = None
+    time_ms: int = 0
+
+
+def split_replay(topic_filter: bytes) -> tuple[bytes, bytes]:
+    """`$replay/<from>/<filter>` as (from, filter), of which both are empty when it has another form; any other filter
+    as (b"", filter)."""
+    inner = filter_of(topic_filter)
+    if not inner:
+        return b"", b"" if is_below(topic_filter, REPLAY) else topic_filter
+    words, _, wanted = inner.partition(b"/")
+    return (words, wanted) if words and wanted and is_valid_filter(wanted) else (b"", b"")
+
+
+def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> Beginning | None:
+    """What the words of a client mean; None when they mean nothing."""
+    if words == b"earliest":
+        return Beginning()
+    if words.startswith(_OFFSET):
+        number = words[len(_OFFSET) :]
+        is_offset = number.isdigit() and len(number) <= _DIGITS and not has_wildcard(topic_filter)
+        return Beginning(int(number)) if is_offset else None
+    number = words.removeprefix(b"-")
+    if number.isdigit():
+        if len(number) > _DIGITS:
+            return None
+        return Beginning(None, max(0, now_ms - int(number) * 1000) if words != number else int(number))
+    try:
+        time = datetime.fromisoformat(words.decode())
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    try:
+        return Beginning(None, max(0, int(time.timestamp() * 1000)))
+    except OverflowError:
+        return None
+
+
+async def find(store: Store, topic_filter: bytes, start: Beginning) -> tuple[int, int]:
+    """(place to begin, end as of now): offsets of a topic's queue; of a wildcard filter, positions of the log. What
+    retention took of an offset's past is counted when the subscription reads on. Raises `Unreachable`, `StoreError`."""
+    if has_wildcard(topic_filter):
+        stats = store.stats()
+        if not start.time_ms:
+            return stats.log_begin, stats.log_end
+        return await store.position_at(start.time_ms), stats.log_end
+    queue = topic_queue(topic_filter)
+    bounds = await store.bounds(queue)
+    if start.offset is None:
+        return bounds.begin if not start.time_ms else await store.offset_at(queue, start.time_ms), bounds.end
+    if start.offset > bounds.end:
+        raise Unreachable(f"the topic has offsets from {bounds.begin} to {bounds.end}")
+    return start.offset, bounds.end

@@ -1,0 +1,92 @@
+"""A subscription's place in the log, while it reads what is older than itself: the history of a replay.
+
+A cursor whose queue is the log. What it sends is named by the position of its record, which stays found when packet
+ids are recorded; where it goes on is a *place*: the record by which a message entered its queues, which is another one
+for a message that was held. Source: `docs/decisions/0013-replay.md`.
+"""
+
+from typing import Final
+
+from gateway.cursor import MAX_SPREAD, Cursor
+from gateway.message import Message
+from matcher.names import matches
+from matcher.reserved import replay_name
+
+FOLLOW: Final = 1 << 63  # an end that never comes: the history is read until it meets the present
+
+_MAX_KNOWN: Final = 4096  # topics
+_LEAST: Final = 16 * 1024  # bytes a read
+_MOST: Final = 256 * 1024
+
+
+class History(Cursor):
+    """Places of the log in [next, end). With `recorded`, the log knows how far it has come."""
+
+    __slots__ = ("_done", "_known", "_places", "passed_by", "pattern", "recorded", "sent", "size")
+
+    def __init__(self, pattern: bytes, place: int, end: int, recorded: bool) -> None:
+        super().__init__(replay_name(pattern), b"", place, end)
+        self.pattern = pattern  # the subscription's filter
+        self.end = end
+        self.recorded = recorded
+        self.sent: int = 0  # messages let in by the record at `next` that were sent or passed over
+        self.size: int = _LEAST  # bytes to read next: more while little of it is sent
+        self.passed_by: set[int] = set()  # positions of messages that are sent again, though their place may come
+        self._places: dict[int, int] = {}  # position of what is not acknowledged, or behind such → place, in order
+        self._done: set[int] = set()  # positions in `_places` that are acknowledged
+        self._known: dict[bytes, bool] = {}
+
+    def wants(self, topic: bytes) -> bool:
+        """Whether the subscription's filter matches."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            known = matches(self.pattern, topic)
+            self._known[topic] = known
+        return known
+
+    def sending(self, message: Message) -> None:
+        """The message of the place `next` goes out, to be acknowledged by its position."""
+        self._places[message.position] = self.next
+
+    def move(self, place: int) -> None:
+        """Everything before `place` was read."""
+        self.next = place
+        self.sent = 0
+        if not self._places:
+            self.floor = place
+
+    def pass_by(self, offset: int) -> None:
+        self.passed_by.add(offset)
+
+    def found_much(self, is_much: bool) -> None:
+        """Whether the last read had more than there was room for: the next one is shorter, or else longer."""
+        self.size = max(_LEAST, self.size >> 1) if is_much else min(_MOST, self.size << 1)
+
+    def ack(self, offset: int) -> None:
+        places = self._places
+        if offset not in places:
+            return
+        self._done.add(offset)
+        while places:
+            first = next(iter(places))
+            if first not in self._done:
+                break
+            self._done.remove(first)
+            del places[first]
+        self.floor = places[next(iter(places))] if places else self.next
+
+    def has_passed(self, offset: int) -> bool:
+        return offset not in self._places
+
+    def is_behind_it(self, offset: int) -> bool:
+        return self._places.get(offset, -1) < self.next
+
+    @property
+    def lagging(self) -> bool:
+        return self.next < self.end
+
+    @property
+    def stretched(self) -> bool:
+        return len(self._places) >= MAX_SPREAD

@@ -1,0 +1,197 @@
+"""Reads histories: what is older than subscriptions that began in the past, from the log, until they meet the present.
+
+A session is in line here while nothing younger waits for it (`gateway.pump`) and it has room. One is served at a time,
+by one read of the log, and a rest follows as long as that took: all replays of a node get half of the loop at the most.
+Source: `docs/decisions/0013-replay.md`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic, time
+
+from gateway.history import FOLLOW, History
+from gateway.late import LateMessages, lets_in
+from gateway.message import Message
+from gateway.router import Router
+from gateway.session import MAX_HELD, MAX_STAGED, WAITING, Inflight, Session, Subscription
+from matcher.names import parent_of
+from record import scan, store_time_of
+from record.layout import FLAG_HELD, Kind
+from store.api import Chunk, Store
+from store.errors import OffsetOutOfRange, StoreError
+
+log = logging.getLogger(__name__)
+
+
+class Replays:
+    """The histories of a node's sessions."""
+
+    def __init__(self, store: Store, router: Router, late: LateMessages, on_arrived: Callable[[Session], None]) -> None:
+        self._store = store
+        self._router = router
+        self._late = late
+        self._on_arrived = on_arrived  # the session's cursors may go on
+        self._line: dict[Session, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def has_work(self, session: Session) -> bool:
+        return any(s.history is not None and s.history.lagging for s in session.subscriptions.values())
+
+    def start(self, session: Session) -> None:
+        """Have the session served, if it has a history to read and room for it."""
+        if session.closed or not _has_room(session) or _next(session) is None:
+            return
+        self._line[session] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._line:
+                session = next(iter(self._line))
+                del self._line[session]
+                try:
+                    await self._serve(session)
+                except StoreError as error:
+                    # It stays where it is: the session goes on from there when it is opened again.
+                    log.error("reading the past for %r failed: %s", session.client_id, error)
+                except Exception:
+                    log.exception("reading the past for %r failed", session.client_id)  # the others go on
+                await asyncio.sleep(0)
+        finally:
+            self._task = None
+
+    async def _serve(self, session: Session) -> None:
+        """Read on in one history of the session."""
+        subscription = _next(session)
+        history = subscription.history if subscription is not None else None
+        if subscription is None or history is None or session.closed or session.pumping or not _has_room(session):
+            return  # who is pumping comes back when that is over, who has no room when there is some
+        place = history.next
+        chunk = await self._chunk(session, history)
+        began = monotonic()
+        if chunk is not None and _is_wanted(session, subscription, history) and history.next == place:
+            await self._send(session, subscription, history, chunk)
+        session.note_change()
+        if not history.lagging:
+            self._on_arrived(session)
+        await asyncio.sleep(monotonic() - began)
+        if not session.pumping:
+            self.start(session)
+
+    async def _chunk(self, session: Session, history: History) -> Chunk | None:
+        try:
+            chunk = await self._store.read(history.next, history.size)
+        except OffsetOutOfRange as error:
+            if history.next >= error.begin:
+                raise
+            # How many of its messages were there, nobody can tell now.
+            session.counters.dropped_reclaimed += 1
+            history.move(error.begin)
+            return None
+        if chunk.damaged:
+            session.counters.dropped_reclaimed += 1
+        return chunk
+
+    async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
+        starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
+        floors: dict[bytes, int] = {}
+        for i in range(len(starts)):
+            place = chunk.position + starts[i]
+            if place >= history.end:
+                break
+            messages: Sequence[Message | None]
+            if lets_in(kinds[i], flags[i]):
+                messages = await self._late.of(chunk.data, starts[i])
+                if not _is_wanted(session, subscription, history):
+                    return
+            elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD and history.wants(topics[i]):
+                messages = (Message(chunk.data, starts[i]),)
+            else:
+                continue
+            if place != history.next:
+                history.move(place)
+            entered = store_time_of(chunk.data, starts[i])
+            for message in messages[history.sent :]:
+                if message is not None and history.wants(message.topic):
+                    parent = parent_of(message.topic)
+                    if parent not in floors:
+                        floors[parent] = await self._store.floor(parent)
+                    if entered >= floors[parent] and not self._send_one(session, subscription, history, message):
+                        history.found_much(True)
+                        return
+                history.sent += 1
+        history.found_much(False)
+        history.move(min(chunk.next_position, history.end))
+        self._arrive(session, subscription, history)
+
+    def _send_one(self, session: Session, subscription: Subscription, history: History, message: Message) -> bool:
+        """Send the history's next message, or pass over it. False: no room for it."""
+        if message.position in history.passed_by:
+            return True
+        if not _has_room(session):
+            return False
+        now_ms = int(time() * 1000)
+        packet_id = history.open.pop(message.position, 0)
+        if packet_id:
+            history.sending(message)
+            entry = session.inflight.get(packet_id)
+            if entry is not None and entry.phase == WAITING and not entry.released:
+                session.resend(packet_id, entry, message, subscription.route, now_ms)
+            return True
+        if message.expired(now_ms):
+            session.counters.dropped_expired += 1
+            return True
+        if subscription.no_local and message.publisher == session.client_id:
+            return True
+        qos = min(subscription.qos, message.qos)
+        entry = None
+        if qos and history.recorded:
+            history.sending(message)
+            entry = Inflight(history, history.topic_filter, message.position, qos)
+        retain = message.retain and subscription.retain_as_published
+        session.counters.messages_replayed += 1
+        session.send(message, qos, retain, False, subscription.route.identifiers, entry, now_ms)
+        return True
+
+    def _arrive(self, session: Session, subscription: Subscription, history: History) -> None:
+        """Go over to the present, where the history has come to it."""
+        if history.end == FOLLOW:
+            if history.next < self._router.delivered_end:
+                return
+            subscription.history = None
+            subscription.is_live = True
+            subscription.start = history.next
+            session.subscribe(subscription)
+            self._router.add(subscription)
+        elif history.next >= history.end and subscription.cursor is not None:
+            subscription.cursor.waits = False  # `gateway.progress` forgets the history when all of it is acknowledged
+
+
+def _next(session: Session) -> Subscription | None:
+    """The subscription whose history is read next."""
+    for subscription in session.subscriptions.values():
+        history = subscription.history
+        if history is not None and history.lagging and not history.stretched:
+            return subscription
+    return None
+
+
+def _is_wanted(session: Session, subscription: Subscription, history: History) -> bool:
+    """Whether the history still belongs to a subscription of the session."""
+    known = session.subscriptions.get(subscription.topic_filter)
+    return not session.closed and known is subscription and subscription.history is history
+
+
+def _has_room(session: Session) -> bool:
+    """As for any cursor: what an earlier connection left open goes first, and packet ids and records are bounded."""
+    if session.resends or not session.has_room:
+        return False
+    return session.staging < MAX_STAGED and len(session.inflight) < MAX_HELD
