@@ -18,7 +18,7 @@ INPUTS ?= 10000000
 FIRST ?= 1
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
-HOT := compiled.txt $(wildcard record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
+HOT := compiled.txt $(wildcard gateway/*.pyx record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
 # Programs of others that only tests start: MQTT.js, for Node.js and for a browser.
 NPM := build/npm
 export NODE_PATH := $(CURDIR)/$(NPM)/node_modules

@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
-CYTHON = ("record/_frames.pyx", "store/views/_tails.pyx")
+CYTHON = ("gateway/_streams.pyx", "record/_frames.pyx", "store/views/_tails.pyx")
 
 
 def main() -> None:

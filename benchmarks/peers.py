@@ -17,6 +17,7 @@ from typing import Final
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
 
 _RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not Debian's wrapper, which changes the user
+_TRIES: Final = 3  # a port that was free may not be any more when the broker wants it
 _EPMD: Final = "epmd"  # Erlang's name service, which stays when its node ends
 
 
@@ -34,8 +35,16 @@ class Peer:
 def start(name: str, folder: Path) -> Broker:
     """Start broker `name`, its files under `folder`. Raises `BrokerUnavailable`."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    return run(name, PEERS[name].launch(folder, port), port, folder)
+    left = _TRIES
+    while True:
+        port = free_port()
+        launch = PEERS[name].launch(folder, port)
+        left -= 1
+        try:
+            return run(name, launch, port, folder)
+        except BrokerUnavailable:
+            if not left:
+                raise
 
 
 def _sluice(folder: Path, port: int) -> Launch:

@@ -6,6 +6,7 @@ CONNECT and keep-alive are kept. No protocol is spoken here.
 
 import asyncio
 import logging
+import socket
 from time import monotonic
 from typing import cast
 
@@ -21,6 +22,11 @@ from gateway.outlet import Flusher, Transport
 from gateway.sessions import Sessions
 from gateway.tls import name_in
 from store.api import Store
+
+try:
+    from gateway._streams import Streams
+except ImportError:  # not compiled: the loop's transports serve all connections
+    Streams = None  # type: ignore[assignment, misc]
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +50,22 @@ class MqttFront:
         self._limit = min(config.max_connections, room_for_connections())
         self.gates: list[Gate] = []  # of all listeners
         self.connections: set[Connection] = set()
+        self._streams = Streams(self._loop, self.gone) if Streams is not None else None
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
 
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted."""
         return _Stream(self, gate, arrival)
+
+    def take(self, client: socket.socket, gate: Gate, arrival: Arrival | None) -> bool:
+        """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
+        Raises OSError."""
+        if self._streams is None:
+            return False
+        stream = self._streams.add(client.fileno())
+        client.detach()
+        stream.connection = self.accept(stream, gate, arrival)
+        return True
 
     def room(self, gate: Gate) -> Room:
         """What there is for one more connection through `gate`."""
@@ -71,6 +88,11 @@ class MqttFront:
         reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
             connection.close(reason, None, elsewhere)
+
+    def end(self) -> None:
+        """Close what is left, though clients may not have taken what waits for them."""
+        if self._streams is not None:
+            self._streams.close()
 
     def accept(self, transport: Transport, gate: Gate, arrival: Arrival | None) -> Connection:
         """A new network connection, for which there was room."""
@@ -167,7 +189,7 @@ def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, obje
 
 
 class _Stream(asyncio.Protocol):
-    """One connection over TCP, TLS or a Unix socket."""
+    """One connection over TLS; without compiled code also over TCP or a Unix socket."""
 
     __slots__ = ("_arrival", "_connection", "_front", "_gate")
 

@@ -36,6 +36,9 @@ class Front(Protocol):
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """A protocol for one connection."""
 
+    def take(self, client: socket.socket, gate: Gate, arrival: Arrival | None) -> bool:
+        """Serve a plain connection at once. False: it wants `make`, and a transport of the loop. Raises OSError."""
+
 
 class Listener:
     """One listener of a node."""
@@ -159,6 +162,14 @@ class Listener:
     # --- TLS, and the front
 
     def _hand_over(self, client: socket.socket, arrival: Arrival | None) -> None:
+        try:
+            if self.certificates is None and self._front.take(client, self.gate, arrival):
+                return
+        except OSError as error:
+            self.gate.opening -= 1
+            self.gate.tell(f"cannot serve a connection: {error.strerror}")
+            client.close()
+            return
         task = self._loop.create_task(self._connect(client, arrival))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -109,6 +109,7 @@ class Node:
             await self._listeners.close()
         self._front.stop()
         await self._sessions.stop()
+        self._front.end()
         await self._websocket.stop()
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()

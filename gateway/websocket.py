@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -47,6 +48,10 @@ class WebSocketFront:
         handshake = _Handshake(server, self._loop, gate, arrival, self.waiting)
         self.waiting.add(handshake)
         return handshake
+
+    def take(self, _client: socket.socket, _gate: Gate, _arrival: Arrival | None) -> bool:
+        """WebSockets are aiohttp's, which wants a transport of the loop."""
+        return False
 
     async def stop(self) -> None:
         if self._runner is not None:
