@@ -47,6 +47,7 @@ class MqttConfig:
     server_reference: str = ""  # "host:port …": where clients are sent (section 4.11)
     redirect: str = "stopping"  # who is sent there: when the node stops, all; "always", "moved": nobody is served
     max_subscriptions: int = 1024  # per session
+    sys_interval_s: int = 10  # between two looks at the figures of the $SYS tree; 0: there is none
     max_replays: int = 4  # wildcard filters of a session whose past is being read from the log
     max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
     max_topic_levels: int = MAX_LEVELS  # of a topic or filter
@@ -271,6 +272,7 @@ def _check(config: Config) -> None:
     between("mqtt.max_topic_length", mqtt.max_topic_length, 1, MAX_LENGTH)
     between("mqtt.max_topic_levels", mqtt.max_topic_levels, 1, MAX_LEVELS)
     between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
+    between("mqtt.sys_interval_s", mqtt.sys_interval_s, 0, 86_400)
     between("mqtt.max_replays", mqtt.max_replays, 0, 1_000_000)
     between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
     between("store.interval_ms", config.store.interval_ms, 1, 60_000)

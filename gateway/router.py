@@ -32,15 +32,19 @@ class Router:
 
     def __init__(self, position: int) -> None:
         self.trie: Trie[Subscription] = Trie()
+        self.subscriptions: int = 0  # in the trie
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
         self._plans: dict[bytes, _Plan] = {}
         self._planned = 0  # routes in `_plans`, and the subscriptions they were made from
 
     def add(self, subscription: Subscription) -> None:
+        """Have a subscription get what is committed from now on. It is not there yet."""
         self.trie.add(subscription.topic_filter, subscription)
+        self.subscriptions += 1
 
     def remove(self, subscription: Subscription) -> None:
-        self.trie.remove(subscription.topic_filter, subscription)
+        if self.trie.remove(subscription.topic_filter, subscription):
+            self.subscriptions -= 1
 
     def deliver(self, events: TopicEvents) -> None:
         """Offer every message of the commit to the sessions that match, in log order, and tell those that match one
@@ -56,10 +60,10 @@ class Router:
             return
         now_ms = int(time() * 1000)
         for moved in commit.moved:  # first: whoever reads these reads all of the commit
-            for route in self._routes(moved.topic):
+            for route in self.routes(moved.topic):
                 route.session.offer_moved(route, moved, commit.position)
         for i in range(len(topics)):
-            routes = self._routes(topics[i])
+            routes = self.routes(topics[i])
             if not routes:
                 continue
             message = Message(data, starts[i])
@@ -68,7 +72,8 @@ class Router:
             for route in routes:
                 route.session.offer(route, message, topic_offset, offsets, now_ms)
 
-    def _routes(self, topic: bytes) -> list[Route]:
+    def routes(self, topic: bytes) -> list[Route]:
+        """What the topic matches, by session."""
         matched = self.trie.match(topic)
         plan = self._plans.get(topic)
         if plan is not None and plan.matched is matched:

@@ -24,6 +24,7 @@ from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import RESTORED, Inflight, Session
 from gateway.subscriptions import Subscriptions
+from gateway.sys_tree import SysTree
 from gateway.wills import Wills
 from store import control
 from store.api import Appended, Outbound, SessionState, Store
@@ -66,9 +67,10 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(store, router)
         self._progress = Progress(store, self._progress_failed)
-        self._subscriptions = Subscriptions(store, router, self._pump, config, self._spawn)
-        self.wills = Wills(store, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
+        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s)
+        self._subscriptions = Subscriptions(store, router, self._pump, config, self._spawn, self.sys_tree.greet)
+        self.wills = Wills(store, counters)
         self._turns: dict[bytes, _Turn] = {}
         self._closing: dict[bytes, asyncio.Future[None]] = {}  # the last record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +88,7 @@ class Sessions:
             )
             after = page[-1][0]
         self._spawn(self._sweep())
+        self._spawn(self.sys_tree.run())
 
     async def stop(self) -> None:
         """Close every connection and wait until each durable session's last record is committed."""

@@ -15,7 +15,7 @@ from gateway.router import Router
 from gateway.session import Session, Subscription
 from gateway.wish import Wish
 from matcher.names import has_wildcard, split_shared
-from matcher.reserved import REPLAY, replay_name
+from matcher.reserved import REPLAY, SYS, is_below, replay_name
 from store import control
 from store.api import Appended, Store, filter_queue, topic_queue
 from store.api import Subscription as StoredSubscription
@@ -38,12 +38,14 @@ class Subscriptions:
         pump: Pump,
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
+        greet: Callable[[Subscription], None],
     ) -> None:
         self._store = store
         self._router = router
         self._pump = pump
         self._config = config
         self._spawn = spawn
+        self._greet = greet  # a subscription of what is the node's own, and in no log, gets the values there are
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """SUBSCRIBE. A durable session's SUBACK follows the commit of its record."""
@@ -191,7 +193,10 @@ class Subscriptions:
             if stored.replay >= 0 and new:
                 continue  # its history has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
-                session.want_retained(subscription)
+                if is_below(stored.topic_filter, SYS):
+                    self._greet(subscription)
+                else:
+                    session.want_retained(subscription)
         if session.retained:
             session.lagging = True
             self._pump.start(session)

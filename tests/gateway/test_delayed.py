@@ -135,6 +135,7 @@ async def test_a_bad_form_closes_a_connection_of_3_1_1(node: Node, qos: int) -> 
     assert (await engine_of(node).topics(b"", None, 10)).names in ([b"good"], [])
 
 
+@pytest.mark.mqtt5("3.3.2-6")
 async def test_expiry_counts_from_when_it_was_published(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"t", 1))

@@ -30,7 +30,7 @@ def test_plans_of_many_subscribers_and_topics_stay_within_the_bound() -> None:
         subscriber.subscribe(subscription)
         router.add(subscription)
     for topic in range(2000):
-        assert len(router._routes(b"t/%d" % topic)) == 2000
+        assert len(router.routes(b"t/%d" % topic)) == 2000
         held = sum(len(plan.matched) + len(plan.routes) for plan in router._plans.values())
         assert held == router._planned <= 1 << 20
     assert len(router._plans) > 1
