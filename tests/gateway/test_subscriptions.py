@@ -80,8 +80,8 @@ async def test_leading_wildcards_leave_dollar_topics_out(ports: Ports, version: 
 async def test_the_nodes_own_topics_cannot_be_published(ports: Ports, version: int, reason: int, qos: int) -> None:
     """Section 4.7.2: `$SYS/` is the node's. 3.1.1 has no other answer than the usual one (MQTT-3.3.5-2)."""
     client = await RawClient.connect(ports.mqtt, b"c", version)
-    await client.subscribe((b"$SYS/#", 0))
-    client.send(wire.publish(version, b"$SYS/broker/version", b"mine", qos, 5))
+    await client.subscribe((b"$SYS/mine/#", 0))
+    client.send(wire.publish(version, b"$SYS/mine/version", b"mine", qos, 5))
     if qos:
         answer = await client.expect(PUBACK if qos == 1 else PUBREC)
         assert (answer.packet_id, answer.reason) == (5, reason)
