@@ -49,6 +49,9 @@ class MqttConfig:
     max_subscriptions: int = 1024  # per session
     sys_interval_s: int = 10  # between two looks at the figures of the $SYS tree; 0: there is none
     max_replays: int = 4  # wildcard filters of a session whose past is being read from the log
+    max_shared_groups: int = 16_384  # shared subscriptions with members connected
+    max_shared_in_flight: int = 128  # messages that a member of one has of it at a time, within `max_in_flight`
+    shared_ack_timeout: int = 30  # seconds without an acknowledgement, after which others get what a member has
     max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
     max_topic_levels: int = MAX_LEVELS  # of a topic or filter
     max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read

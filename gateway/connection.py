@@ -539,8 +539,12 @@ class Connection(Outlet):
         self.unanswered = 0
         self.resume_reading()
         session = self.session
-        if session is not None and session.lagging and not session.pumping:
+        if session is None:
+            return
+        if session.lagging and not session.pumping:
             session.on_room(session)
+        if session.starved:
+            session.feed()
 
     def _shut(self) -> None:
         self.flush()

@@ -18,6 +18,10 @@ class Counters:
         self.dropped_oversized: int = 0  # larger than the client's maximum packet size
         self.dropped_expired: int = 0  # message expiry passed before delivery
         self.dropped_reclaimed: int = 0  # gone from the log before the session came
+        self.shared_groups: int = 0  # now: shared subscriptions with members here
+        self.shared_members: int = 0  # now
+        self.shared_sent: int = 0  # messages given to members
+        self.shared_returned: int = 0  # messages taken back from members that were gone or silent, for others
         self.protocol_errors: int = 0
         self.takeovers: int = 0
         self.wills_sent: int = 0

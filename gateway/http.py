@@ -83,6 +83,8 @@ class _NodeCollector:
             ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),
             ("sluice_mqtt_publishers_paced", "Times a fast publisher was made to wait", counters.publishers_paced),
             ("sluice_mqtt_takeovers", "Sessions taken over by a new connection", counters.takeovers),
+            ("sluice_mqtt_shared_messages", "Messages given to members of shared subscriptions", counters.shared_sent),
+            ("sluice_mqtt_shared_returned", "Of those, taken back for other members", counters.shared_returned),
             ("sluice_mqtt_wills_sent", "Will messages published", counters.wills_sent),
         ):
             yield CounterMetricFamily(name, text, value=count)
@@ -95,6 +97,9 @@ class _NodeCollector:
         yield GaugeMetricFamily(
             "sluice_mqtt_connections", "Open network connections", value=len(self._front.connections)
         )
+        text = "Shared subscriptions with members connected"
+        yield GaugeMetricFamily("sluice_mqtt_shared_groups", text, value=counters.shared_groups)
+        yield GaugeMetricFamily("sluice_mqtt_shared_members", "Members connected", value=counters.shared_members)
         yield from self._listener_metrics()
         yield from self._store_metrics()
 

@@ -73,8 +73,10 @@ class Node:
         )
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._router = Router(engine.stats().log_end)
-        Notifier(engine).register("local", self._router.deliver)
+        notifier = Notifier(engine)
+        notifier.register("local", self._router.deliver)
         self._sessions = Sessions(engine, self._router, config.mqtt, self.counters)
+        notifier.register("shared subscriptions", self._sessions.shares.deliver)
         self._front = MqttFront(engine, self._sessions, config.mqtt, self.counters)
         self._websocket = WebSocketFront(self._front, config.mqtt.max_packet_size)
         self._listeners: Listeners | None = None

@@ -142,7 +142,7 @@ def last_records(session: Session) -> list[bytes]:
         if entry.phase == COMPLETED:
             if entry.cursor is None or entry.cursor.is_behind_it(entry.offset):
                 completed.append(packet_id)
-        elif entry.phase == SENT:
+        elif entry.phase == SENT and not entry.leased:
             sent.append((packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
     if sent or session.received:

@@ -23,11 +23,11 @@ from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
 from gateway.replay import Replays
 from gateway.router import Router
 from gateway.session import Route, Session
-from matcher.names import has_wildcard, matches
+from matcher.names import matches
 from matcher.reserved import filter_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
-from store.api import Store, filter_queue, topic_queue
+from store.api import Store, subscription_queue
 from store.errors import OffsetOutOfRange, StoreError
 
 log = logging.getLogger(__name__)
@@ -235,8 +235,7 @@ class Pump:
             if not topic_filter or filter_of(topic_filter):
                 chunk = await self._store.read(offset, 1)
                 return Message(chunk.data, 0) if chunk.data and chunk.position == offset else None
-            queue = filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
-            fetched = await self._store.fetch(queue, offset, 1, 1)
+            fetched = await self._store.fetch(subscription_queue(topic_filter), offset, 1, 1)
         except OffsetOutOfRange:
             return None
         return Message(fetched.data, 0) if fetched.count and fetched.offset == offset else None

@@ -20,7 +20,7 @@ from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
-from matcher.names import matches
+from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from store.api import Moved
 
@@ -128,7 +128,7 @@ def _age(cursor: Cursor) -> tuple[int, bytes]:
 class Inflight:
     """A message with a packet id. `offset` is in the cursor's queue, or a log position without a cursor."""
 
-    __slots__ = ("cursor", "offset", "phase", "qos", "recorded", "released", "topic_filter")
+    __slots__ = ("cursor", "leased", "offset", "phase", "qos", "recorded", "released", "topic_filter")
 
     def __init__(self, cursor: Cursor | None, topic_filter: bytes, offset: int, qos: int) -> None:
         self.cursor = cursor
@@ -138,6 +138,27 @@ class Inflight:
         self.phase = SENT
         self.recorded = False  # the log knows of this packet id
         self.released = False  # PUBREC came on an earlier connection
+        self.leased = False  # by a shared subscription (`gateway.share`): the session has it for this connection only
+
+    def acknowledged(self) -> None:
+        """Its exchange is over."""
+        if self.cursor is not None:
+            self.cursor.ack(self.offset)
+
+
+class Membership:
+    """A shared subscription of a session (`gateway.share`)."""
+
+    __slots__ = ("identifiers", "qos", "retain_as_published")
+
+    def __init__(self) -> None:
+        self.qos = 0  # granted
+        self.identifiers: tuple[int, ...] = ()
+        self.retain_as_published = False
+
+    def look(self) -> None:
+        """The session may have room again."""
+        raise NotImplementedError
 
 
 class Staged:
@@ -188,6 +209,8 @@ class Session:
         self.on_room = on_room  # the pump may go on
         self.closed: bool = False
         self.subscriptions: dict[bytes, Subscription] = {}
+        self.shares: dict[bytes, Membership] = {}  # shared subscriptions, by their whole filter
+        self.starved: bool = False  # one of them has to be told when there is room
         self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
         self.inbound: dict[int, int] = {}  # QoS 2 packet ids received and not released
         self.inflight: dict[int, Inflight] = {}
@@ -378,20 +401,42 @@ class Session:
         else:
             head, tail = self._aliased_parts(outlet.aliases, message, qos, retain, dup, identifiers, now_ms)
         if outlet.maximum_packet_size and self._is_oversized(head, tail):
-            if entry is not None and entry.cursor is not None:
-                entry.cursor.ack(entry.offset)
+            if entry is not None:
+                entry.acknowledged()
                 self.note_change()
             return
         self.counters.messages_sent += 1
         if qos == 0:
             self._stage_or_send(0, None, head)
             return
-        packet_id = self._allocate()
         if entry is None:
             entry = Inflight(None, b"", message.position, qos)
+        packet_id = self.reserve(entry)
+        self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
+
+    def reserve(self, entry: Inflight) -> int:
+        """Have a packet id for an exchange, which counts against the window from here on."""
+        packet_id = self._allocate()
         self.inflight[packet_id] = entry
         self.in_window += 1
-        self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
+        return packet_id
+
+    def send_reserved(
+        self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
+    ) -> None:
+        """Send a message of QoS 2 for which the log knows already what it has to."""
+        outlet = self.outlet
+        head, tail = message.parts(outlet.version, 2, retain, False, identifiers, now_ms)
+        if outlet.maximum_packet_size and self._is_oversized(head, tail):
+            self._complete(packet_id, entry)
+            return
+        self.counters.messages_sent += 1
+        outlet.send(head + _PACKET_IDS[packet_id] + tail)
+
+    def give_up(self, packet_id: int) -> None:
+        """Nothing comes of a reserved exchange."""
+        del self.inflight[packet_id]
+        self.in_window -= 1
 
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         """Send, unless a record has to come first: of this QoS 2 message, or of one that this must not overtake."""
@@ -442,7 +487,7 @@ class Session:
         """The messages on their way by these filters that the log does not know of, to be recorded now."""
         found: list[tuple[int, bytes, int]] = []
         for packet_id, entry in self.inflight.items():
-            if entry.phase == SENT and not entry.recorded and entry.topic_filter in filters:
+            if entry.phase == SENT and not entry.recorded and not entry.leased and entry.topic_filter in filters:
                 self.note_recorded(entry)
                 found.append((packet_id, entry.topic_filter, entry.offset))
         return found
@@ -455,10 +500,14 @@ class Session:
 
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
         """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
+        source: Route | Membership | None = route
+        if is_shared(entry.topic_filter):  # it came by no other subscription
+            source = self.shares.get(entry.topic_filter)
         # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
-        retain = not entry.topic_filter or (message.retain and route is not None and route.retain_as_published)
-        identifiers = route.identifiers if route is not None else ()
-        entry.qos = message.qos if route is None else min(message.qos, route.qos)
+        retain = not entry.topic_filter or (message.retain and source is not None and source.retain_as_published)
+        identifiers = source.identifiers if source is not None else ()
+        # What the log has of a shared subscription is of QoS 2, whatever is granted by now.
+        entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
         head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
         if entry.qos == 0 or self._is_oversized(head, tail):
             self.forget(packet_id, entry)
@@ -550,10 +599,8 @@ class Session:
 
     def _complete(self, packet_id: int, entry: Inflight) -> None:
         self.in_window -= 1
-        cursor = entry.cursor
-        if cursor is not None:
-            cursor.ack(entry.offset)
-        if entry.recorded or cursor is not None:
+        entry.acknowledged()
+        if entry.recorded or entry.cursor is not None:
             self.note_change()
         if entry.recorded:
             # The record of the packet id goes only together with a cursor that has passed the message:
@@ -561,8 +608,17 @@ class Session:
             entry.phase = COMPLETED
         else:
             del self.inflight[packet_id]
-        if self.lagging and self.in_window <= self.window >> 1 and not self.pumping:
-            self.on_room(self)
+        if self.in_window <= self.window >> 1:
+            if self.lagging and not self.pumping:
+                self.on_room(self)
+            if self.starved:
+                self.feed()
+
+    def feed(self) -> None:
+        """There may be room for shared subscriptions that wait for it."""
+        self.starved = False
+        for membership in list(self.shares.values()):
+            membership.look()
 
     def free_completed(self) -> list[int]:
         """Take out the recorded packet ids that are done with and whose cursors have passed them."""

@@ -23,9 +23,11 @@ from gateway.progress import Progress, last_records
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import RESTORED, Inflight, Session
+from gateway.shares import Shares
 from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
 from gateway.wills import Wills
+from matcher.names import is_shared
 from store import control
 from store.api import Appended, Outbound, SessionState, Store
 from store.errors import StoreError
@@ -67,9 +69,12 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(store, router)
         self._progress = Progress(store, self._progress_failed)
+        self.shares = Shares(store, config, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s)
-        self._subscriptions = Subscriptions(store, router, self._pump, config, self._spawn, self.sys_tree.greet)
+        self._subscriptions = Subscriptions(
+            store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
+        )
         self.wills = Wills(store, counters)
         self._turns: dict[bytes, _Turn] = {}
         self._closing: dict[bytes, asyncio.Future[None]] = {}  # the last record is on its way
@@ -87,6 +92,7 @@ class Sessions:
                 [control.session_closed(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
             )
             after = page[-1][0]
+        await self.shares.start()
         self._spawn(self._sweep())
         self._spawn(self.sys_tree.run())
 
@@ -99,6 +105,7 @@ class Sessions:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pump.stop()
+        await self.shares.stop()
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
         self.wills.stop()
         self._progress.stop()
@@ -284,12 +291,14 @@ class Sessions:
         properties.receive_maximum = self._config.receive_maximum
         properties.maximum_packet_size = connection.gate.max_packet_size
         properties.topic_alias_maximum = self._config.topic_alias_maximum
-        properties.shared_subscription_available = False
         return connack(packet.version, ReasonCode.SUCCESS, present, properties)
 
     def _restore(self, session: Session, state: SessionState) -> None:
         """Take up a session where the log has it."""
         for stored in state.subscriptions:
+            if is_shared(stored.topic_filter):
+                self.shares.join(session, stored)
+                continue
             subscription = self._subscriptions.make(session, stored)
             session.subscribe(subscription)
             self._router.add(subscription)
@@ -349,6 +358,7 @@ class Sessions:
         session.closed = True
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
+        self.shares.close(session)
         self._progress.forget(session)
         self._pump.forget(session)
         if not session.recorded_open:

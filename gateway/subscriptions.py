@@ -13,11 +13,12 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session, Subscription
+from gateway.shares import Shares
 from gateway.wish import Wish
-from matcher.names import has_wildcard, split_shared
+from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
 from store import control
-from store.api import Appended, Store, filter_queue, topic_queue
+from store.api import Appended, Store, subscription_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
 
@@ -36,6 +37,7 @@ class Subscriptions:
         store: Store,
         router: Router,
         pump: Pump,
+        shares: Shares,
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
         greet: Callable[[Subscription], None],
@@ -43,6 +45,7 @@ class Subscriptions:
         self._store = store
         self._router = router
         self._pump = pump
+        self._shares = shares
         self._config = config
         self._spawn = spawn
         self._greet = greet  # a subscription of what is the node's own, and in no log, gets the values there are
@@ -60,7 +63,7 @@ class Subscriptions:
         self._spawn(self._begin(connection, session, packet.packet_id, wishes))
 
     def _wishes(self, session: Session, packet: Subscribe) -> list[Wish]:
-        names = session.subscribing.union(session.subscriptions)
+        names = session.subscribing.union(session.subscriptions, session.shares)
         words = dict(packet.user_properties).get(PROPERTY, b"")
         wishes: list[Wish] = []
         for request in packet.requests:
@@ -102,7 +105,7 @@ class Subscriptions:
         reasons = [wish.reason for wish in wishes]
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
-            fresh = [self._attach(session, stored) for stored in granted]
+            fresh = [self._attach_transient(connection, session, stored) for stored in granted]
             connection.send(reply)
             self._want_retained(session, granted, fresh)
             cursors = [session.subscriptions[stored.topic_filter].cursor for stored in granted if stored.replay >= 0]
@@ -129,10 +132,8 @@ class Subscriptions:
         if not self._config.takes_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"
             return ReasonCode.TOPIC_FILTER_INVALID, why
-        if topic_filter.startswith(b"$share/"):
-            # MQTT 5, 3.2.2.3.13: CONNACK said that they are not available.
-            why = b"shared subscriptions are not offered"
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, why
+        if is_shared(topic_filter) and not self._shares.may_join(topic_filter):
+            return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
         if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
         if topic_filter in names:
@@ -154,6 +155,8 @@ class Subscriptions:
 
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
+        if is_shared(stored.topic_filter):
+            return self._shares.join(session, stored)
         old = session.subscriptions.get(stored.topic_filter)
         subscription = self.make(session, stored)
         if old is not None:
@@ -163,6 +166,17 @@ class Subscriptions:
         if subscription.is_live:
             self._router.add(subscription)
         return old is None
+
+    def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
+        """`_attach`, in a session that leaves no trace in the log."""
+        if not is_shared(stored.topic_filter):
+            return self._attach(session, stored)
+
+        def done(appended: Appended) -> None:
+            if appended.error is not None:
+                connection.append_failed(appended.error)
+
+        return self._shares.hold(session, stored, done)
 
     async def _attach_durable(
         self, connection: Connection, session: Session, granted: list[StoredSubscription], reply: bytes
@@ -233,6 +247,8 @@ class Subscriptions:
         self._store.append([*frames, control.unsubscribed(session.client_id, filters)], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
+        if topic_filter in session.shares:
+            return self._shares.leave(session, topic_filter)
         subscription = session.unsubscribe(topic_filter)
         if subscription is None:
             return False
@@ -251,8 +267,7 @@ class Subscriptions:
         is_recorded = session.durable and stored.qos > 0
         cursor: Cursor | None = None
         if is_recorded or (stored.replay >= 0 and not is_wild):
-            queue = filter_queue(topic_filter) if is_wild else topic_queue(topic_filter)
-            cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position)
+            cursor = Cursor(topic_filter, subscription_queue(topic_filter), stored.offset, stored.start_position)
         subscription = Subscription(
             session,
             topic_filter,

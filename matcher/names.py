@@ -44,6 +44,11 @@ def has_wildcard(topic_filter: bytes) -> bool:
     return b"+" in topic_filter or b"#" in topic_filter
 
 
+def is_shared(topic_filter: bytes) -> bool:
+    """Whether a valid filter is that of a shared subscription (MQTT 5.0 section 4.8.2)."""
+    return topic_filter.startswith(_SHARE)
+
+
 def split_shared(topic_filter: bytes) -> tuple[bytes, bytes]:
     """`$share/group/filter` as (group, filter); a filter that is not shared as (b"", filter)."""
     if not topic_filter.startswith(_SHARE):

@@ -84,6 +84,9 @@ class Kind(IntEnum):
     DEAD_LETTERED = 17
     GROUP_RESET = 18
     GROUP_REMOVED = 19
+    SHARE_HELD = 20
+    SHARE_LEFT = 21
+    SHARE_HANDED = 22
     USER_SET = 26
     USER_REMOVED = 27
     RULES_SET = 28

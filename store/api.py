@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from matcher.names import has_wildcard, split_shared
 from store.errors import StoreError
 
 
@@ -23,6 +24,12 @@ def topic_queue(topic: bytes) -> bytes:
 def filter_queue(topic_filter: bytes) -> bytes:
     """Name of the queue of one wildcard filter that a durable session subscribes to."""
     return b"f" + topic_filter
+
+
+def subscription_queue(topic_filter: bytes) -> bytes:
+    """Name of the queue that a durable or shared subscription reads."""
+    inner = split_shared(topic_filter)[1]
+    return filter_queue(inner) if has_wildcard(inner) else topic_queue(inner)
 
 
 def partition_queue(parent: bytes, partition: int) -> bytes:
@@ -158,6 +165,16 @@ class Receipts:
     offset: int
     count: int
     deliveries: int  # how often each of them was leased out
+
+
+@dataclass(slots=True, frozen=True)
+class Handed:
+    """A leased message of QoS 2 that one member of a shared subscription is to have, and nobody after it."""
+
+    offset: int
+    deliveries: int  # of the lease
+    client_id: bytes
+    packet_id: int  # of the exchange; 0: the session ends with its connection, the log does not know it
 
 
 @dataclass(slots=True)
@@ -419,6 +436,19 @@ class Store(Protocol):
         that is committed, with the receipts that were stale: their messages are finished or leased out again. While the
         store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
         than 100 years is a ValueError."""
+
+    async def release(self, group: bytes, queue: bytes) -> None:
+        """Have all that a group has out of a queue come again now, for who knows that nobody works on it. Returns once
+        that is committed. Raises `StoreError`."""
+
+    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
+        """Finish messages of a shared subscription's queue, and have them be exchanges of their sessions, in one: a
+        crash leaves both or nothing. Returns once that is committed, with the offsets whose leases were stale: they are
+        handed to nobody. Raises `StoreError`; nothing is handed over then."""
+
+    async def shares_held(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` shared subscriptions that are kept for members without a trace in the log, sorted, behind
+        `after`."""
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         """Have a group begin these queues at these offsets; what it has of them is forgotten. Returns once that is

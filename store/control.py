@@ -192,6 +192,23 @@ def rules_set(name: bytes, rules: Sequence[RuleLike]) -> bytes:
     return _record(Kind.RULES_SET, name, rows)
 
 
+def share_held(group: bytes) -> bytes:
+    """A node has members of a shared subscription whose sessions leave no trace in the log: until SHARE_LEFT the group
+    is kept for them. `group` is the filter as it was subscribed to, `$share/…`."""
+    return _record(Kind.SHARE_HELD, group, [])
+
+
+def share_left(group: bytes) -> bytes:
+    """Those are gone. A group that no session in the log is a member of either is forgotten."""
+    return _record(Kind.SHARE_LEFT, group, [])
+
+
+def share_handed(group: bytes, handed: Sequence[tuple[bytes, int, int]]) -> bytes:
+    """Leased messages of QoS 2 are the affair of their member from here on, and finished for the group (MQTT-4.8.2-4,
+    -5). As (client id, packet id, offset); without a packet id the session leaves no trace in the log."""
+    return _record(Kind.SHARE_HANDED, group, [[client.decode(), *rest] for client, *rest in handed])
+
+
 class Opened(NamedTuple):
     epoch: int
     expiry_interval: int  # seconds
@@ -352,6 +369,11 @@ def parse_rules_set(payload: bytes) -> list[RuleSet]:
     return [
         RuleSet(allow, publish, subscribe, name.encode()) for allow, publish, subscribe, name in orjson.loads(payload)
     ]
+
+
+def parse_share_handed(payload: bytes) -> list[tuple[bytes, int, int]]:
+    """(client id, packet id, offset) of each."""
+    return [(client.encode(), packet_id, offset) for client, packet_id, offset in orjson.loads(payload)]
 
 
 def _queue_text(queue: bytes) -> str:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from store.api import CommitListener, Done, Popped, Receipts, Start, StoreStats, TransactionListener
+from store.api import CommitListener, Done, Handed, Popped, Receipts, Start, StoreStats, TransactionListener
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
@@ -156,6 +156,12 @@ class Engine(Queries):
         self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
     ) -> list[Receipts]:
         return await self._groups.settle(group, done, again)
+
+    async def release(self, group: bytes, queue: bytes) -> None:
+        await self._groups.release(group, queue)
+
+    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
+        return await self._groups.hand_over(group, handed)
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         await self._groups.reset(group, offsets)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from store import control
-from store.api import Appended, Done, Popped, Receipts, Run, Start
+from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, subscription_queue
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
 from store.reader import Reader
@@ -129,6 +129,32 @@ class GroupService:
                 continue
             _check(await answer)
             return settling.stale
+
+    async def release(self, group: bytes, queue: bytes) -> None:
+        """See `store.api.Store.release`."""
+        await self._unlocked(group)
+        now = self._clock()
+        settling = Settling(group, lambda name: self._known(group, name))
+        state = self._views.pops.find(group, queue)
+        for first, end, deliveries in state.out_after(now) if state is not None else ():
+            settling.postpone(Receipts(queue, first, end - first, deliveries), now)
+        if settling.places:
+            _check(await self._append(group, settling.frames(), settling.places))
+
+    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
+        """See `store.api.Store.hand_over`. Whoever calls it has not waited for anything in between when it decides."""
+        if group in self._locks:
+            return [each.offset for each in handed]
+        queue = subscription_queue(group)
+        settling = Settling(group, lambda name: self._known(group, name))
+        with _undone(settling):
+            for each in handed:
+                settling.finish(Receipts(queue, each.offset, 1, each.deliveries))
+        stale = {receipts.offset for receipts in settling.stale}
+        rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
+        if rows:
+            _check(await self._append(group, [control.share_handed(group, rows)], settling.places))
+        return sorted(stale)
 
     async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         """See `store.api.Store.reset_group`."""

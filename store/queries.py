@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 import record
@@ -167,6 +168,9 @@ class Queries:
         pops = self._views.pops
         names = pops.page(after, limit)
         return [GroupState(group, [self._group_queue(*place) for place in pops.places(group)]) for group in names]
+
+    async def shares_held(self, after: bytes | None, limit: int) -> list[bytes]:
+        return list(islice(self._views.shares.held(after), limit))
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)

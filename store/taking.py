@@ -189,7 +189,7 @@ class Taking:
     def _begin(self, place: Place, start: Start) -> None:
         state, flight = place.state, place.flight
         if flight is not None and flight.next >= 0:
-            place.next = flight.next
+            place.next = flight.next if state is None else max(flight.next, state.next)
         elif state is not None:
             place.next = state.next
         else:

@@ -10,6 +10,7 @@ from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups
+from matcher.names import is_shared
 from store.api import GroupQueueState, Popped, Receipts, Run, Start, Store
 from store.config import MAX_MAX_DELIVERIES
 
@@ -118,6 +119,8 @@ class GroupCalls:
         group = self._group(request.group)
         if request.dead_letters:
             return dead_letter_source(group)
+        if is_shared(group):
+            raise invalid("groups whose names begin with $share/ are those of MQTT's shared subscriptions")
         return parent_source(group, parent_name(request.parent), self._store.partitions)
 
     def _group(self, text: str) -> bytes:

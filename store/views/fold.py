@@ -7,10 +7,10 @@ the log entirely, so after a crash the replay from the checkpoint does exactly w
 from typing import Final
 
 import record
-from matcher.names import parent_of
+from matcher.names import is_shared, parent_of
 from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, Rule, dead_letter_queue, topic_queue
+from store.api import Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.damaged import NO_DAMAGE, Damaged
 from store.errors import StoreError
@@ -27,8 +27,10 @@ from store.views.names import Names
 from store.views.pops import Pops
 from store.views.retained import RetainedValues
 from store.views.sessions import Sessions
+from store.views.shares import Shares
 from store.views.state import State
 from store.views.tails import Tails, queue_digest
+from store.views.wanted import Wanted
 from store.writer import Batch
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
@@ -70,7 +72,6 @@ class Views:
             self._fold_held,
             self._fold_control,
         )
-        self.sessions = Sessions(self._state, self._dispatcher)
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
         self.access = Access(self._state)
@@ -78,7 +79,10 @@ class Views:
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
-        self.sessions.load()
+        wanted = Wanted(self._state, self._dispatcher)
+        self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
+        self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares)
+        wanted.load()
 
     def fold(self, batch: Batch) -> Commit:
         """Fold the next batch of the log. Its commit says where each message went."""
@@ -250,6 +254,8 @@ class Views:
                 self._fold_group(kind, commit, start, subject, payload)
             elif Kind.USER_SET <= kind <= Kind.RULES_SET:
                 self._fold_access(kind, commit, subject, payload)
+            elif Kind.SHARE_HELD <= kind <= Kind.SHARE_HANDED:
+                self._fold_share(kind, subject, payload)
             else:
                 self._fold_kind(kind, subject, payload, position)
         except (ValueError, TypeError) as error:
@@ -269,10 +275,24 @@ class Views:
             if row.flags & FLAG_RETAIN:
                 self.retained.fold_moved(row.topic, reference, not row.has_payload)
 
+    def _fold_share(self, kind: int, group: bytes, payload: bytes) -> None:
+        if kind == Kind.SHARE_HELD:
+            self.shares.hold(group)
+        elif kind == Kind.SHARE_LEFT:
+            self.shares.let_go(group)
+        else:
+            handed = control.parse_share_handed(payload)
+            self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in handed])
+            for client, packet_id, offset in handed:
+                if packet_id:
+                    self.sessions.outbound_changed(client, control.OutboundChange([(packet_id, group, offset)], [], []))
+
     def _fold_group(self, kind: int, commit: Commit, start: int, group: bytes, payload: bytes) -> None:
         pops = self.pops
         if kind == Kind.POPPED:
-            pops.popped(group, control.parse_popped(payload))
+            event = control.parse_popped(payload)
+            if not self._is_over(group, event.queue):
+                pops.popped(group, event)
         elif kind == Kind.SETTLED:
             pops.settled(group, control.parse_settled(payload))
         elif kind == Kind.DEAD_LETTERED:
@@ -280,7 +300,8 @@ class Views:
             had = pops.finished(group, queue, offsets)
             self._dead_letter(commit, record.store_time_of(commit.data, start), group, queue, had)
         elif kind == Kind.GROUP_RESET:
-            pops.reset(group, control.parse_group_reset(payload))
+            begins = control.parse_group_reset(payload)
+            pops.reset(group, {name: at for name, at in begins.items() if not self._is_over(group, name)})
         else:
             pops.removed(group)
 
@@ -295,6 +316,10 @@ class Views:
             commit.users.append(name)
         if kind != Kind.USER_SET:
             commit.rules.append(name)
+
+    def _is_over(self, group: bytes, queue: bytes) -> bool:
+        """Whether the last member of a shared subscription left before what was decided of its queue was committed."""
+        return is_shared(group) and queue == subscription_queue(group) and not self.shares.exists(group)
 
     def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
         """Enter what these offsets of a queue refer to into the group's dead-letter queue. A reference that is gone

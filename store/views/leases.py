@@ -158,6 +158,15 @@ class GroupQueue:
                 return False
         return True
 
+    def out_after(self, time: int) -> list[Run]:
+        """The entries that may be leased out again only after that time, ms."""
+        return [
+            (number * BLOCK + first, number * BLOCK + end, deliveries)
+            for number in sorted(self.blocks)
+            for first, end, deliveries, at in self.blocks[number].runs()
+            if at > time
+        ]
+
     def next_due(self) -> int | None:
         """The earliest time in `due`, ms, that is true of an entry; forgets what is not."""
         due = self.due

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from matcher.names import has_wildcard
+from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
-from store.api import Outbound, SessionState, Subscription, filter_queue, topic_queue
+from store.api import Outbound, SessionState, Subscription, subscription_queue
 from store.control import Closed, Opened, OutboundChange, Subscribed
 from store.views.dispatch import Dispatcher
+from store.views.shares import Shares
 from store.views.state import State, owned
+from store.views.wanted import Wanted
 
 _SESSIONS: Final = b"s"
 _OPEN: Final = b"a"
@@ -21,7 +23,6 @@ _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _INBOUND: Final = b"i"
 _OUTBOUND: Final = b"o"
-_WANTED: Final = b"f"  # wildcard filter → number of sessions
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
@@ -30,24 +31,16 @@ _OUTBOUND_ROW: Final = Struct(">?Q")  # released, offset; the filter follows
 _NEVER: Final = 0xFFFF_FFFF
 
 
-def subscription_queue(topic_filter: bytes) -> bytes:
-    """The queue that a durable subscription reads."""
-    return filter_queue(topic_filter) if has_wildcard(topic_filter) else topic_queue(topic_filter)
-
-
 class Sessions:
-    """Sessions by client id. Tells the dispatcher which filters are wanted."""
+    """Sessions by client id. Tells which filters are wanted, and of members of shared subscriptions."""
 
-    __slots__ = ("_dispatcher", "_state")
+    __slots__ = ("_dispatcher", "_shares", "_state", "_wanted")
 
-    def __init__(self, state: State, dispatcher: Dispatcher) -> None:
+    def __init__(self, state: State, dispatcher: Dispatcher, wanted: Wanted, shares: Shares) -> None:
         self._state = state
         self._dispatcher = dispatcher
-
-    def load(self) -> None:
-        """Tell the dispatcher the filters that are wanted as of the checkpoint."""
-        for topic_filter, _ in self._state.scan(_WANTED):
-            self._dispatcher.want(topic_filter)
+        self._wanted = wanted
+        self._shares = shares
 
     def opened(self, client: bytes, event: Opened) -> None:
         row = self._row(client)
@@ -93,8 +86,10 @@ class Sessions:
             if known is not None:
                 row = _Row.of(known)
                 keeps = bool(row.options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
+            elif is_shared(wish.topic_filter):
+                self._shares.joined(wish.topic_filter)
             elif has_wildcard(wish.topic_filter):
-                self._want(wish.topic_filter)
+                self._wanted.add(wish.topic_filter)
             if not keeps:
                 row = self._new(wish, position)
             row = row._replace(options=_options(wish), identifier=wish.identifier)
@@ -222,25 +217,10 @@ class Sessions:
 
     def _unsubscribe(self, bucket: bytes, topic_filter: bytes) -> None:
         self._state.delete(bucket, topic_filter)
-        if has_wildcard(topic_filter):
-            self._unwant(topic_filter)
-
-    def _want(self, topic_filter: bytes) -> None:
-        row = self._state.get(_WANTED, topic_filter)
-        count = 0 if row is None else int.from_bytes(row, "big")
-        if count == 0:
-            self._dispatcher.want(topic_filter)
-        self._state.put(_WANTED, topic_filter, (count + 1).to_bytes(4, "big"))
-
-    def _unwant(self, topic_filter: bytes) -> None:
-        row = self._state.get(_WANTED, topic_filter)
-        assert row is not None
-        count = int.from_bytes(row, "big") - 1
-        if count:
-            self._state.put(_WANTED, topic_filter, count.to_bytes(4, "big"))
-        else:
-            self._dispatcher.unwant(topic_filter)
-            self._state.delete(_WANTED, topic_filter)
+        if is_shared(topic_filter):
+            self._shares.left(topic_filter)
+        elif has_wildcard(topic_filter):
+            self._wanted.remove(topic_filter)
 
 
 def _expiry_name(client_id: bytes, expiry: int, closed_at: int) -> bytes:

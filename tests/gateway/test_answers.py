@@ -61,7 +61,7 @@ async def failures(client: RawClient) -> list[Packet]:
     found.append(await client.expect(PUBREC))
     client.send(ack(PUBREL, 9))
     found.append(await client.expect(PUBCOMP))
-    client.send(wire.subscribe(5, 1, (b"$share/g/t", 0)))
+    client.send(wire.subscribe(5, 1, (b"too/many/levels", 0)))
     found.append(await client.expect(SUBACK))
     client.send(wire.unsubscribe(5, 1, b"t"))
     found.append(await client.expect(UNSUBACK))
@@ -72,15 +72,16 @@ async def failures(client: RawClient) -> list[Packet]:
 
 @pytest.mark.mqtt5("3.1.2-29", "3.4.2-1", "3.5.2-1", "3.6.2-1", "3.7.2-1", "3.9.3-2", "3.11.3-2")
 @pytest.mark.parametrize("asked", [b"", b"\x17\x01", b"\x17\x00"])
-async def test_why_is_for_those_who_want_to_hear_it(ports: Ports, asked: bytes) -> None:
+async def test_why_is_for_those_who_want_to_hear_it(make_node: MakeNode, asked: bytes) -> None:
     """Without problem information only CONNACK and DISCONNECT may explain themselves."""
-    client = await RawClient.connect(ports.mqtt, b"c", 5, properties=asked)
+    node = await make_node(mqtt__max_topic_levels=2)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=asked)
     answers = await failures(client)
     wanted = asked != b"\x17\x00"
     assert [0x1F in dict(answer.properties) for answer in answers[:5]] == [wanted] * 5
     assert wanted or not any(answer.properties for answer in answers)
     assert [answer.body[2] for answer in answers[:3]] == [0x87, 0x87, 0x92]
-    assert [answer.body[-1] for answer in answers[3:]] == [0x9E, 0x11, 0x92]
+    assert [answer.body[-1] for answer in answers[3:]] == [0x8F, 0x11, 0x92]
     client.send(wire.publish(5, b"#", b""))
     goodbye = await client.expect(DISCONNECT)
     assert goodbye.reason == 0x90
@@ -88,11 +89,12 @@ async def test_why_is_for_those_who_want_to_hear_it(ports: Ports, asked: bytes) 
 
 
 @pytest.mark.mqtt5("3.4.2-2", "3.5.2-2", "3.7.2-2", "3.9.2-1", "3.11.2-1", "3.14.2-3", "3.1.2-24")
-async def test_what_makes_an_answer_too_large_is_left_out(ports: Ports) -> None:
+async def test_what_makes_an_answer_too_large_is_left_out(make_node: MakeNode) -> None:
     """To the byte: a limit at the size of an answer leaves that one whole."""
-    whole = await failures(await RawClient.connect(ports.mqtt, b"c", 5))
+    node = await make_node(mqtt__max_topic_levels=2)
+    whole = await failures(await RawClient.connect(node.ports.mqtt, b"c", 5))
     for limit in {answer.size - less for answer in whole[:5] for less in (0, 1)}:
-        client = await RawClient.connect(ports.mqtt, b"c", 5, properties=b"\x27" + wire.u32(limit))
+        client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=b"\x27" + wire.u32(limit))
         answers = await failures(client)
         assert [answer.size for answer in answers if answer.size > limit] == []
         for answer, before in zip(answers, whole, strict=True):

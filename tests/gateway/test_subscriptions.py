@@ -91,16 +91,6 @@ async def test_the_nodes_own_topics_cannot_be_published(ports: Ports, version: i
     await client.quiet()
 
 
-@pytest.mark.mqtt5("3.9.3-1", "3.9.3-2")
-@pytest.mark.mqtt311("3.9.3-1", "3.9.3-2")
-@pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x9E)])
-async def test_shared_subscriptions_are_refused_as_announced(ports: Ports, version: int, reason: int) -> None:
-    """Sections 3.2.2.3.13 and 3.9.3."""
-    client = await RawClient.connect(ports.mqtt, b"c", version)
-    assert version == 4 or b"\x2a\x00" in client.connack.body
-    assert await client.subscribe((b"$share/g/t", 1), (b"t", 1)) == bytes([reason, 1])
-
-
 @pytest.mark.mqtt5("3.8.4-6", "3.8.4-7", "3.9.3-1", "3.9.3-2")
 @pytest.mark.mqtt311("3.8.4-5", "3.9.3-1", "3.9.3-2")
 @pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x97)])

@@ -1,0 +1,72 @@
+"""A session's membership in a shared subscription, and the messages that it has of it.
+
+A message with QoS 1 is leased: the group takes it back where the connection ends before PUBACK comes. One with QoS 2
+is handed over before it is sent: from then on it is the session's own (MQTT-4.8.2-4, -5).
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.message import Message
+from gateway.session import MAX_HELD, Inflight, Membership, Session
+
+if TYPE_CHECKING:
+    from gateway.share import Share
+
+
+class Member(Membership):
+    """One subscriber of a group."""
+
+    __slots__ = ("has_left", "heard", "is_ready", "is_silent", "limit", "out", "session", "share")
+
+    def __init__(self, share: "Share", session: Session, limit: int) -> None:
+        super().__init__()
+        self.share = share
+        self.session = session
+        self.limit = limit  # of messages that it has of the group at a time
+        self.out: int = 0  # of those
+        self.heard: int = 0  # the round in which it acknowledged last, or was given the first after a while
+        self.is_ready: bool = False  # it stands in line for messages
+        self.is_silent: bool = False  # it kept messages too long: it gets no others before it acknowledges one
+        self.has_left: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        session = self.session
+        return (
+            self.out < self.limit
+            and session.has_room
+            and not self.is_silent
+            and not self.has_left
+            and not session.closed
+            and len(session.inflight) < MAX_HELD
+        )
+
+    def takes(self, message: Message, now_ms: int) -> bool:
+        """Whether the message is not too large for it (MQTT-3.1.2-24)."""
+        outlet = self.session.outlet
+        if not outlet.maximum_packet_size:
+            return True
+        qos = min(self.qos, message.qos)
+        head, tail = message.parts(outlet.version, qos, False, False, self.identifiers, now_ms)
+        return len(head) + len(tail) + (2 if qos else 0) <= outlet.maximum_packet_size
+
+    def look(self) -> None:
+        if not self.is_ready:
+            self.share.line_up(self)
+
+
+class Leased(Inflight):
+    """A message that a group leased to a member."""
+
+    __slots__ = ("deliveries", "is_held", "member", "renewed")
+
+    def __init__(self, member: Member, offset: int, qos: int, deliveries: int, now: int) -> None:
+        super().__init__(None, member.share.name, offset, qos)
+        self.leased = True
+        self.is_held: bool = True  # nobody else was given the message meanwhile
+        self.member = member
+        self.deliveries = deliveries
+        self.renewed: int = now  # round in which its lease began
+
+    def acknowledged(self) -> None:
+        self.member.share.acknowledged(self)

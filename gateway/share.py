@@ -1,0 +1,422 @@
+"""One shared subscription (MQTT 5.0 section 4.8.2) at this node: a group that pops, and its members.
+
+What is owed to the group is in the store: where it is, what is leased out, how often. The rules of the file:
+
+* A message goes to one member. Members with room stand in a line; who got one goes to its end. Who is slow, or away,
+  stands in no line.
+* Nothing is popped that nobody has room for. What lost its taker meanwhile waits here, leased, and is bounded.
+* A member that leaves gives back at once. One that keeps what it has and acknowledges nothing for a while is *silent*:
+  where there are others, they get it. Leases are renewed here, so in the store they run out only with the node.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from time import time
+from typing import Final, Protocol
+
+from gateway.counters import Counters
+from gateway.member import Leased, Member
+from gateway.message import Message
+from gateway.session import Session
+from record import split
+from store.api import Handed, Receipts, Run, Start, Store, subscription_queue
+from store.errors import StoreBusy, StoreError
+
+log = logging.getLogger(__name__)
+
+MAX_POP: Final = 512  # messages, in one pop
+_POP_BYTES: Final = 256 * 1024
+_SETTLE_AT: Final = 4096  # acknowledged messages that wait for their record
+ROUNDS: Final = 4  # of silence until a member is silent
+
+
+class Hub(Protocol):
+    """What a group needs of its node."""
+
+    store: Store
+    counters: Counters
+    lease_ms: int
+    round: int  # counts the ticks
+
+    def spawn(self, coroutine: Coroutine[object, None, None]) -> None: ...
+
+    def settle_soon(self, share: "Share") -> None:
+        """Have `Share.flush` called in a moment."""
+
+    def wake_later(self, share: "Share") -> None:
+        """Have `Share.wake` called when the store may be less busy."""
+
+
+class _Waiting:
+    """A message that is leased and nobody has yet."""
+
+    __slots__ = ("deliveries", "message", "offset", "renewed")
+
+    def __init__(self, message: Message, offset: int, deliveries: int, now: int) -> None:
+        self.message = message
+        self.offset = offset
+        self.deliveries = deliveries
+        self.renewed = now
+
+
+class _Handing:
+    """A message of QoS 2 on its way to become its session's."""
+
+    __slots__ = ("entry", "message", "packet_id")
+
+    def __init__(self, entry: Leased, message: Message, packet_id: int) -> None:
+        self.entry = entry
+        self.message = message
+        self.packet_id = packet_id
+
+
+class Share:
+    """A group with members at this node. `name` is its filter, `$share/…`."""
+
+    def __init__(self, hub: Hub, name: bytes) -> None:
+        self._hub = hub
+        self.name = name
+        self.queue = subscription_queue(name)
+        self.members: dict[Session, Member] = {}
+        self.is_begun = False  # the log knows of it
+        self._is_clear = False  # what an earlier process of the node had out is to be had again
+        self._line: deque[Member] = deque()  # those that had room when they were last looked at
+        self._waiting: deque[_Waiting] = deque()
+        self._handing: list[_Handing] = []
+        self._out: dict[int, Leased] = {}  # by offset
+        self._done: dict[int, list[int]] = {}  # acknowledged offsets, by deliveries
+        self._done_count = 0
+        self._popping = False
+        self._nudged = False  # something may have come since the last pop began
+        self._is_limited = False  # the group has as much out as it may
+        self._look_at = 0  # ms: when the store has something again by itself; 0: it did not say
+
+    # --- members
+
+    def add(self, member: Member) -> None:
+        member.heard = self._hub.round
+        self.members[member.session] = member
+        self.line_up(member)
+
+    def remove(self, member: Member) -> None:
+        """No more messages for it; what it has it may still acknowledge."""
+        member.has_left = True
+        del self.members[member.session]
+        if not self.members:
+            self.flush()  # before another one gives free what seems to be out
+            self._give_back(())
+
+    def line_up(self, member: Member) -> None:
+        """A member may have room: it gets what waits here, and what there is in the store."""
+        if member.has_room:
+            member.is_ready = True
+            self._line.append(member)
+            if self._waiting:
+                self._assign()
+            self.wake()
+        elif not member.session.has_room:
+            member.session.starved = True
+
+    def lost(self, entries: list[Leased]) -> None:
+        """The connection of who had these is over: others get them."""
+        self._give_back(entries)
+
+    # --- messages out
+
+    def wake(self) -> None:
+        """There may be messages."""
+        self._nudged = True
+        if not self._popping and self.is_begun and self._has_taker():
+            self._popping = True
+            self._hub.spawn(self._pop())
+
+    def _has_taker(self) -> bool:
+        """Whether somebody has room; forgets those who have none."""
+        line = self._line
+        while line:
+            if line[0].has_room:
+                return len(self._waiting) < MAX_POP
+            self._step_out()
+        return False
+
+    def _step_out(self) -> None:
+        member = self._line.popleft()
+        member.is_ready = False
+        if not member.session.has_room:
+            member.session.starved = True
+
+    def _room(self) -> int:
+        """Messages that the line takes, as far as it needs to be known."""
+        room = 0
+        for member in self._line:
+            room += min(member.limit - member.out, member.session.window - member.session.in_window)
+            if room >= MAX_POP:
+                break
+        return max(1, min(room, MAX_POP) - len(self._waiting))
+
+    async def _pop(self) -> None:
+        hub = self._hub
+        try:
+            if not self._is_clear:
+                await hub.store.release(self.name, self.queue)
+                self._is_clear = True
+            while self._has_taker():
+                self._nudged = False
+                popped = await hub.store.pop(
+                    self.name, (self.queue,), self._room(), _POP_BYTES, hub.lease_ms, Start.LATEST
+                )
+                self._look_at = popped.available_at or 0
+                self._is_limited = popped.is_limited
+                self._take(popped.runs)
+                if self._handing:
+                    await self._hand_over()
+                if not popped.runs and not self._nudged and not self._is_due():
+                    break
+        except StoreBusy:
+            hub.wake_later(self)
+        except StoreError as error:
+            log.error("messages of %r cannot be had: %s", self.name, error)
+            self._look_at = 1
+        finally:
+            self._popping = False
+        if self._is_limited:
+            self.flush()
+
+    def _is_due(self) -> bool:
+        return 0 < self._look_at <= time() * 1000
+
+    def _take(self, runs: list[Run]) -> None:
+        """What was leased from the store."""
+        now = self._hub.round
+        for run in runs:
+            offset = run.offset
+            for start in split(run.data):
+                held = self._out.get(offset)
+                if held is not None:  # its lease ran out all the same
+                    self._forget(held)
+                self._waiting.append(_Waiting(Message(run.data, start), offset, run.deliveries, now))
+                offset += 1
+        if not self.members:
+            self._give_back(())
+        elif runs:
+            self._assign()
+
+    def _assign(self) -> None:
+        """Give what waits to the members that stand in line."""
+        now_ms = int(time() * 1000)
+        waiting, self._waiting = self._waiting, deque()
+        while waiting:
+            item = waiting.popleft()
+            if item.message.expires_at and item.message.expired(now_ms):
+                self._hub.counters.dropped_expired += 1
+                self._finish(item.offset, item.deliveries)
+                continue
+            member = self._next(item.message, now_ms)
+            if member is not None:
+                self._give(member, item, now_ms)
+            elif not self._line:
+                self._waiting.append(item)
+                self._waiting.extend(waiting)
+                return
+            elif self._is_too_large(item.message, now_ms):
+                self._hub.counters.dropped_oversized += 1
+                self._finish(item.offset, item.deliveries)
+            else:
+                self._waiting.append(item)
+
+    def _next(self, message: Message, now_ms: int) -> Member | None:
+        """Who is next in line and takes the message."""
+        line = self._line
+        for _ in range(len(line)):
+            member = line[0]
+            if not member.has_room:
+                self._step_out()
+                continue
+            line.rotate(-1)
+            if member.takes(message, now_ms):
+                return member
+        return None
+
+    def _is_too_large(self, message: Message, now_ms: int) -> bool:
+        """Whether nobody takes it who is heard of."""
+        return not any(not m.is_silent and m.takes(message, now_ms) for m in self.members.values())
+
+    def _give(self, member: Member, item: _Waiting, now_ms: int) -> None:
+        message, session = item.message, member.session
+        qos = min(member.qos, message.qos)
+        retain = message.retain and member.retain_as_published
+        self._hub.counters.shared_sent += 1
+        if qos == 0:
+            session.send(message, 0, retain, False, member.identifiers, None, now_ms)
+            self._finish(item.offset, item.deliveries)
+            return
+        entry = Leased(member, item.offset, qos, item.deliveries, item.renewed)
+        self._out[item.offset] = entry
+        if not member.out:
+            member.heard = self._hub.round
+        member.out += 1
+        if qos == 1:
+            session.send(message, 1, retain, False, member.identifiers, entry, now_ms)
+        else:
+            self._handing.append(_Handing(entry, message, session.reserve(entry)))
+            if not self._popping:
+                self._popping = True
+                self._hub.spawn(self._pop_after_handing())
+
+    async def _pop_after_handing(self) -> None:
+        try:
+            await self._hand_over()
+        except StoreError as error:
+            log.error("messages of %r cannot be handed over: %s", self.name, error)
+        finally:
+            self._popping = False
+        self.wake()
+
+    async def _hand_over(self) -> None:
+        """Have the log know whose the messages are, then send them."""
+        handing = [each for each in self._handing if not each.entry.member.session.closed]
+        self._handing = []
+        wanted = []
+        for each in handing:
+            session = each.entry.member.session
+            packet_id = each.packet_id if session.durable else 0
+            wanted.append(Handed(each.entry.offset, each.entry.deliveries, session.client_id, packet_id))
+        refused: Iterable[int] = [each.offset for each in wanted]
+        try:
+            refused = await self._hub.store.hand_over(self.name, wanted)
+        finally:
+            self._handed(handing, set(refused))
+
+    def _handed(self, handing: list[_Handing], refused: set[int]) -> None:
+        now_ms = int(time() * 1000)
+        for each in handing:
+            entry, message = each.entry, each.message
+            member, session = entry.member, entry.member.session
+            if entry.is_held:
+                self._forget(entry)
+            if session.closed:
+                continue
+            if entry.offset in refused:
+                session.give_up(each.packet_id)
+                continue
+            entry.leased = False
+            if session.durable:
+                session.note_recorded(entry)
+            retain = message.retain and member.retain_as_published
+            session.send_reserved(each.packet_id, entry, message, retain, member.identifiers, now_ms)
+
+    # --- acknowledgements in
+
+    def acknowledged(self, entry: Leased) -> None:
+        """The exchange of a message is over, whatever its reason code says (MQTT-4.8.2-6)."""
+        member = entry.member
+        if entry.is_held:
+            self._forget(entry)
+            self._finish(entry.offset, entry.deliveries)
+        member.heard = self._hub.round
+        member.is_silent = False
+        if not member.is_ready and not member.has_left and member.out <= member.limit >> 1:
+            self.line_up(member)
+
+    def _forget(self, entry: Leased) -> None:
+        """The group is through with what the member has there."""
+        entry.is_held = False
+        entry.member.out -= 1
+        if self._out.get(entry.offset) is entry:
+            del self._out[entry.offset]
+
+    def _finish(self, offset: int, deliveries: int) -> None:
+        done = self._done.get(deliveries)
+        if done is None:
+            done = self._done[deliveries] = []
+        done.append(offset)
+        if not self._done_count:
+            self._hub.settle_soon(self)
+        self._done_count += 1
+        if self._done_count >= _SETTLE_AT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have the store know what is finished."""
+        if not self._done_count:
+            return
+        receipts = _receipts(self.queue, self._done)
+        self._done = {}
+        self._done_count = 0
+        self._hub.spawn(self._settle(receipts, ()))
+
+    def _give_back(self, entries: Iterable[Leased]) -> None:
+        """Have messages be leased out to others; without members also those that wait here."""
+        lost: dict[int, list[int]] = {}
+        for entry in entries:
+            if entry.is_held:
+                self._forget(entry)
+                lost.setdefault(entry.deliveries, []).append(entry.offset)
+        if not self.members:
+            for item in self._waiting:
+                lost.setdefault(item.deliveries, []).append(item.offset)
+            self._waiting.clear()
+        if not lost:
+            return
+        self._hub.counters.shared_returned += sum(map(len, lost.values()))
+        self._hub.spawn(self._settle((), [(each, 0) for each in _receipts(self.queue, lost)]))
+
+    async def _settle(self, done: Iterable[Receipts], again: Iterable[tuple[Receipts, int]]) -> None:
+        try:
+            await self._hub.store.settle(self.name, list(done), list(again))
+        except StoreError as error:
+            log.error("messages of %r cannot be settled: %s", self.name, error)
+        if again or self._is_limited:
+            self.wake()
+
+    # --- the clock
+
+    def tick(self) -> None:
+        """A round is over: take what silent members have, renew the other leases, look whether something was missed."""
+        now = self._hub.round
+        self._listen(now)
+        taken: list[Leased] = []
+        renewed: dict[int, list[int]] = {}
+        for entry in self._out.values():
+            member = entry.member
+            is_silent = member.is_silent or (member.has_left and now - member.heard > ROUNDS)
+            if is_silent and self.members:
+                taken.append(entry)
+            elif now - entry.renewed >= ROUNDS // 2:
+                entry.renewed = now
+                renewed.setdefault(entry.deliveries, []).append(entry.offset)
+        for item in self._waiting:
+            if now - item.renewed >= ROUNDS // 2:
+                item.renewed = now
+                renewed.setdefault(item.deliveries, []).append(item.offset)
+        if renewed:
+            again = [(each, self._hub.lease_ms) for each in _receipts(self.queue, renewed)]
+            self._hub.spawn(self._settle((), again))
+        if taken:
+            self._give_back(taken)
+        for member in list(self.members.values()):
+            member.look()
+        self.wake()
+
+    def _listen(self, now: int) -> None:
+        """Find out who is silent: never the only one."""
+        for member in self.members.values():
+            if len(self.members) == 1:
+                member.is_silent = False
+            elif member.out and now - member.heard > ROUNDS:
+                member.is_silent = True
+
+
+def _receipts(queue: bytes, offsets: dict[int, list[int]]) -> list[Receipts]:
+    """What settles messages of a queue, whose offsets are given by deliveries."""
+    found: list[Receipts] = []
+    for deliveries, each in offsets.items():
+        last: Receipts | None = None
+        for offset in sorted(each):
+            if last is not None and last.offset + last.count == offset:
+                last.count += 1
+            else:
+                last = Receipts(queue, offset, 1, deliveries)
+                found.append(last)
+    return found

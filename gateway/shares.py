@@ -1,0 +1,205 @@
+"""The shared subscriptions that sessions of this node are members of (`gateway.share`).
+
+Membership of a durable session is in the log with its other subscriptions. That of all others is one record of the
+node, SHARE_HELD, until the last of them is gone: SHARE_LEFT. What a node that died left behind its successor ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Final
+
+from gateway.config import MqttConfig
+from gateway.counters import Counters
+from gateway.member import Leased, Member
+from gateway.session import Session
+from gateway.share import ROUNDS, Share
+from matcher.names import split_shared
+from matcher.trie import Trie
+from notify import TopicEvents
+from store import control
+from store.api import Appended, Done, Store
+from store.api import Subscription as StoredSubscription
+
+log = logging.getLogger(__name__)
+
+_SETTLE_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
+_BUSY_SECONDS: Final = 0.05
+_PAGE: Final = 1000
+
+
+class Shares:
+    """Groups with members at this node, by their filter."""
+
+    def __init__(self, store: Store, config: MqttConfig, counters: Counters) -> None:
+        self.store = store
+        self.counters = counters
+        self.lease_ms = config.shared_ack_timeout * 2000
+        self.round = 0
+        self._limit = config.max_shared_groups
+        self._max_in_flight = config.max_shared_in_flight
+        self._round_seconds = config.shared_ack_timeout / ROUNDS
+        self._loop = asyncio.get_running_loop()
+        self._shares: dict[bytes, Share] = {}
+        self._trie: Trie[Share] = Trie()
+        self._holders: dict[bytes, int] = {}  # members without a trace in the log
+        self._unsettled: dict[Share, None] = {}
+        self._settle_timer: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- life of the node
+
+    async def start(self) -> None:
+        """End what a dead predecessor held. Raises StoreError."""
+        after: bytes | None = None
+        while page := await self.store.shares_held(after, _PAGE):
+            future: asyncio.Future[Appended] = self._loop.create_future()
+            self.store.append([control.share_left(name) for name in page], future.set_result)
+            appended = await future
+            if appended.error is not None:
+                raise appended.error
+            after = page[-1]
+        self._ticker = self._loop.call_later(self._round_seconds, self._tick)
+
+    async def stop(self) -> None:
+        """Have the store know the rest, when all sessions are closed."""
+        for timer in (self._ticker, self._settle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._settle()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- members
+
+    def may_join(self, name: bytes) -> bool:
+        """Whether there is room for one more group, or it is there."""
+        return name in self._shares or len(self._shares) < self._limit
+
+    def join(self, session: Session, stored: StoredSubscription, begun: bool = True) -> bool:
+        """Make a session a member of the group that the filter names, or change what it has granted. Whether it is
+        new. `begun`: the log knows of the group by now, else `begin` follows."""
+        name = stored.topic_filter
+        share = self._shares.get(name)
+        if share is None:
+            share = self._shares[name] = Share(self, name)
+            self._trie.add(split_shared(name)[1], share)
+        share.is_begun = share.is_begun or begun
+        member = share.members.get(session)
+        is_new = member is None
+        if member is None:
+            member = Member(share, session, self._max_in_flight)
+            session.shares[name] = member
+        member.qos = stored.qos
+        member.identifiers = (stored.identifier,) if stored.identifier else ()
+        member.retain_as_published = stored.retain_as_published
+        if is_new:
+            share.add(member)
+            self.counters.shared_members += 1
+            self.counters.shared_groups = len(self._shares)
+        return is_new
+
+    def hold(self, session: Session, stored: StoredSubscription, done: Done) -> bool:
+        """`join` for a session that leaves no trace in the log. Nothing that is published behind this call is missed;
+        `done` is called when the log knows of the group."""
+        name = stored.topic_filter
+        is_new = self.join(session, stored, begun=False)
+        if is_new:
+            self._holders[name] = self._holders.get(name, 0) + 1
+        share = self._shares[name]
+
+        def held(appended: Appended) -> None:
+            if appended.error is None:
+                share.is_begun = True
+                share.wake()
+            done(appended)
+
+        self.store.append([control.share_held(name)], held)
+        return is_new
+
+    def leave(self, session: Session, name: bytes) -> bool:
+        """End a membership; what it has on its way goes on. Whether there was one."""
+        member = session.shares.pop(name, None)
+        if not isinstance(member, Member):
+            return False
+        share = member.share
+        share.remove(member)
+        self.counters.shared_members -= 1
+        if not share.members and self._shares.get(name) is share:
+            del self._shares[name]
+            self._trie.remove(split_shared(name)[1], share)
+            self.counters.shared_groups = len(self._shares)
+        if not session.durable:
+            self._let_go(name)
+        return True
+
+    def close(self, session: Session) -> None:
+        """The connection is over: what was leased to it goes to others."""
+        lost: dict[Share, list[Leased]] = {}
+        for packet_id, entry in list(session.inflight.items()):
+            if entry.leased and isinstance(entry, Leased):
+                del session.inflight[packet_id]
+                lost.setdefault(entry.member.share, []).append(entry)
+        for name in list(session.shares):
+            self.leave(session, name)
+        for share, entries in lost.items():
+            share.lost(entries)
+
+    def _let_go(self, name: bytes) -> None:
+        left = self._holders[name] - 1
+        if left:
+            self._holders[name] = left
+            return
+        del self._holders[name]
+        self.store.append([control.share_left(name)], _log_failure)
+
+    # --- from the store
+
+    def deliver(self, events: TopicEvents) -> None:
+        """Wake the groups whose queues grew."""
+        if not self._shares:
+            return
+        commit = events.commit
+        topics = set(commit.topics)
+        topics.update([moved.topic for moved in commit.moved])
+        for topic in topics:
+            for share in self._trie.match(topic):
+                share.wake()
+
+    # --- for `Share`
+
+    def spawn(self, coroutine: Coroutine[object, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def settle_soon(self, share: Share) -> None:
+        self._unsettled[share] = None
+        if self._settle_timer is None:
+            self._settle_timer = self._loop.call_later(_SETTLE_SECONDS, self._settle)
+
+    def wake_later(self, share: Share) -> None:
+        self._loop.call_later(_BUSY_SECONDS, share.wake)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a shared subscription failed", exc_info=task.exception())
+
+    def _settle(self) -> None:
+        self._settle_timer = None
+        unsettled, self._unsettled = self._unsettled, {}
+        for share in unsettled:
+            share.flush()
+
+    def _tick(self) -> None:
+        self.round += 1
+        self._ticker = self._loop.call_later(self._round_seconds, self._tick)
+        for share in list(self._shares.values()):
+            share.tick()
+
+
+def _log_failure(appended: Appended) -> None:
+    if appended.error is not None:
+        log.error("recording the end of a shared subscription failed: %s", appended.error)

@@ -1,0 +1,479 @@
+"""Shared subscriptions: each message to one member, and to another where that one does not finish it."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from gateway.node import Node
+from store.api import Receipts, Start, dead_letter_queue, filter_queue
+from tests.gateway.conftest import MakeNode
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Message, RawClient, ack
+from tests.gateway.test_durable import durable, numbers, publish
+
+GROUP = b"$share/g/t/#"
+MAXIMUM = b"\x27"  # the property Maximum Packet Size
+
+
+async def members(node: Node, count: int, version: int = 5, qos: int = 1, **options: int) -> list[RawClient]:
+    found = []
+    for number in range(count):
+        client = await RawClient.connect(node.ports.mqtt, b"m%d" % number, version, **options)
+        assert await client.subscribe((GROUP, qos)) == bytes([qos])
+        found.append(client)
+    return found
+
+
+async def held(client: RawClient, count: int) -> list[Message]:
+    """The next messages, not acknowledged; no more come."""
+    found = [await client.message() for _ in range(count)]
+    await client.quiet()
+    return found
+
+
+async def gather(clients: list[RawClient], count: int) -> list[list[bytes]]:
+    """Have all of them acknowledge what comes, until there are so many messages in all. What each got."""
+    got: list[list[bytes]] = [[] for _ in clients]
+    enough = asyncio.Event()
+
+    async def read(client: RawClient, own: list[bytes]) -> None:
+        while True:
+            own.extend([message.payload for message in await client.take(1)])
+            if sum(map(len, got)) >= count:
+                enough.set()
+
+    tasks = [asyncio.create_task(read(client, own)) for client, own in zip(clients, got, strict=True)]
+    waits = asyncio.create_task(enough.wait())
+    done, _ = await asyncio.wait([waits, *tasks], return_when=asyncio.FIRST_COMPLETED, timeout=20)
+    for task in [*tasks, waits]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert waits in done, f"{sum(map(len, got))} of {count} came"
+    return got
+
+
+def together(got: list[list[bytes]]) -> list[bytes]:
+    return [payload for each in got for payload in each]
+
+
+async def groups(node: Node) -> dict[bytes, int]:
+    """The groups there are, with what each has not finished."""
+    assert node._engine is not None
+    return {each.group: sum(queue.lag for queue in each.queues) for each in await node._engine.groups(None, 100)}
+
+
+async def until_groups(node: Node, wanted: dict[bytes, int]) -> None:
+    async with asyncio.timeout(10):
+        while await groups(node) != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_round(node: Node, number: int) -> None:
+    """Four rounds are `mqtt.shared_ack_timeout`."""
+    async with asyncio.timeout(20):
+        while node._sessions.shares.round < number:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.mqtt5("4.8.2-3")
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_message_goes_to_one_member_in_turn(node: Node, version: int, qos: int) -> None:
+    clients = await members(node, 4, version, qos)
+    assert version == 4 or b"\x2a" not in clients[0].connack.body[2:]
+    await publish(node, b"t/x", *numbers(0, 40), qos=2)
+    got = [await client.take(10) for client in clients]
+    assert sorted(m.payload for each in got for m in each) == numbers(0, 40)
+    assert {(m.qos, m.dup, m.retain) for each in got for m in each} == {(qos, False, False)}
+    for client in clients:
+        await client.settle()
+    await until_groups(node, {GROUP: 0})
+
+
+@pytest.mark.mqtt5("4.8.2-3", "3.8.4-8")
+async def test_each_member_has_the_qos_it_was_granted(node: Node) -> None:
+    granted = {0: b"zero", 1: b"one", 2: b"two"}
+    clients = {}
+    for qos, name in granted.items():
+        clients[qos] = await RawClient.connect(node.ports.mqtt, name, 5)
+        assert await clients[qos].subscribe((GROUP, qos)) == bytes([qos])
+    for sent in (0, 1, 2):
+        publisher = await RawClient.connect(node.ports.mqtt, b"p")
+        for number in range(6):
+            await publisher.publish(b"t", b"%d" % number, sent, number + 1)
+        for qos, client in clients.items():
+            assert [m.qos for m in await client.take(2)] == [min(sent, qos)] * 2
+            await client.settle()
+
+
+async def test_topic_without_wildcard_and_two_groups(node: Node) -> None:
+    """Each group has every message."""
+    first = [await RawClient.connect(node.ports.mqtt, b"a%d" % i) for i in range(2)]
+    second = await RawClient.connect(node.ports.mqtt, b"b")
+    for client in first:
+        await client.subscribe((b"$share/a/t", 1))
+    await second.subscribe((b"$share/b/t", 1))
+    await publish(node, b"t", *numbers(0, 6))
+    assert [m.payload for m in await second.take(6)] == numbers(0, 6)
+    assert sorted(together(await gather(first, 6))) == numbers(0, 6)
+
+
+@pytest.mark.mqtt5("3.3.4-3", "3.3.4-2")
+async def test_beside_other_subscriptions_of_the_session(node: Node) -> None:
+    """Both deliver, each with its own identifier."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(wire.subscribe(5, 1, (GROUP, 1), properties=b"\x0b\x07"))
+    await client.packet()
+    client.send(wire.subscribe(5, 2, (b"t/x", 1), properties=b"\x0b\x09"))
+    await client.packet()
+    await publish(node, b"t/x", b"1")
+    assert sorted(m.properties for m in await client.take(2)) == [b"\x0b\x07", b"\x0b\x09"]
+    await client.quiet()
+
+
+async def test_no_retained_messages_at_subscribe_and_retain_as_published(node: Node) -> None:
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    await publisher.publish(b"t/x", b"old", retain=True)
+    plain = await RawClient.connect(node.ports.mqtt, b"a", 5)
+    await plain.subscribe((GROUP, 1))
+    await plain.quiet()
+    await plain.subscribe((GROUP, 0x09))  # retain as published
+    await plain.quiet()
+    await publisher.publish(b"t/x", b"new", retain=True)
+    message = (await plain.take(1))[0]
+    assert (message.payload, message.retain) == (b"new", True)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_begins_with_the_first_member_and_ends_with_the_last(node: Node, version: int) -> None:
+    await publish(node, b"t/x", b"before")
+    first = await durable(node, b"first", version)
+    await first.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"1")
+    assert [m.payload for m in await first.take(1)] == [b"1"]
+    await until_groups(node, {GROUP: 0})
+    await first.disconnect()
+    await publish(node, b"t/x", b"2")
+    second = await durable(node, b"second", version)
+    await second.subscribe((GROUP, 1))
+    assert [m.payload for m in await second.take(1)] == [b"2"]
+    assert await second.unsubscribe(GROUP) == (b"\x00" if version == 5 else b"")
+    await publish(node, b"t/x", b"3")
+    await second.quiet()
+    first = await durable(node, b"first", version)
+    assert [m.payload for m in await first.take(1)] == [b"3"]
+    assert await first.unsubscribe(GROUP) == (b"\x00" if version == 5 else b"")
+    assert await groups(node) == {}
+    await publish(node, b"t/x", b"missed")
+    await first.subscribe((GROUP, 1))
+    await first.quiet()
+    assert await groups(node) == {GROUP: 0}
+
+
+async def test_group_of_clean_sessions_ends_with_the_last_of_them(make_node: MakeNode) -> None:
+    node = await make_node()
+    clients = await members(node, 2)
+    await publish(node, b"t/x", b"1", b"2")
+    await gather(clients, 2)
+    await until_groups(node, {GROUP: 0})
+    await clients[0].drop()
+    await clients[1].unsubscribe(GROUP)
+    await until_groups(node, {})
+    others = await members(node, 1)
+    await until_groups(node, {GROUP: 0})
+    await publish(node, b"t/x", b"3")
+    assert [m.payload for m in await others[0].take(1)] == [b"3"]
+    await node.stop()
+    node = await make_node()
+    assert await groups(node) == {}
+
+
+async def test_clean_session_beside_a_durable_one(node: Node) -> None:
+    kept = await durable(node, b"kept")
+    await kept.subscribe((GROUP, 1))
+    await kept.disconnect()
+    other = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1")
+    assert [m.payload for m in await other.take(1)] == [b"1"]
+    await other.disconnect()
+    await publish(node, b"t/x", b"2")
+    kept = await durable(node, b"kept")
+    assert [m.payload for m in await kept.take(1)] == [b"2"]
+    await kept.quiet()
+
+
+async def test_expired_session_leaves_its_groups(node: Node) -> None:
+    client = await durable(node, expiry=1)
+    await client.subscribe((GROUP, 1))
+    await client.disconnect()
+    assert await groups(node) == {GROUP: 0}
+    await until_groups(node, {})
+
+
+async def test_broken_connection_gives_back_at_once(node: Node) -> None:
+    """Everything that was not acknowledged goes to the others, in the middle of the window."""
+    clients = await members(node, 3)
+    await publish(node, b"t/x", *numbers(0, 60))
+    lost = await clients[0].take(5)
+    await held(clients[0], 15)
+    await clients[0].drop()
+    got = await gather(clients[1:], 55)
+    assert sorted(together(got) + [m.payload for m in lost]) == numbers(0, 60)
+    assert min(map(len, got)) > 20
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_member_that_takes_nothing_gets_nothing(node: Node) -> None:
+    """Its window is full: the others have the rest."""
+    slow = await RawClient.connect(node.ports.mqtt, b"slow", 5, receive_maximum=2)
+    await slow.subscribe((GROUP, 1))
+    fast = (await members(node, 1))[0]
+    await publish(node, b"t/x", *numbers(0, 300))
+    kept = await held(slow, 2)
+    got = together(await gather([fast], 298))
+    assert sorted(got + [m.payload for m in kept]) == numbers(0, 300)
+    await slow.quiet()
+    slow.send(*[ack(PUBACK, m.packet_id) for m in kept])
+    await publish(node, b"t/x", *numbers(300, 310))
+    assert len(together(await gather([slow, fast], 10))) == 10
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_silent_member_loses_what_it_has(make_node: MakeNode) -> None:
+    """It is connected, and acknowledges nothing for a while; then it is late, and nobody minds."""
+    node = await make_node(mqtt__shared_ack_timeout=1)
+    silent, other = await members(node, 2)
+    await publish(node, b"t/x", *numbers(0, 10))
+    kept = await held(silent, 5)
+    got = together(await gather([other], 10))
+    assert sorted(got) == numbers(0, 10)
+    await until_groups(node, {GROUP: 0})
+    await publish(node, b"t/x", *numbers(10, 14))
+    assert together(await gather([other], 4)) == numbers(10, 14)
+    silent.send(*[ack(PUBACK, m.packet_id) for m in kept])
+    await silent.quiet()
+    await publish(node, b"t/x", *numbers(14, 18))
+    assert sorted(together(await gather([silent, other], 4))) == numbers(14, 18)
+    assert node.counters.shared_returned == 5
+
+
+async def test_only_member_keeps_what_it_has(make_node: MakeNode) -> None:
+    """Nobody else could have it: it is not sent twice over one connection (MQTT-4.4.0-1), and stays leased."""
+    node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1)
+    only = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1")
+    message = await only.message()
+    await until_round(node, 12)
+    only.send(ack(PUBACK, message.packet_id))
+    await only.quiet()
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_member_that_goes_on_acknowledging_keeps_the_rest(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__shared_ack_timeout=1)
+    slow, other = await members(node, 2)
+    await publish(node, b"t/x", *numbers(0, 24))
+    kept = await held(slow, 12)
+    await other.take(12)
+    for number, message in enumerate(kept):
+        slow.send(ack(PUBACK, message.packet_id))
+        await until_round(node, number + 1)
+    await slow.quiet()
+    await other.quiet()
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.shared_returned == 0
+
+
+@pytest.mark.mqtt5("4.8.2-6")
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_refused_message_goes_to_no_other(node: Node, qos: int) -> None:
+    clients = await members(node, 2, 5, qos)
+    await publish(node, b"t/x", b"1", qos=qos)
+    packet_id = (await clients[0].message()).packet_id
+    clients[0].send(wire.packet((PUBACK if qos == 1 else PUBREC) << 4, packet_id.to_bytes(2, "big") + b"\x80"))
+    await clients[0].quiet()
+    await until_groups(node, {GROUP: 0})
+    await clients[0].drop()
+    await publish(node, b"t/x", b"2", qos=qos)
+    assert [m.payload for m in await clients[1].take(1)] == [b"2"]
+
+
+@pytest.mark.mqtt5("4.8.2-4", "4.4.0-1")
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("step", [PUBLISH, PUBREC])
+async def test_qos_2_is_completed_with_the_same_client(node: Node, version: int, step: int) -> None:
+    """Under its packet id, once it is back; the other member does not have it."""
+    first = await durable(node, b"first", version)
+    await first.subscribe((GROUP, 2))
+    await publish(node, b"t/x", b"1", qos=2)
+    sent = await first.message()
+    if step == PUBREC:
+        first.send(ack(PUBREC, sent.packet_id))
+        assert (await first.expect(PUBREL)).packet_id == sent.packet_id
+    other = await durable(node, b"other", version)
+    await other.subscribe((GROUP, 2))
+    await first.drop()
+    await publish(node, b"t/x", b"2", qos=2)
+    second = await other.message()
+    assert second.payload == b"2"
+    other.send(ack(PUBREC, second.packet_id))
+    await other.expect(PUBREL)
+    other.send(ack(PUBCOMP, second.packet_id))
+    first = await durable(node, b"first", version)
+    if step == PUBLISH:
+        again = await first.message()
+        assert (again.payload, again.packet_id, again.qos, again.dup) == (b"1", sent.packet_id, 2, True)
+        first.send(ack(PUBREC, sent.packet_id))
+    assert (await first.expect(PUBREL)).packet_id == sent.packet_id
+    first.send(ack(PUBCOMP, sent.packet_id))
+    await first.quiet()
+    await other.quiet()
+    await until_groups(node, {GROUP: 0})
+
+
+@pytest.mark.mqtt5("4.8.2-5")
+@pytest.mark.parametrize("clean", [True, False])
+async def test_qos_2_goes_to_no_other_when_the_session_ends(node: Node, clean: bool) -> None:
+    if clean:
+        first = await RawClient.connect(node.ports.mqtt, b"first", 5)
+    else:
+        first = await durable(node, b"first")
+    await first.subscribe((GROUP, 2))
+    other = await RawClient.connect(node.ports.mqtt, b"other", 5)
+    await publish(node, b"t/x", b"1", qos=2)
+    assert (await first.message()).payload == b"1"
+    await other.subscribe((GROUP, 2))
+    await first.drop()
+    if not clean:
+        await (await RawClient.connect(node.ports.mqtt, b"first", 5)).disconnect()
+    await publish(node, b"t/x", b"2", qos=2)
+    assert [m.payload for m in await other.take(1)] == [b"2"]
+    await other.settle()
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_unsubscribed_member_may_finish_what_it_has(node: Node) -> None:
+    """MQTT-3.10.4-3; when it is gone without, the others get it."""
+    leaving, other = await members(node, 2)
+    await publish(node, b"t/x", *numbers(0, 4))
+    kept = await held(leaving, 2)
+    await other.take(2)
+    assert await leaving.unsubscribe(GROUP) == b"\x00"
+    leaving.send(ack(PUBACK, kept[0].packet_id))
+    await publish(node, b"t/x", b"new")
+    assert [m.payload for m in await other.take(1)] == [b"new"]
+    await leaving.drop()
+    assert [m.payload for m in await other.take(1)] == [kept[1].payload]
+    await other.quiet()
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_absent_members_lose_nothing(make_node: MakeNode) -> None:
+    """Over a restart of the node too: what was out comes at once, not when leases have run out."""
+    node = await make_node(mqtt__shared_ack_timeout=3600)
+    client = await durable(node)
+    await client.subscribe((GROUP, 1))
+    await publish(node, b"t/x", *numbers(0, 5))
+    assert [m.payload for m in await held(client, 5)] == numbers(0, 5)
+    await client.drop()
+    await publish(node, b"t/x", *numbers(5, 10))
+    await node.stop()
+    node = await make_node(mqtt__shared_ack_timeout=3600)
+    await publish(node, b"t/x", *numbers(10, 12))
+    client = await durable(node)
+    assert client.session_present
+    assert sorted(m.payload for m in await client.take(12)) == numbers(0, 12)
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_expired_messages_are_left_out_and_the_rest_counts_down(node: Node) -> None:
+    client = await durable(node)
+    await client.subscribe((GROUP, 1))
+    await client.disconnect()
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    await publisher.publish(b"t/x", b"gone", properties=b"\x02" + wire.u32(0))
+    await publisher.publish(b"t/x", b"there", properties=b"\x02" + wire.u32(1000))
+    await asyncio.sleep(1.01)
+    client = await durable(node)
+    message = (await client.take(1))[0]
+    assert message.payload == b"there"
+    assert 900 < dict(wire.properties(message.properties))[2] < 1000
+    await client.quiet()
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.dropped_expired == 1
+
+
+async def test_too_large_for_one_goes_to_another_and_for_all_is_counted(node: Node) -> None:
+    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
+    await small.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"." * 200, b"fits")
+    assert [m.payload for m in await small.take(1)] == [b"fits"]
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.dropped_oversized == 1
+    large = (await members(node, 1))[0]
+    await publish(node, b"t/x", *[b"." * 200] * 4)
+    assert [len(m.payload) for m in await large.take(4)] == [200] * 4
+    await small.quiet()
+    assert node.counters.dropped_oversized == 1
+
+
+async def test_given_up_after_too_many_deliveries(make_node: MakeNode) -> None:
+    """It becomes a dead letter of the group, which cloud services may receive."""
+    node = await make_node(store__max_deliveries=2)
+    keeper = await durable(node)
+    await keeper.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"poison")
+    for _ in range(2):
+        assert (await keeper.message()).payload == b"poison"
+        await keeper.drop()
+        keeper = await durable(node)
+    await publish(node, b"t/x", b"next")
+    assert [m.payload for m in await keeper.take(1)] == [b"next"]
+    engine = node._engine
+    assert engine is not None
+    popped = await engine.pop(GROUP, [dead_letter_queue(GROUP)], 10, 1 << 20, 1000, Start.EARLIEST)
+    assert [run.count for run in popped.runs] == [1]
+    assert b"poison" in popped.runs[0].data
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x97)])
+async def test_too_many_groups_are_refused(make_node: MakeNode, version: int, reason: int, clean: bool) -> None:
+    node = await make_node(mqtt__max_shared_groups=2)
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, clean, expiry=0 if clean else 100)
+    assert await client.subscribe((b"$share/a/t", 1), (b"$share/b/t", 1)) == b"\x01\x01"
+    assert await client.subscribe((b"$share/c/t", 1), (b"$share/a/t", 1), (b"t", 1)) == bytes([reason, 1, 1])
+    await client.unsubscribe(b"$share/a/t")
+    assert await client.subscribe((b"$share/c/t", 1)) == b"\x01"
+
+
+async def test_many_messages_over_small_windows(node: Node) -> None:
+    """More than fit into windows and pops, of all QoS, with members that come and go."""
+    kept = await durable(node, b"kept", receive_maximum=3)
+    await kept.subscribe((GROUP, 2))
+    clients = [kept, *await members(node, 3, 5, 2, receive_maximum=7)]
+    publishing = asyncio.create_task(publish(node, b"t/x", *numbers(0, 3000)))
+    first = together(await gather(clients, 1000))
+    await clients[1].drop()
+    rest = together(await gather([clients[0], *clients[2:]], 3000 - len(first)))
+    await publishing
+    counted = Counter(first + rest)
+    assert set(counted) == set(numbers(0, 3000))
+    assert max(counted.values()) <= 2
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_stale_acknowledgement_of_a_removed_group_does_nothing(node: Node) -> None:
+    client = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1")
+    message = await client.message()
+    assert await client.unsubscribe(GROUP) == b"\x00"
+    client.send(ack(PUBACK, message.packet_id))
+    await client.quiet()
+    await until_groups(node, {})
+    engine = node._engine
+    assert engine is not None
+    queue = filter_queue(b"t/#")
+    assert await engine.settle(GROUP, [Receipts(queue, 0, 1, 1)]) == [Receipts(queue, 0, 1, 1)]
+    assert await groups(node) == {}
