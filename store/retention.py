@@ -85,6 +85,9 @@ class Retention:
             cut = await self._expiry.cut()
             if cut > self._views.begin:
                 await self._keep_all(cut)
+                # A held message may have entered before it was kept: its parent topic may want its segment to stay.
+                cut = min(cut, await self._expiry.cut())
+            if cut > self._views.begin:
                 await self._take(cut)
             while not self._stopping.is_set():
                 generation = self._views.oldest_generation()

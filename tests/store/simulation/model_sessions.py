@@ -50,8 +50,7 @@ class Sessions:
                 session.subscriptions.pop(name, None)
         elif kind == Kind.CURSORS_COMMITTED:
             for name, offset in control.parse_cursors_committed(payload).items():
-                if name in session.subscriptions:
-                    session.subscriptions[name].offset = max(session.subscriptions[name].offset, offset)
+                _acknowledge(session, name, offset)
         elif kind == Kind.INBOUND_RELEASED:
             session.inbound.difference_update(control.parse_inbound_released(payload))
         elif kind == Kind.OUTBOUND_CHANGED:
@@ -101,10 +100,36 @@ class Sessions:
     def _subscribe(self, session: Session, wish: control.Subscribed, position: int) -> None:
         name = wish.topic_filter
         known = session.subscriptions.get(name)
-        start, offset = position, self._end_of(filter_queue(name) if has_wildcard(name) else topic_queue(name))
         if known is not None and (known.qos > 0 or wish.qos == 0):  # with QoS 0 there was no cursor to keep
-            start, offset = known.start_position, known.offset
-        session.subscriptions[name] = Subscription(*wish, start, offset)
+            start, offset, replay = known.start_position, known.offset, known.replay
+        else:
+            start, offset, replay = self._begin(wish, position)
+        session.subscriptions[name] = Subscription(*wish[:-1], start, offset, replay)
+
+    def _begin(self, wish: control.Subscribed, position: int) -> tuple[int, int, int]:
+        """Start, cursor and replay of a subscription that a record at `position` makes."""
+        name = wish.topic_filter
+        end = self._end_of(filter_queue(name) if has_wildcard(name) else topic_queue(name))
+        if wish.replay < 0 or wish.qos == 0:
+            return position, end, -1
+        if has_wildcard(name):
+            return position, end, wish.replay if wish.replay < position else -1
+        return position, min(wish.replay, end), end if wish.replay < end else -1
+
+
+def _acknowledge(session: Session, name: bytes, place: int) -> None:
+    """A cursor moves on, or the place in a history; the history ends where the subscription began."""
+    is_history = name.startswith(b"$replay/")
+    subscription = session.subscriptions.get(name.removeprefix(b"$replay/"))
+    if subscription is None:
+        return
+    if is_history:
+        if 0 <= subscription.replay < place:
+            subscription.replay = place if place < subscription.start_position else -1
+    elif place > subscription.offset:
+        subscription.offset = place
+        if not has_wildcard(name) and place >= subscription.replay:
+            subscription.replay = -1
 
 
 def _outbound(session: Session, change: control.OutboundChange) -> None:

@@ -4,6 +4,7 @@ nobody does who is in his senses."""
 from random import Random
 
 import record
+from matcher.reserved import replay_name
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
 from store.api import Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
@@ -165,8 +166,7 @@ class Records:
             case 8:
                 return control.unsubscribed(client, self._filters())
             case 9:
-                offsets = {name: rng.randrange(30) for name in self._filters()}
-                return control.cursors_committed(client, offsets)
+                return control.cursors_committed(client, dict(self._place(name) for name in self._filters()))
             case 10:
                 if rng.random() < 0.5:
                     return control.inbound_released(client, self._numbers())
@@ -203,4 +203,11 @@ class Records:
     def _wish(self, name: bytes) -> Subscription:
         rng = self._rng
         flags = (rng.random() < 0.5, rng.random() < 0.5)
-        return Subscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0)
+        replay = rng.choice((-1, -1, rng.randrange(20), rng.randrange(20_000)))
+        return Subscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
+
+    def _place(self, name: bytes) -> tuple[bytes, int]:
+        """What a client has acknowledged of a filter's messages, or of its history in the log."""
+        if self._rng.random() < 0.3:
+            return replay_name(name), self._rng.randrange(20_000)
+        return name, self._rng.randrange(30)

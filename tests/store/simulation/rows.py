@@ -148,7 +148,9 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
             rows[b"x" + pack(">Q", deadline) + client] = pack(">Q", session.epoch)
         for name, s in session.subscriptions.items():
             options = s.qos | s.no_local << 2 | s.retain_as_published << 3 | s.retain_handling << 4
-            rows[b"u" + _sized(client) + name] = pack(">BIQQ", options, s.identifier, s.start_position, s.offset)
+            cursor = pack(">IQQ", s.identifier, s.start_position, s.offset)
+            replay = pack(">Q", s.replay) if s.replay >= 0 else b""
+            rows[b"u" + _sized(client) + name] = pack(">B", options | (0x40 if replay else 0)) + cursor + replay
             wanted[name] += has_wildcard(name)
         for number in session.inbound:
             rows[b"i" + _sized(client) + pack(">H", number)] = b""
