@@ -14,6 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
+from gateway.auth.administration import Administration, WrongRequest
 from gateway.listen import IDLE_SECONDS, listen_at
 from store.engine import Engine
 from store.errors import StoreError
@@ -23,6 +24,7 @@ from store.folder import SOCKET
 log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 8
+_MAX_BODY: Final = 20 << 20  # bytes: as many rules as a user may have, as long as filters may be
 _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -31,6 +33,7 @@ class AdminFront:
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self._engine = engine
+        self._administration = Administration(engine)
         self._data_dir = data_dir
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -42,8 +45,9 @@ class AdminFront:
         except OSError as error:
             log.warning("no administration socket in %s, commands cannot reach this node: %s", self._data_dir, error)
             return
-        app = web.Application(client_max_size=64 * 1024)
+        app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_post("/stage", self._stage)
+        app.router.add_post("/access/{question}", self._access)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         self._listener = await listen_at(self._runner, listening, self._has_room)
@@ -72,6 +76,16 @@ class AdminFront:
         except (StoreError, OSError) as error:
             return _refusal(503, str(error))
         return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})
+
+    async def _access(self, request: web.Request) -> web.Response:
+        """Questions about users and rules (see `gateway.auth.administration`)."""
+        try:
+            answer = await self._administration.answer(request.match_info["question"], await request.json())
+        except (WrongRequest, ValueError) as error:
+            return _refusal(400, str(error))
+        except StoreError as error:
+            return _refusal(503, str(error))
+        return web.json_response(answer)
 
 
 def _bind(data_dir: Path) -> socket.socket:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gateway.listener_config import ListenerConfig, check
+from gateway.listener_config import ListenerConfig, check, check_auth
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
@@ -35,6 +35,10 @@ class MqttConfig:
     port: int = 1883  # 0: a free one; -1: none
     ws_port: int = 8083  # MQTT over WebSocket; the same
     listeners: list[ListenerConfig] = field(default_factory=list)  # beside those two. In the environment as JSON
+    # How a client may say who it is: "anonymous" (it need not), "password", "scram", "certificate".
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    acl_default: str = ""  # of what no rule speaks: "allow", "deny"; "": deny where clients have to say who they are
+    max_wrong_passwords: int = 10  # a minute and source address; 0: any number
     max_connections: int = 100_000
     connect_rate: int = 0  # connections a second and listener; 0: no limit
     publish_rate: int = 0  # messages a second that are read of a connection; 0: no limit
@@ -251,6 +255,7 @@ def _check(config: Config) -> None:
     ):
         between(name, port, low, 65_535)
     _check_listeners(mqtt)
+    between("mqtt.max_wrong_passwords", mqtt.max_wrong_passwords, 0, 1_000_000)
     between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
     between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
     between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
@@ -308,6 +313,9 @@ def _check(config: Config) -> None:
 
 
 def _check_listeners(mqtt: MqttConfig) -> None:
+    wrong = check_auth(mqtt.auth, mqtt.acl_default)
+    if wrong or not mqtt.auth:
+        raise ConfigError(f"mqtt.{wrong or 'auth must name a way, if only anonymous'}")
     names = {"mqtt", "ws", "grpc", "http"}
     for number, listener in enumerate(mqtt.listeners):
         wrong = check(listener)

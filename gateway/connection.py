@@ -15,6 +15,9 @@ from typing import Protocol
 
 from gateway.address import Address, NotTaken, address
 from gateway.address import framed as framed_to
+from gateway.auth.dialogue import Dialogue
+from gateway.auth.identity import Identity
+from gateway.auth.permissions import Permissions
 from gateway.bucket import TokenBucket
 from gateway.counters import Counters
 from gateway.gate import Arrival, Gate
@@ -72,6 +75,8 @@ class Desk(Protocol):
     def subscribe(self, connection: "Connection", packet: Subscribe) -> None: ...
 
     def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None: ...
+
+    def auth(self, connection: "Connection", packet: Auth) -> None: ...
 
     def lost(self, connection: "Connection", clean: bool) -> None: ...
 
@@ -209,6 +214,9 @@ class Connection(Outlet):
         self.on_opened = on_opened  # its keep-alive is to be watched
         self.session: Session | None = None
         self.client_id: bytes = b""
+        self.identity: Identity | None = None  # from CONNACK on
+        self.permissions: Permissions | None = None  # the identity's; None: everything is allowed
+        self.dialogue: Dialogue | None = None  # an authentication with AUTH packets is under way
         self.connecting: bool = False  # CONNECT came and is being served
         self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
         self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
@@ -254,8 +262,17 @@ class Connection(Outlet):
                 self.problem_information = packet.request_problem_information
                 self.pause_reading()
                 self.desk.connect(self, packet)
+            elif self.dialogue is not None:
+                self._during_authentication(self.dialogue, packet)
             else:
                 self.early.append(packet)
+
+    def _during_authentication(self, dialogue: Dialogue, packet: Packet) -> None:
+        """Nothing but AUTH and DISCONNECT comes between CONNECT and CONNACK then (MQTT-3.1.2-30)."""
+        if isinstance(packet, Disconnect):
+            self._disconnected(packet)
+        elif not isinstance(packet, Auth) or not dialogue.answer(packet):
+            self.fail(ProtocolError("not the AUTH that was asked for (MQTT-3.1.2-30)", ReasonCode.PROTOCOL_ERROR))
 
     def refuse(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
         """Answer CONNECT with a refusal and close (MQTT-3.2.2-7), with silence where no answer fits."""
@@ -326,6 +343,12 @@ class Connection(Outlet):
             where = self._where(packet)
             if where is None:
                 return
+        if self.permissions is not None and not self.permissions.may_publish(
+            packet.topic if where is None else where.topic
+        ):
+            self.counters.messages_denied += 1
+            self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
+            return
         if packet.is_text and not is_utf8(packet.payload):
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
             return
@@ -384,9 +407,7 @@ class Connection(Outlet):
         elif isinstance(packet, Unsubscribe):
             self.desk.unsubscribe(self, packet)
         elif isinstance(packet, Auth):
-            # No extended authentication was agreed on in CONNECT (MQTT-4.12.0-1).
-            self.fail(ProtocolError("AUTH without an authentication method", ReasonCode.PROTOCOL_ERROR))
-            return False
+            self.desk.auth(self, packet)
         return not self.closed
 
     def _wrong_exchange(self, packet_id: int) -> bool:

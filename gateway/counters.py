@@ -8,8 +8,11 @@ class Counters:
         self.connections_opened: int = 0
         self.connections_refused: int = 0
         self.connections_closed: int = 0
+        self.logins_failed: int = 0  # wrong passwords, and users that there are not
         self.messages_received: int = 0  # PUBLISH packets accepted from devices
         self.messages_refused: int = 0  # PUBLISH packets not taken: to the node's own topics, or of a wrong format
+        self.messages_denied: int = 0  # PUBLISH packets to topics that the client may not publish to
+        self.subscriptions_denied: int = 0  # filters that the client may not subscribe to
         self.publishers_paced: int = 0  # times that a connection was not read because it published too fast
         self.messages_sent: int = 0  # PUBLISH packets handed to devices
         self.messages_replayed: int = 0  # of those, PUBLISH packets that were older than their subscription

@@ -116,7 +116,7 @@ class MqttFront:
             self._opened,
             gate,
         )
-        if gate.client_id_from or gate.user_name_from:
+        if gate.asks_certificate:
             arrival = _identified(gate, arrival, transport.get_extra_info("peercert"))
         connection.arrival = arrival
         gate.opening -= 1
@@ -145,7 +145,9 @@ class MqttFront:
         if monotonic() - due > _STALLED:
             self._connect_in(connection, 2 * _STALLED)  # see `_watch`
             return
-        if connection.session is None and not connection.connecting and not connection.closed:
+        # The packets of an authentication have a limit of their own.
+        is_idle = not connection.connecting and connection.dialogue is None
+        if connection.session is None and is_idle and not connection.closed:
             self._counters.protocol_errors += 1
             connection.gate.refused_late += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -178,6 +180,7 @@ def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, obje
     if not certificate:
         return arrival
     arrival = arrival if arrival is not None else Arrival()
+    arrival.is_certified = True
     if gate.client_id_from:
         arrival.client_id = name_in(certificate, gate.client_id_from)
     if gate.user_name_from:

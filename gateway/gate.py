@@ -25,12 +25,13 @@ class Room(Enum):
 class Arrival:
     """What is known of a connection beside its bytes. Most have none of this."""
 
-    __slots__ = ("client_id", "peer", "refusal", "user_name", "why")
+    __slots__ = ("client_id", "is_certified", "peer", "refusal", "user_name", "why")
 
     def __init__(self, refusal: ReasonCode | None = None, why: str = "") -> None:
         self.peer: str = ""  # "host:port" as a proxy told it; "": the socket's own
         self.refusal = refusal  # the answer to its CONNECT
         self.why = why
+        self.is_certified: bool = False  # it has shown a certificate that a trusted authority signed
         self.client_id: bytes | None = None  # from its certificate
         self.user_name: bytes | None = None  # the same
 
@@ -46,8 +47,12 @@ class Gate:
         self.max_packet_size = listener.max_packet_size or mqtt.max_packet_size  # bytes
         self.publish_rate = listener.publish_rate or mqtt.publish_rate  # messages a second; 0: no limit
         self.connect_timeout = listener.connect_timeout or mqtt.connect_timeout  # seconds
+        self.auth = frozenset(listener.auth or mqtt.auth)  # how clients may say who they are
+        by_default = listener.acl_default or mqtt.acl_default
+        self.allows_by_default = by_default == "allow" or (not by_default and self.auth == {"anonymous"})
         self.client_id_from = listener.client_id_from
         self.user_name_from = listener.user_name_from
+        self.asks_certificate = bool(listener.client_id_from or listener.user_name_from or "certificate" in self.auth)
         self.opening: int = 0  # accepted, and not yet an MQTT connection
         self.open: int = 0  # MQTT connections
         self.accepted: int = 0

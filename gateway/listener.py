@@ -63,6 +63,12 @@ class Listener:
         self._resume()
         return address
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        places = [each.getsockname() for each in self._sockets if each.family != socket.AF_UNIX]
+        return all(ip_address(place[0]).is_loopback for place in places)
+
     async def close(self) -> None:
         """Accept no more, and drop what has not reached its front."""
         if self._rest_timer is not None:

@@ -7,6 +7,7 @@ from typing import Final
 
 PLAIN: Final = ("mqtt", "ws")
 PROTOCOLS: Final = (*PLAIN, "mqtts", "wss")
+WAYS: Final = ("anonymous", "password", "scram", "certificate")
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class ListenerConfig:
     name: str = ""  # in the ready line, in logs and metrics
     protocol: str = "mqtt"  # "mqtt", "mqtts" (TLS), "ws" (WebSocket), "wss"
     mode: str = "600"  # permissions of a Unix socket, octal
+    auth: list[str] = field(default_factory=list)  # as `mqtt.auth`; none: the node's own
+    acl_default: str = ""  # as `mqtt.acl_default`
     max_connections: int = 0  # of this listener; 0: as many as the node takes
     max_packet_size: int = 0  # bytes
     connect_rate: int = 0  # connections a second
@@ -67,7 +70,17 @@ def check(listener: ListenerConfig) -> str:
     ):
         if not low <= getattr(listener, name) <= high:
             return f"{name} must be between {low} and {high}"
-    return _check_tls(listener) or _check_proxies(listener)
+    return check_auth(listener.auth, listener.acl_default) or _check_tls(listener) or _check_proxies(listener)
+
+
+def check_auth(auth: list[str], acl_default: str) -> str:
+    """What is wrong with these two, as above."""
+    for way in auth:
+        if way not in WAYS:
+            return f"auth is a list of {', '.join(WAYS)}; {way!r} is none of them"
+    if acl_default not in ("", "allow", "deny"):
+        return f'acl_default is "allow" or "deny", not {acl_default!r}'
+    return ""
 
 
 def _check_tls(listener: ListenerConfig) -> str:
@@ -87,6 +100,8 @@ def _check_tls(listener: ListenerConfig) -> str:
             return f'{name} is "cn" or "san"'
         if getattr(listener, name) and listener.client_certificate == "none":
             return f"{name} needs client_certificate"
+    if "certificate" in listener.auth and listener.client_certificate == "none":
+        return "auth with certificates needs client_certificate"
     return ""
 
 

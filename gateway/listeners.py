@@ -37,6 +37,10 @@ class Listeners:
     async def open(self) -> dict[str, str]:
         """Listen. Returns the addresses by name. Raises OSError."""
         addresses = {listener.gate.name: await listener.open() for listener in self._listeners}
+        for listener in self._listeners:
+            if "anonymous" in listener.gate.auth and not listener.is_local:
+                name = listener.gate.name
+                log.warning("listener %s at %s takes anybody: see mqtt.auth", name, addresses[name])
         if any(listener.certificates is not None for listener in self._listeners):
             self._watching = asyncio.create_task(self._watch())
         return addresses

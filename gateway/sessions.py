@@ -12,15 +12,19 @@ from time import time
 from typing import Final
 
 from gateway.address import NotTaken, address
+from gateway.auth.access import Access
+from gateway.auth.dialogue import Dialogue
+from gateway.auth.identity import Identity
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
-from gateway.mqtt.packets import Connect, Subscribe, Unsubscribe
+from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.progress import Progress, last_records
 from gateway.pump import Pump
+from gateway.refusal import Gone, Refused
 from gateway.router import Router
 from gateway.session import RESTORED, Inflight, Session
 from gateway.shares import Shares
@@ -28,6 +32,7 @@ from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
 from gateway.wills import Wills
 from matcher.names import is_shared
+from matcher.reserved import replay_name
 from store import control
 from store.api import Appended, Outbound, SessionState, Store
 from store.errors import StoreError
@@ -37,15 +42,6 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
 _SWEEP_PAGE: Final = 1000
 _NEVER: Final = 0xFFFF_FFFF
-
-
-class Refused(Exception):
-    """CONNECT cannot be served; the reason goes into CONNACK."""
-
-    def __init__(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
-        super().__init__(text)
-        self.reason = reason
-        self.server_reference = server_reference  # where the client is served instead
 
 
 class _Turn:
@@ -76,6 +72,7 @@ class Sessions:
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
         self.wills = Wills(store, counters)
+        self._access = Access(store, config, counters, self._connections, self._spawn)
         self._turns: dict[bytes, _Turn] = {}
         self._closing: dict[bytes, asyncio.Future[None]] = {}  # the last record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +106,7 @@ class Sessions:
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
         self.wills.stop()
         self._progress.stop()
+        self._access.stop()
 
     async def _sweep(self) -> None:
         while True:
@@ -152,17 +150,21 @@ class Sessions:
             self._counters.connections_refused += 1
             connection.refuse(arrival.refusal, arrival.why)
             return
+        if packet.authentication_method is not None:
+            seconds = connection.gate.connect_timeout
+            connection.dialogue = Dialogue(connection, packet.authentication_method, seconds)
         self._spawn(self._connect(connection, packet))
 
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:
             client_id = self._admit(connection, packet)
-            self._check_answer(connection, packet, client_id)
+            identity = await self._access.identify(connection, packet, client_id)
+            self._check_answer(connection, packet, identity)
             turn = self._turns.setdefault(client_id, _Turn())
             turn.users += 1
             try:
                 async with turn.lock:
-                    await self._open(connection, packet, client_id)
+                    await self._open(connection, packet, identity)
             finally:
                 turn.users -= 1
                 if not turn.users:
@@ -170,6 +172,8 @@ class Sessions:
         except Refused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
+        except Gone:
+            pass
         except StoreError as error:
             self._counters.connections_refused += 1
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE, str(error))
@@ -182,8 +186,6 @@ class Sessions:
             raise Refused(reason, "this node serves no clients", self._config.server_reference.encode())
         if self._stopping:
             raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
-        if packet.authentication_method:
-            raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
         if packet.will is not None:
             try:
                 address(packet.will.topic, int(time() * 1000))
@@ -205,15 +207,18 @@ class Sessions:
             raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
         return b"sluice-" + uuid.uuid4().hex.encode()
 
-    def _check_answer(self, connection: Connection, packet: Connect, client_id: bytes) -> None:
+    def _check_answer(self, connection: Connection, packet: Connect, identity: Identity) -> None:
         """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
         limit = packet.maximum_packet_size
-        if limit and len(self._connack(connection, packet, client_id, self._expiry(packet), True)) > limit:
+        if limit and len(self._connack(connection, packet, identity, self._expiry(packet), True)) > limit:
             raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
 
-    async def _open(self, connection: Connection, packet: Connect, client_id: bytes) -> None:
+    async def _open(self, connection: Connection, packet: Connect, identity: Identity) -> None:
+        client_id = identity.client_id
         held = self.held.get(client_id)
         if held is not None:
+            if not identity.may_take_over(held[1].identity):
+                raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "another user is connected with this client id")
             self._counters.takeovers += 1
             held[1].close(ReasonCode.SESSION_TAKEN_OVER)
         closing = self._closing.get(client_id)
@@ -248,9 +253,14 @@ class Sessions:
             self._progress.note,
             self._pump.start,
         )
+        session.recorded_open = bool(frames)
+        try:
+            state = await self._still_allowed(identity, state)
+        except (Refused, StoreError):
+            self._close_session(session)
+            raise
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.durable = expiry > 0 or state is not None
-        session.recorded_open = bool(frames)
         if connection.is_closed():  # meanwhile
             self._close_session(session)
             return
@@ -261,11 +271,27 @@ class Sessions:
         connection.aliases = TopicAliases(aliases) if aliases else None
         connection.will = packet.will
         connection.client_id = client_id
-        connection.send(self._connack(connection, packet, client_id, expiry, not fresh))
+        connection.identity = identity
+        connection.permissions = identity.permissions
+        connection.send(self._connack(connection, packet, identity, expiry, not fresh))
         connection.opened(session, self._keep_alive(packet))
         if state is not None and not session.closed:
             cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
             await self._subscriptions.learn_ends(session, cursors)
+
+    async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
+        """The session without what its client may not subscribe to any more; nothing is awaited after the last look.
+        Raises Refused when a user is none any more, StoreError."""
+        while True:
+            forbidden = [] if state is None else self._access.forbidden(identity, state)
+            if state is not None and forbidden:
+                names = {*forbidden, *map(replay_name, forbidden)}
+                sent = [outbound.packet_id for outbound in state.outbound if outbound.topic_filter in names]
+                frames = [control.outbound_changed(state.client_id, completed=sent)] if sent else []
+                await self._append([*frames, control.unsubscribed(state.client_id, forbidden)])
+                state = await self._store.session(state.client_id)
+            if not await self._access.renew(identity) and not forbidden:
+                return state
 
     def _expiry(self, packet: Connect) -> int:
         """Session expiry interval to serve, in seconds."""
@@ -277,7 +303,9 @@ class Sessions:
             return packet.keep_alive
         return min(packet.keep_alive, self._config.max_keep_alive)
 
-    def _connack(self, connection: Connection, packet: Connect, client_id: bytes, expiry: int, present: bool) -> bytes:
+    def _connack(
+        self, connection: Connection, packet: Connect, identity: Identity, expiry: int, present: bool
+    ) -> bytes:
         properties = ConnackProperties()
         keep_alive = self._keep_alive(packet)
         if expiry != packet.session_expiry_interval:
@@ -285,9 +313,12 @@ class Sessions:
         if keep_alive != packet.keep_alive:
             properties.server_keep_alive = keep_alive
         if not packet.client_id:
-            properties.assigned_client_id = client_id
+            properties.assigned_client_id = identity.client_id
         if packet.request_response_information and self._config.response_information:
             properties.response_information = self._config.response_information.encode()
+        if identity.proof is not None:
+            properties.authentication_method = packet.authentication_method
+            properties.authentication_data = identity.proof
         properties.receive_maximum = self._config.receive_maximum
         properties.maximum_packet_size = connection.gate.max_packet_size
         properties.topic_alias_maximum = self._config.topic_alias_maximum
@@ -330,11 +361,19 @@ class Sessions:
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         self._subscriptions.unsubscribe(connection, packet)
 
+    def auth(self, connection: Connection, packet: Auth) -> None:
+        self._access.auth(connection, packet)
+
+    def _connections(self) -> list[Connection]:
+        return [connection for _, connection in self.held.values()]
+
     # --- the end of a connection
 
     def lost(self, connection: Connection, clean: bool) -> None:
         """The connection is over. `clean`: by a DISCONNECT that drops the will."""
         self._counters.connections_closed += 1
+        if connection.dialogue is not None:
+            connection.dialogue.gone()
         session = connection.session
         if session is None:
             return

@@ -55,20 +55,20 @@ class Subscriptions:
         session = connection.session
         if session is None or not connection.may_answer(len(packet.requests)):
             return
-        wishes = self._wishes(session, packet)
+        wishes = self._wishes(connection, session, packet)
         if not any(wish.start is not None for wish in wishes):
             self._make_all(connection, session, packet.packet_id, wishes)
             return
         session.subscribing.update([wish.topic_filter for wish in wishes if wish.is_granted])
         self._spawn(self._begin(connection, session, packet.packet_id, wishes))
 
-    def _wishes(self, session: Session, packet: Subscribe) -> list[Wish]:
+    def _wishes(self, connection: Connection, session: Session, packet: Subscribe) -> list[Wish]:
         names = session.subscribing.union(session.subscriptions, session.shares)
         words = dict(packet.user_properties).get(PROPERTY, b"")
         wishes: list[Wish] = []
         for request in packet.requests:
             wish = Wish(request, words, packet.identifier)
-            wish.reason, wish.why = self._grant(names, wish, session)
+            wish.reason, wish.why = self._grant(names, wish, connection, session)
             if wish.is_granted:
                 names.add(wish.topic_filter)
                 if wish.is_search:
@@ -124,11 +124,16 @@ class Subscriptions:
 
         self._store.append([control.subscribed(session.client_id, granted)], done)
 
-    def _grant(self, names: set[bytes], wish: Wish, session: Session) -> tuple[ReasonCode, bytes]:
+    def _grant(
+        self, names: set[bytes], wish: Wish, connection: Connection, session: Session
+    ) -> tuple[ReasonCode, bytes]:
         """The reason code of a wish, and why not."""
         topic_filter = wish.topic_filter
         if not wish.is_granted:
             return wish.reason, wish.why
+        if connection.permissions is not None and not connection.permissions.may_subscribe(topic_filter):
+            connection.counters.subscriptions_denied += 1
+            return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.takes_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"
             return ReasonCode.TOPIC_FILTER_INVALID, why

@@ -13,6 +13,7 @@ SETTINGS: Final = {
     "mqtt_port": "mqtt.port",
     "ws_port": "mqtt.ws_port",
     "grpc_port": "grpc.port",
+    "auth": "mqtt.auth",
     "http_port": "http.port",
     "log_level": "log_level",
     "serve_damaged": "store.serve_damaged",
@@ -29,6 +30,9 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--ws-port", type=port_number, metavar="PORT", help="MQTT over WebSocket (default: 8083)")
     parser.add_argument("--grpc-port", type=port_number, metavar="PORT", help="cloud services (default: 7070)")
     parser.add_argument("--http-port", type=port_number, metavar="PORT", help="health and metrics (default: 8080)")
+    ways = ("anonymous", "password", "scram", "certificate")
+    text = "how MQTT clients may say who they are; again for another way (default: anonymous)"
+    parser.add_argument("--auth", action="append", choices=ways, help=text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
     text = "read the whole log first; write down where it is damaged, and serve the rest from then on"
     parser.add_argument("--serve-damaged", action="store_true", default=None, help=text)

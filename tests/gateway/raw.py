@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from tests.gateway.mqtt import wire
 
@@ -29,7 +30,7 @@ class Packet:
         """Of a version 5 acknowledgement, CONNACK or DISCONNECT."""
         if self.kind == CONNACK:
             return self.body[1]
-        if self.kind == DISCONNECT:
+        if self.kind in (DISCONNECT, AUTH):
             return self.body[0]
         return self.body[2] if len(self.body) > 2 else 0
 
@@ -41,13 +42,13 @@ class Packet:
     @property
     def properties(self) -> list[wire.Property]:
         """Of a version 5 packet other than PUBLISH."""
-        at = {SUBACK: 2, UNSUBACK: 2, DISCONNECT: 1, CONNACK: 2}.get(self.kind, 3)
+        at = {SUBACK: 2, UNSUBACK: 2, DISCONNECT: 1, AUTH: 1, CONNACK: 2}.get(self.kind, 3)
         return wire.properties(wire.split_sized(self.body[at:])[0]) if len(self.body) > at else []
 
 
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = (
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT, AUTH = (
     *(2, 3, 4, 5, 6, 7, 9),
-    *(11, 13, 14),
+    *(11, 13, 14, 15),
 )
 
 
@@ -81,7 +82,7 @@ class RawClient:
 
     @classmethod
     async def connect(
-        cls, port: int, client_id: bytes, version: int = 4, clean: bool = True, properties: bytes = b"", **options: int
+        cls, port: int, client_id: bytes, version: int = 4, clean: bool = True, properties: bytes = b"", **options: Any
     ) -> "RawClient":
         """Connect, and expect to be accepted. The CONNACK stays in `connack`."""
         client = await cls.open(port, version)
@@ -246,9 +247,12 @@ def connect(
     expiry: int | None = None,
     receive_maximum: int | None = None,
     will: tuple[bytes, bytes] | None = None,
+    username: bytes | None = None,
+    password: bytes | None = None,
 ) -> bytes:
     """CONNECT; `expiry` and `receive_maximum` are properties of version 5. The will is of QoS 1."""
     flags = (2 if clean else 0) | (0x0C if will else 0)
+    flags |= (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
     body = wire.text(b"MQTT") + bytes((version, flags)) + wire.u16(keep_alive)
     if version == 5:
         if expiry is not None:
@@ -259,4 +263,5 @@ def connect(
     body += wire.text(client_id)
     if will is not None:
         body += (b"\x00" if version == 5 else b"") + wire.text(will[0]) + wire.text(will[1])
+    body += b"".join([wire.text(text) for text in (username, password) if text is not None])
     return wire.packet(0x10, body)

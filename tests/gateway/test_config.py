@@ -1,5 +1,6 @@
 """The configuration tree: file, environment, flags, in that order, and what it says about mistakes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         value: object = defaults
         for name in key.split("."):
             value = getattr(value, name)
-        load(None, None, {"SLUICE_" + key.upper().replace(".", "_"): str(value)})
+        text = json.dumps(value) if isinstance(value, list) else str(value)
+        load(None, None, {"SLUICE_" + key.upper().replace(".", "_"): text})
 
 
 @pytest.mark.parametrize(

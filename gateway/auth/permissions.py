@@ -1,0 +1,136 @@
+"""What rules say of a topic: whether a client may publish to it, and subscribe to a filter.
+
+Rules are asked in order, first the user's and then those for everybody; the first that fits counts, and where none does
+the listener's default. A rule on publishing or subscribing to a topic fits when its filter matches it, by the rules of
+MQTT on `$` (`#` does not match `$SYS/uptime`).
+
+A filter is granted when every topic that it may match is allowed: there is no second look when messages are delivered.
+So an allowing rule counts where it covers the whole filter, a denying one where they have a topic in common.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from matcher.cover import covers_levels, overlap_levels
+from matcher.names import levels_match, split_shared
+from store.api import Rule
+
+CLIENT_ID: Final = b"%c"  # levels of a rule's filter
+USER_NAME: Final = b"%u"
+_MAX_VERDICTS: Final = 1024  # cached per connection
+
+
+class Clause:
+    """A rule as it is asked."""
+
+    __slots__ = ("allow", "is_wild_first", "levels")
+
+    def __init__(self, allow: bool, levels: list[bytes]) -> None:
+        self.allow = allow
+        self.levels = levels
+        self.is_wild_first: bool = levels[0] in (b"+", b"#")
+
+    def matches(self, topic: list[bytes], is_special: bool) -> bool:
+        """Whether the rule fits a topic. is_special: it begins with $."""
+        if is_special and self.is_wild_first:
+            return False
+        return levels_match(self.levels, topic, 0)
+
+    def covers(self, wanted: list[bytes], is_special: bool) -> bool:
+        """Whether it fits every topic that a filter matches."""
+        if is_special and self.is_wild_first:
+            return False
+        return covers_levels(self.levels, wanted)
+
+    def overlaps(self, wanted: list[bytes], is_special: bool) -> bool:
+        """Whether it fits one of them."""
+        if is_special and self.is_wild_first:
+            return False
+        if self.levels[0][:1] == b"$" and wanted[0] in (b"+", b"#"):
+            return False
+        return overlap_levels(self.levels, wanted)
+
+
+class Permissions:
+    """What one connection may do."""
+
+    __slots__ = ("_default", "_publish", "_subscribe", "_verdicts")
+
+    def __init__(self, publish: list[Clause], subscribe: list[Clause], default: bool) -> None:
+        self._publish = publish
+        self._subscribe = subscribe
+        self._default = default
+        self._verdicts: dict[bytes, bool] = {}
+
+    def may_publish(self, topic: bytes) -> bool:
+        verdict = self._verdicts.get(topic)
+        return verdict if verdict is not None else self._judge(topic)
+
+    def _judge(self, topic: bytes) -> bool:
+        levels = topic.split(b"/")
+        is_special = topic.startswith(b"$")
+        verdict = self._default
+        for clause in self._publish:
+            if clause.matches(levels, is_special):
+                verdict = clause.allow
+                break
+        verdicts = self._verdicts
+        if len(verdicts) >= _MAX_VERDICTS:
+            verdicts.clear()
+        verdicts[topic] = verdict
+        return verdict
+
+    def may_subscribe(self, topic_filter: bytes) -> bool:
+        """Whether all that the filter (plain, or `$share/group/filter`) may match is allowed."""
+        _, inner = split_shared(topic_filter)
+        levels = inner.split(b"/")
+        is_special = inner.startswith(b"$")
+        for clause in self._subscribe:
+            if not clause.allow and clause.overlaps(levels, is_special):
+                return False
+            if clause.allow and clause.covers(levels, is_special):
+                return True
+        return self._default
+
+
+class RuleBook:
+    """The rules that count for one user (or for nobody in particular), to be bound to client ids."""
+
+    __slots__ = ("_clauses", "_client_bound", "_rules")
+
+    def __init__(self, rules: Sequence[Rule], user_name: bytes) -> None:
+        """rules: the user's, and behind them those for everybody. user_name: b"" for none."""
+        self._rules = [(rule, _named(rule.topic_filter.split(b"/"), USER_NAME, user_name)) for rule in rules]
+        self._client_bound = any(levels is not None and CLIENT_ID in levels for _, levels in self._rules)
+        self._clauses: tuple[list[Clause], list[Clause]] | None = None
+
+    def permissions(self, client_id: bytes, default: bool) -> Permissions | None:
+        """What the user may do as this client; None: everything."""
+        if default and all(rule.allow for rule, _ in self._rules):
+            return None
+        if self._clauses is None or self._client_bound:
+            self._clauses = self._bind(client_id)
+        publish, subscribe = self._clauses
+        return Permissions(publish, subscribe, default)
+
+    def _bind(self, client_id: bytes) -> tuple[list[Clause], list[Clause]]:
+        publish: list[Clause] = []
+        subscribe: list[Clause] = []
+        for rule, levels in self._rules:
+            bound = None if levels is None else _named(levels, CLIENT_ID, client_id)
+            if bound is not None:
+                clause = Clause(rule.allow, bound)
+                if rule.publish:
+                    publish.append(clause)
+                if rule.subscribe:
+                    subscribe.append(clause)
+        return publish, subscribe
+
+
+def _named(levels: list[bytes], placeholder: bytes, name: bytes) -> list[bytes] | None:
+    """The levels with a name in place of the placeholder. None: no topic has such a level, the rule fits nothing."""
+    if placeholder not in levels:
+        return levels
+    if not name or b"/" in name or b"+" in name or b"#" in name or name in (CLIENT_ID, USER_NAME):
+        return None
+    return [name if level == placeholder else level for level in levels]

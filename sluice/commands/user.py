@@ -1,0 +1,85 @@
+"""`sluice user`: who may connect with a password. The node never sees the password, only what proves it."""
+
+import getpass
+import secrets
+import sys
+from typing import Final
+
+from sluice.commands import access
+from sluice.commands.command import Arguments, Subparsers, declare, within
+
+EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
+
+
+def add(subparsers: Subparsers) -> None:
+    about = "add, change, remove and list those who may connect with a password"
+    parser = declare(subparsers, "user", about, EXAMPLE, access.run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for action, summary, work in (
+        ("add", "add a user; the password is asked for, or the first line of standard input", _add),
+        ("passwd", "give a user another password, and disconnect who has come with the old one", _change),
+        ("remove", "remove a user with all rules, and disconnect who has come as it", _remove),
+    ):
+        example = f"sluice user {action} alice --data-dir /var/lib/sluice"
+        one = declare(actions, action, summary, example, access.run)
+        one.set_defaults(action=work, name_of_command=f"sluice user {action}")
+        one.add_argument("name", metavar="NAME", help="the user name")
+        if work is not _remove:
+            text = "of PBKDF2: what a guess costs, and a login (default: 15000)"
+            one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
+        access.add_arguments(one)
+    example = "sluice user list --data-dir /var/lib/sluice --json"
+    listing = declare(actions, "list", "list the users", example, access.run)
+    listing.set_defaults(action=_list, name_of_command="sluice user list")
+    access.add_arguments(listing)
+
+
+def _add(arguments: Arguments) -> int:
+    return _set(arguments, "user-add", "added")
+
+
+def _change(arguments: Arguments) -> int:
+    return _set(arguments, "user-passwd", "changed")
+
+
+def _set(arguments: Arguments, question: str, done: str) -> int:
+    from gateway.auth.administration import user_name  # noqa: PLC0415
+    from gateway.auth.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
+
+    name = user_name(arguments.name)
+    user = new_user(name, _password(), secrets.token_bytes(SALT_SIZE), arguments.iterations or ITERATIONS)
+    body = {
+        "name": arguments.name,
+        "iterations": user.iterations,
+        "salt": user.salt.hex(),
+        "stored_key": user.stored_key.hex(),
+        "server_key": user.server_key.hex(),
+    }
+    access.ask(arguments.data_dir, question, body)
+    access.tell(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
+    return 0
+
+
+def _remove(arguments: Arguments) -> int:
+    access.ask(arguments.data_dir, "user-remove", {"name": arguments.name})
+    access.tell(arguments, {"user": arguments.name, "done": "removed"}, f"removed {arguments.name}")
+    return 0
+
+
+def _list(arguments: Arguments) -> int:
+    for row in access.pages(arguments.data_dir, "user-list", "users"):
+        access.tell(arguments, row, row["name"])
+    return 0
+
+
+def _password() -> bytes:
+    """From whoever sits there, twice; else the first line of standard input. Raises ValueError."""
+    if sys.stdin.isatty():
+        password = getpass.getpass("password: ").encode()
+        if getpass.getpass("again: ").encode() != password:
+            raise ValueError("these were two different passwords")
+    else:
+        password = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if not password:
+        raise ValueError("a password is not empty")
+    return password
