@@ -338,3 +338,28 @@ async def test_a_message_that_was_held_stays_as_long_as_its_parent_wants(tmp_pat
     await log.engine.enforce_retention()
     assert (await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)).count == 1
     await log.engine.close()
+
+
+async def test_a_message_that_enters_while_others_are_kept_has_its_segment_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = Log(tmp_path, CONFIG)
+    await log.open()
+    due = log.now + 30_000
+    await append(log.engine, record.frame(Kind.MESSAGE, FLAG_DELAYED, 0, b"ever", b"", b"", b"late", due))
+    for _ in range(8):
+        await append(log.engine, frame(b"brief/1", bytes(2000)))
+    retention = log.engine._retention
+    keep_all = retention._keep_all
+
+    async def after_its_time_came(cut: int) -> None:
+        await log.engine.let_go()
+        await keep_all(cut)
+
+    monkeypatch.setattr(retention, "_keep_all", after_its_time_came)
+    log.now += 3_600_000
+    await append(log.engine, frame(b"brief/1", b""))
+    await log.engine.enforce_retention()
+    assert log.engine.stats().log_begin == 0
+    assert (await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)).count == 1
+    await log.engine.close()
