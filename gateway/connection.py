@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 
 _MESSAGE = int(Kind.MESSAGE)
 _MAX_UNANSWERED = 256 * 1024  # bytes; their answers are about as long
+_MAX_EXPLAINED = 16  # answers to one read that say why
+_LIVELY = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
 class Desk(Protocol):
@@ -222,8 +224,11 @@ class Connection(Outlet):
         self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
         self.unanswered: int = 0  # bytes read while the socket took no answers
+        self.explained: int = 0  # answers to one read that said why
+        self.putting_off: bool = False  # a part of what was read waits for the next turn of the loop
         self.reading_paused: bool = False
-        self.last_received: float = 0.0  # monotonic seconds
+        self.last_received: float = 0.0  # monotonic seconds: a packet, or a good part of one
+        self.dripped: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
         self.problem_information: bool = True  # the client wants to hear why, beside reason codes
         self.will: Will | None = None
@@ -235,22 +240,43 @@ class Connection(Outlet):
         """Everything one read of the socket brought."""
         if self.closed:
             return
-        self.last_received = monotonic()
         self.counters.bytes_received += len(data)
         if self.congested:
             # What it sends makes answers, and it does not take the answers that wait for it.
             self.unanswered += len(data)
             if self.unanswered > _MAX_UNANSWERED:
                 self.pause_reading()
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         decoder = self.decoder
         packets = decoder.feed(data)
+        self.explained = 0
+        self.dripped += len(data)
+        if packets or self.dripped >= _LIVELY:
+            self.last_received = monotonic()
+            self.dripped = 0
         if self.session is None:
             self._before_session(packets)
         elif packets:
             self._handle(packets)
+        if self.closed:
+            return
         error = decoder.error
-        if error is not None and not self.closed:
+        if error is not None:
             self.fail(error)
+        elif decoder.has_more and not self.putting_off:
+            self.putting_off = True
+            self.pause_reading()
+            self.flusher.call_later(0.0, self._go_on)
+
+    def _go_on(self) -> None:
+        """The other clients have had their turn: on with what this one has sent."""
+        self.putting_off = False
+        if self.closed or self.connecting:
+            return  # `opened` goes on
+        self._take(b"")
+        self.resume_reading()
 
     def _before_session(self, packets: list[Packet]) -> None:
         for packet in packets:
@@ -298,6 +324,8 @@ class Connection(Outlet):
         self.early = []
         if early:
             self._handle(early)
+        if self.decoder.has_more:
+            self._go_on()
         self.resume_reading()
 
     def _handle(self, packets: list[Packet]) -> None:
@@ -425,8 +453,12 @@ class Connection(Outlet):
             self.decoder.acknowledged(1)
 
     def explain(self, text: bytes) -> Explanation | None:
-        """What an acknowledgement may say beside its reason code, where the client wants it (MQTT-3.1.2-29)."""
-        return Explanation(text) if self.version == 5 and self.problem_information else None
+        """What an acknowledgement may say beside its reason code, where the client wants it (MQTT-3.1.2-29). Who makes
+        the same mistake over and over is not told each time: the answers would be many times as long as the mistake."""
+        if self.version != 5 or not self.problem_information or self.explained >= _MAX_EXPLAINED:
+            return None
+        self.explained += 1
+        return Explanation(text)
 
     def may_answer(self, filters: int) -> bool:
         """Whether a SUBACK or UNSUBACK for so many filters is within what the client takes; else close."""
@@ -497,7 +529,7 @@ class Connection(Outlet):
     def resume_reading(self) -> None:
         """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read, or
         the client publishes too fast."""
-        if not self.reading_paused or self.closed or self.connecting or self.pacing:
+        if not self.reading_paused or self.closed or self.connecting or self.pacing or self.putting_off:
             return
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False

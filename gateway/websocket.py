@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -11,6 +12,7 @@ from gateway.connection import Connection
 from gateway.front import MqttFront
 from gateway.gate import Arrival, Gate
 from gateway.listen import Refused
+from gateway.masking import MaskedFrames
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +117,9 @@ class _Handshake(web.RequestHandler):
         self.gate = gate
         self.arrival = arrival
         self._waiting = waiting
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        super().set_parser(MaskedFrames(parser), data_received_cb)  # type: ignore[arg-type]
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)

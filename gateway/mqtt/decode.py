@@ -54,6 +54,12 @@ from matcher.names import MAX_LENGTH, MAX_LEVELS, is_valid_topic
 DEFAULT_MAX_PACKET_SIZE: Final = 1 << 20  # bytes
 MAX_CONNECT_SIZE: Final = 512 << 10  # bytes: five fields of 64 KiB and properties. Nobody is known yet.
 
+# What one `feed` returns at the most, so that who sends a great many small packets does not keep the others waiting:
+# a message, a ping and a bare acknowledgement weigh 1, what takes longer to serve weighs more.
+_MAX_WEIGHT: Final = 4096
+_OTHER_WEIGHT: Final = 128
+_OTHER_BYTES: Final = 2  # for each of which it weighs 1 more
+
 _CACHE_LIMIT: Final = 8 << 20  # bytes, of each cache, about
 _CACHE_OVERHEAD: Final = 150  # bytes an entry costs beside its key
 _CACHED_BLOCK: Final = 512  # bytes: a longer property block is hardly one that repeats
@@ -132,6 +138,7 @@ class Decoder:
         "_pending",
         "_topics",
         "error",
+        "has_more",
         "receive_maximum",
         "topic_alias_maximum",
         "unacknowledged",
@@ -148,6 +155,7 @@ class Decoder:
     ) -> None:
         """The first three limits are what the server says in CONNACK; packet sizes include the fixed header."""
         self.error: ProtocolError | None = None  # what ended the stream: nothing is parsed after it
+        self.has_more = False  # `feed` has stopped before the end: `feed(b"")` goes on
         self.version = 0  # MQTT_311 or MQTT_5
         self.receive_maximum: i64 = receive_maximum
         self.topic_alias_maximum: i64 = topic_alias_maximum
@@ -165,8 +173,10 @@ class Decoder:
         self._blocks = _cache.blocks
 
     def feed(self, data: bytes) -> list[Packet]:
-        """The packets that end in `data`. If `error` is set after it, they came before the error."""
+        """The packets that end in `data`, or the first of them (`has_more`). If `error` is set after it, they came
+        before the error."""
         packets: list[Packet] = []
+        self.has_more = False
         if self.error is not None or self._ended:
             return packets
         if self._pending:
@@ -193,6 +203,7 @@ class Decoder:
         """Append the packets in `data`, and return where the one begins that is not complete."""
         at: i64 = 0
         end: i64 = len(data)
+        weight: i64 = 0
         connected = self._connect is not None
         while end - at >= 2:
             first: i64 = data[at]
@@ -224,7 +235,12 @@ class Decoder:
                 connected = True
                 if self._ended:
                     return end
+                weight += _OTHER_WEIGHT + length // _OTHER_BYTES
             at = stop
+            weight += 1
+            if weight >= _MAX_WEIGHT:
+                self.has_more = at < end
+                break
         self._needed = 2
         return at
 

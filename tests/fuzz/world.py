@@ -18,7 +18,7 @@ from gateway.config import load
 from gateway.gate import Gate
 from gateway.listener_config import ListenerConfig
 from gateway.mqtt.decode import Decoder
-from gateway.mqtt.packets import Connect
+from gateway.mqtt.packets import Connect, Packet
 from gateway.node import Node
 from tests.fuzz.inputs import ANSWER, SETTLE, Step
 from tests.fuzz.peers import Peer, Violation
@@ -180,8 +180,8 @@ def _check_stream(steps: list[Step]) -> int:
     """The decoder reads pieces as it reads the whole. The maximum packet size of the first CONNECT, or 0."""
     pieces = [step for step in steps if isinstance(step, bytes)]
     whole, cut = (Decoder(topic_alias_maximum=64) for _ in range(2))
-    expected = whole.feed(b"".join(pieces))
-    found = [packet for piece in pieces for packet in cut.feed(piece)]
+    expected = _feed(whole, b"".join(pieces))
+    found = [packet for piece in pieces for packet in _feed(cut, piece)]
     if [type(packet) for packet in expected] != [type(packet) for packet in found]:
         raise Violation(f"{len(expected)} packets in one piece, {len(found)} in {len(pieces)}")
     reasons = [decoder.error.reason if decoder.error is not None else None for decoder in (whole, cut)]
@@ -189,6 +189,13 @@ def _check_stream(steps: list[Step]) -> int:
         raise Violation(f"in one piece the stream ends with {reasons[0]}, in {len(pieces)} with {reasons[1]}")
     first = expected[0] if expected else None
     return first.maximum_packet_size if isinstance(first, Connect) else 0
+
+
+def _feed(decoder: Decoder, data: bytes) -> list[Packet]:
+    packets = decoder.feed(data)
+    while decoder.has_more:
+        packets += decoder.feed(b"")
+    return packets
 
 
 def resident() -> int:

@@ -1,0 +1,65 @@
+"""Sees that a WebSocket client masks its frames, which a server has to insist on (RFC 6455, section 5.1).
+
+aiohttp's reader checks everything else about frames, and takes these as they come.
+"""
+
+from typing import Final, Protocol
+
+_NO_FRAME: Final = b"\xf0\x80"  # reserved bits: the reader ends the connection with 1002
+
+
+class FrameReader(Protocol):
+    """What aiohttp hands the bytes of an upgraded connection to."""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
+
+    def feed_eof(self) -> None: ...
+
+
+class MaskedFrames:
+    """Stands in front of a reader, and gives it no frame without a mask."""
+
+    __slots__ = ("_header", "_left", "_reader")
+
+    def __init__(self, reader: FrameReader) -> None:
+        self._reader = reader
+        self._header = b""  # the start of a frame whose length has not come
+        self._left = 0  # bytes of a frame that are still to come
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        data = self._header + data
+        self._header = b""
+        at, end = self._left, len(data)
+        while at < end:
+            size = _header_size(data, at)
+            if size < 0:
+                self._reader.feed_data(data[:at])
+                return self._reader.feed_data(_NO_FRAME)
+            if size == 0 or at + size > end:
+                self._left = 0
+                self._header = data[at:]
+                return self._reader.feed_data(data[:at])
+            at += size + _length(data, at)
+        self._left = at - end
+        return self._reader.feed_data(data)
+
+    def feed_eof(self) -> None:
+        self._reader.feed_eof()
+
+
+def _header_size(data: bytes, at: int) -> int:
+    """Bytes of the header at `at`, with its mask; 0 when it is not known yet, -1 without a mask."""
+    if len(data) - at < 2:
+        return 0
+    second = data[at + 1]
+    if second < 0x80:
+        return -1
+    return 6 + {126: 2, 127: 8}.get(second & 0x7F, 0)
+
+
+def _length(data: bytes, at: int) -> int:
+    """Bytes of the payload of the frame at `at`."""
+    short = data[at + 1] & 0x7F
+    if short < 126:
+        return short
+    return int.from_bytes(data[at + 2 : at + (4 if short == 126 else 10)], "big")
