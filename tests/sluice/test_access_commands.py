@@ -1,0 +1,166 @@
+"""`sluice user` and `sluice acl`: on a running node, on the folder of one that is down, and in the hands of scripts."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.auth.scram import proves, salted
+from gateway.node import Node
+from sluice.cli import main
+from store.config import StoreConfig
+from store.engine import Engine
+from tests.gateway.conftest import MakeNode, make_node
+
+__all__ = ["make_node"]  # the fixture
+
+
+class Input(io.TextIOWrapper):
+    """Standard input with a text in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(io.BytesIO(text.encode()))
+
+
+@pytest.fixture(params=["running", "stopped"])
+async def data(request: pytest.FixtureRequest, make_node: MakeNode) -> Path:
+    """The data folder of a node."""
+    node: Node = await make_node(mqtt__auth=["password"])
+    if request.param == "stopped":
+        await node.stop()
+    return node.config.data_dir
+
+
+@pytest.fixture
+def run(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> "Run":
+    return Run(data, capsys, monkeypatch)
+
+
+class Run:
+    """Runs commands beside the node that is in this loop."""
+
+    def __init__(self, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.data = data
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        self.error = ""
+
+    async def __call__(self, *words: str, given: str = "", code: int = 0) -> str:
+        """Standard output of `sluice WORDS`; standard error stays in `error`."""
+        self._monkeypatch.setattr("sys.stdin", Input(given))
+        assert await asyncio.to_thread(main, [*words, "--data-dir", str(self.data)]) == code
+        out, self.error = self._capsys.readouterr()
+        return out
+
+
+async def test_a_user_from_its_first_to_its_last(run: Run) -> None:
+    assert await run("user", "add", "alice", given="wonderland\n") == "added alice\n"
+    assert await run("user", "add", "alice", given="x\n", code=1) == ""
+    assert run.error == "sluice user add: there is a user 'alice' already: passwd gives another password\n"
+    assert await run("user", "add", "bob", "--iterations", "4096", "--json", given="builder") == (
+        '{"user": "bob", "done": "added"}\n'
+    )
+    assert await run("user", "list") == "alice\nbob\n"
+    assert [json.loads(line) for line in (await run("user", "list", "--json")).splitlines()] == [
+        {"name": "alice", "iterations": 15_000},
+        {"name": "bob", "iterations": 4096},
+    ]
+    assert await run("user", "passwd", "bob", given="builder 2\n") == "changed bob\n"
+    assert await run("user", "remove", "alice") == "removed alice\n"
+    for words in (("passwd", "alice"), ("remove", "alice")):
+        await run("user", *words, given="x\n", code=1)
+        assert "there is no user 'alice'" in run.error
+    assert await run("user", "list") == "bob\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [("alice", "", "a password is not empty"), ("alice", "\n", "not empty"), ("a\tb", "x\n", "no control characters")],
+)
+async def test_what_is_no_user(run: Run, name: str, given: str, says: str) -> None:
+    await run("user", "add", name, given=given, code=1)
+    assert says in run.error
+    assert await run("user", "list") == ""
+
+
+async def test_rules_from_the_first_to_the_last(run: Run, tmp_path: Path) -> None:
+    rules = ["deny publish home/%u/lock", "allow both home/%u/#"]
+    assert await run("acl", "set", "--user", "alice", *rules) == "2 rules for alice\n"
+    given = "# everybody reads the news\n\nallow subscribe news/#\n"
+    assert await run("acl", "set", "--everybody", given=given) == "1 rule for everybody\n"
+    assert await run("acl", "list") == (
+        "everybody:\n  allow subscribe news/#\nalice:\n  deny publish home/%u/lock\n  allow both home/%u/#\n"
+    )
+    assert [json.loads(line) for line in (await run("acl", "list", "--json")).splitlines()] == [
+        {"user": None, "rules": ["allow subscribe news/#"]},
+        {"user": "alice", "rules": rules},
+    ]
+    assert await run("acl", "remove", "--user", "alice") == "no rules for alice\n"
+    assert await run("acl", "list") == "everybody:\n  allow subscribe news/#\n"
+
+
+async def test_what_rules_say_of_a_topic(run: Run) -> None:
+    await run("acl", "set", "--user", "alice", "deny publish home/%u/lock", "allow both home/%u/%c/#")
+    await run("acl", "set", "--everybody", "allow subscribe news/#")
+    alice = ("acl", "check", "--user", "alice", "--client-id", "c1")
+    assert await run(*alice, "publish", "home/alice/lock", code=3) == (
+        "denied: rule 1 of alice: deny publish home/%u/lock\n"
+    )
+    assert await run(*alice, "publish", "home/alice/c1/x") == "allowed: rule 2 of alice: allow both home/%u/%c/#\n"
+    assert await run(*alice, "subscribe", "news/+") == "allowed: rule 1 of everybody: allow subscribe news/#\n"
+    assert await run("acl", "check", "subscribe", "home/#", code=3) == "denied: no rule fits: the listener's default\n"
+    assert "allowed" in await run("acl", "check", "publish", "x", "--default", "allow")
+    answer = json.loads(await run(*alice, "--json", "publish", "home/alice/lock", code=3))
+    assert answer == {"allowed": False, "because": "rule 1 of alice: deny publish home/%u/lock"}
+    await run("acl", "check", "publish", "home/#", code=1)
+    assert "is no topic" in run.error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("set", "--user", "alice"), "no rule is given"),
+        (("set", "--user", "alice", "allow publish a/#/b"), "is no topic filter"),
+        (("set", "--user", "", "allow publish a"), "a user has a name"),
+        (("set", "--everybody", *["allow publish a"] * 257), "no more than 256 rules"),
+    ],
+)
+async def test_what_are_no_rules(run: Run, words: tuple[str, ...], says: str) -> None:
+    await run("acl", *words, code=1)
+    assert says in run.error
+    assert await run("acl", "list") == ""
+
+
+async def test_only_what_proves_a_password_is_kept(
+    make_node: MakeNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the secret from which salts of unknown users are made is no user."""
+    node = await make_node()
+    run = Run(node.config.data_dir, capsys, monkeypatch)
+    await run("user", "add", "alice", given="wonderland\n")
+    await node.stop()
+    kept = b"".join(path.read_bytes() for path in run.data.rglob("*") if path.is_file())
+    assert b"wonderland" not in kept
+    engine = await Engine.open(run.data, StoreConfig())
+    users = await engine.users(None, 9)
+    await engine.close()
+    assert [user.name for user in users] == [b"", b"alice"]
+    assert proves(salted(b"wonderland", users[1].salt, 15_000), users[1])
+
+
+def test_a_folder_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["user", "list", "--data-dir", str(tmp_path)]) == 1
+    assert "there is no data folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_password_is_asked_for_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["one", "other"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
+    assert main(["user", "add", "alice", "--data-dir", str(tmp_path)]) == 1
+    assert "two different passwords" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Users and rules as people meet them: the commands, mosquitto's and paho's clients, and nodes that are killed."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from tests.system.conftest import NodeProcess
+from tests.system.tools import program
+
+SECONDS = 20
+
+
+def sluice(data: Path, *words: str, given: str = "") -> str:
+    command = [sys.executable, "-m", "sluice", *words, "--data-dir", str(data)]
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.fixture
+def guarded(make_node: Callable[..., NodeProcess]) -> NodeProcess:
+    """A node that asks who comes, with a user and rules."""
+    node = make_node("guarded", "--auth", "password", "--auth", "scram")
+    node.start()
+    sluice(node.data_dir, "user", "add", "alice", given="wonderland\n")
+    sluice(node.data_dir, "acl", "set", "--user", "alice", "allow both home/%u/#")
+    sluice(node.data_dir, "acl", "set", "--everybody", "allow subscribe news/#")
+    return node
+
+
+def publish(node: NodeProcess, topic: str, password: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(program("mosquitto_pub"), "-p", str(node.mqtt_port), "-u", "alice", "-P", password),
+            *("-t", topic, "-m", "x", "-q", "1", *flags),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_mosquitto_pub_with_a_user_name_and_a_password(guarded: NodeProcess) -> None:
+    assert publish(guarded, "home/alice/x", "wonderland").returncode == 0
+    assert publish(guarded, "home/alice/x", "wonderland", "-V", "5").returncode == 0
+    wrong = publish(guarded, "home/alice/x", "guess")
+    assert wrong.returncode == 4
+    assert "bad user name or password" in wrong.stderr
+    wrong = publish(guarded, "home/alice/x", "guess", "-V", "5")
+    assert wrong.returncode != 0
+    denied = publish(guarded, "home/bob/x", "wonderland", "-V", "5")
+    assert "Not authorized" in denied.stderr + denied.stdout
+
+
+@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+def test_paho_with_a_user_name_and_a_password(guarded: NodeProcess, version: MQTTProtocolVersion) -> None:
+    """What it may subscribe to, and what not; then its user is removed."""
+    told: list[object] = []
+    client = Client(CallbackAPIVersion.VERSION2, "c", protocol=version)
+    client.username_pw_set("alice", "wonderland")
+    client.on_connect = lambda _c, _u, _f, reason, _p: told.append(str(reason))
+    client.on_subscribe = lambda _c, _u, _m, reasons, _p: told.append([reason.value for reason in reasons])
+    client.on_disconnect = lambda _c, _u, _f, reason, _p: told.append(reason.is_failure)
+    client.connect("127.0.0.1", guarded.mqtt_port)
+
+    def wait(count: int) -> None:
+        while len(told) < count:
+            client.loop(1)
+
+    wait(1)
+    client.subscribe([("home/alice/#", 1), ("home/#", 1), ("news/today", 0)])
+    wait(2)
+    assert told == ["Success", [1, 0x87 if version == MQTTProtocolVersion.MQTTv5 else 0x80, 0]]
+    sluice(guarded.data_dir, "user", "remove", "alice")
+    wait(3)
+    assert told[2] is True
+    assert publish(guarded, "home/alice/x", "wonderland").returncode == 4
+
+
+def test_users_and_rules_survive_kills_and_changes_made_while_the_node_is_down(guarded: NodeProcess) -> None:
+    for number in range(3):
+        sluice(guarded.data_dir, "user", "add", f"user{number}", given="x\n")
+        guarded.kill()
+        guarded.start()
+        names = sluice(guarded.data_dir, "user", "list").split()
+        assert names == ["alice", *(f"user{n}" for n in range(number + 1))]
+        assert publish(guarded, "home/alice/x", "wonderland").returncode == 0
+    guarded.stop()
+    sluice(guarded.data_dir, "user", "passwd", "alice", given="looking glass\n")
+    sluice(guarded.data_dir, "acl", "set", "--user", "alice", "allow publish glass")
+    guarded.start()
+    assert publish(guarded, "glass", "wonderland").returncode == 4
+    assert publish(guarded, "glass", "looking glass", "-V", "5").returncode == 0
+    assert "Not authorized" in publish(guarded, "home/alice/x", "looking glass", "-V", "5").stderr
