@@ -116,6 +116,7 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     for now in (0, 15_000, 1 << 60):
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
     await _check_access(engine, model)
+    assert await engine.shares_held(None, 100) == sorted(model.shares.held)
     await _check_names(engine, model, rng)
     await _check_retained(engine, model, rng)
     await _check_keys(engine, model, rng)

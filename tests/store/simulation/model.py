@@ -16,9 +16,11 @@ from tests.store.simulation.model_access import Access
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
 from tests.store.simulation.model_sessions import Sessions
+from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
 ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
+SHARES = {Kind.SHARE_HELD, Kind.SHARE_LEFT, Kind.SHARE_HANDED}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
 
 
@@ -59,6 +61,8 @@ class Model:
         self.held = Held()
         self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
         self.groups = Groups(self.committed)
+        self.shares = Shares(self.sessions, self.groups, self.end)
+        self.groups.is_over = self.shares.is_over
         self.access = Access()
         self.entered: list[Entered] = []
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
@@ -83,10 +87,13 @@ class Model:
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets = control.parse_group_offsets_committed(payload)
             self.committed[subject, parent].update(offsets)
+        elif kind in SHARES:
+            self.shares.fold(Kind(kind), subject, payload)
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
+        self.shares.notice()
 
     def end(self, queue: bytes) -> int:
         """The offset of a queue's next message."""
@@ -117,7 +124,7 @@ class Model:
         position = record.position_of(frame, 0)
         entry = Entry(position, cause, time, frame)
         self.topics.add(topic)
-        filters = sorted(name for name in self.sessions.wanted() if matches(name, topic))
+        filters = sorted(name for name in {*self.sessions.wanted(), *self.shares.wanted()} if matches(name, topic))
         queues = [topic_queue(topic), *(filter_queue(name) for name in filters)]
         queues.append(partition_queue(parent_of(topic), record.crc32c(topic) % self.partitions))
         offsets = [self.end(queue) for queue in queues]

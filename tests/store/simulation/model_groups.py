@@ -1,6 +1,6 @@
 """The part of the model that is about groups that pop: what they have out of which queue."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from record.layout import Kind
@@ -30,23 +30,36 @@ class Groups:
     def __init__(self, committed: "dict[tuple[bytes, bytes], dict[int, int]]") -> None:
         self.places: dict[tuple[bytes, bytes], Place] = {}
         self._committed = committed
+        self.is_over: Callable[[bytes, bytes], bool] = lambda _group, _queue: False  # no group may have the queue now
 
     def fold(self, kind: Kind, group: bytes, payload: bytes) -> list[tuple[bytes, int]]:
         """The (queue, offset) that become dead letters of the group now, in order."""
         if kind == Kind.POPPED:
-            self._popped(group, control.parse_popped(payload))
+            event = control.parse_popped(payload)
+            if not self.is_over(group, event.queue):
+                self._popped(group, event)
         elif kind == Kind.SETTLED:
             self._settled(group, control.parse_settled(payload))
         elif kind == Kind.DEAD_LETTERED:
             queue, offsets = control.parse_dead_lettered(payload)
-            return [(queue, offset) for offset in offsets if self._finish(group, queue, offset)]
+            return [(queue, offset) for offset in offsets if self.finish(group, queue, offset)]
         elif kind == Kind.GROUP_RESET:
             for queue, offset in control.parse_group_reset(payload).items():
+                if self.is_over(group, queue):
+                    continue
                 self.places[group, queue] = Place(offset)
         else:
-            self._remove(group, self.places)
-            self._remove(group, self._committed)
+            self.remove(group)
         return []
+
+    def finish(self, group: bytes, queue: bytes, offset: int) -> bool:
+        """Whether the offset was not finished."""
+        place = self.places.get((group, queue))
+        return place is not None and place.entries.pop(offset, None) is not None
+
+    def remove(self, group: bytes) -> None:
+        self._remove(group, self.places)
+        self._remove(group, self._committed)
 
     def _popped(self, group: bytes, event: control.PoppedRuns) -> None:
         place = self.places.get((group, event.queue))
@@ -73,10 +86,6 @@ class Groups:
             for offset in range(first, first + count):
                 if offset in place.entries:
                     place.entries[offset] = place.entries[offset][0], at
-
-    def _finish(self, group: bytes, queue: bytes, offset: int) -> bool:
-        place = self.places.get((group, queue))
-        return place is not None and place.entries.pop(offset, None) is not None
 
     def _begin(self, group: bytes, queue: bytes) -> int:
         """Where a group begins in a queue that is new to it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from matcher.names import has_wildcard
 from record.layout import Kind
 from store import control
-from store.api import Outbound, SessionState, Subscription, filter_queue, topic_queue
+from store.api import Outbound, SessionState, Subscription, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -63,7 +63,12 @@ class Sessions:
 
     def wanted(self) -> set[bytes]:
         """Wildcard filters that some session subscribes to: only these have queues that grow."""
-        return {name for s in self.by_client.values() for name in s.subscriptions if has_wildcard(name)}
+        names = {name for s in self.by_client.values() for name in s.subscriptions}
+        return {name for name in names if has_wildcard(name) and not name.startswith(b"$share/")}
+
+    def sent(self, client: bytes, packet_id: int, name: bytes, offset: int) -> None:
+        """A message is on its way to a client."""
+        self.by_client[client].outbound[packet_id] = Outbound(packet_id, name, offset, released=False)
 
     def state(self, client: bytes) -> SessionState | None:
         """The session as `Store.session` gives it."""
@@ -109,7 +114,7 @@ class Sessions:
     def _begin(self, wish: control.Subscribed, position: int) -> tuple[int, int, int]:
         """Start, cursor and replay of a subscription that a record at `position` makes."""
         name = wish.topic_filter
-        end = self._end_of(filter_queue(name) if has_wildcard(name) else topic_queue(name))
+        end = self._end_of(subscription_queue(name))
         if wish.replay < 0 or wish.qos == 0:
             return position, end, -1
         if has_wildcard(name):

@@ -202,7 +202,7 @@ class PopClients:
     def check_end(self, model: Model, is_gone: Callable[[Entry], bool]) -> None:
         """Nothing is left to the groups."""
         for (group, queue), place in model.groups.places.items():
-            if queue in QUEUES:
+            if group in GROUPS and queue in QUEUES:
                 assert not place.entries, f"{group!r} has not finished {sorted(place.entries)} of {queue!r}"
                 left = [entry for entry in model.queues.get(queue, [])[place.next :] if not is_gone(entry)]
                 assert not left, f"messages of {queue!r} never came to {group!r}"

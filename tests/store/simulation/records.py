@@ -11,6 +11,7 @@ from store.api import Rule, Subscription, User, dead_letter_queue, filter_queue,
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
+SHARES = (b"$share/s/a/+", b"$share/t/a/+", b"$share/s/a/b")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
@@ -101,7 +102,7 @@ class Records:
         """What the store's services tell of held messages and groups."""
         rng = self._rng
         at = max(now + rng.choice((-1000, 0, 1000, 60_000)), 0)
-        group, queue = rng.choice(GROUPS), rng.choice(QUEUES)
+        group, queue = rng.choice((*GROUPS, *SHARES)), rng.choice(QUEUES)
         match rng.randrange(12):
             case 0 | 1:
                 return control.timers_fired(self._some_handles())
@@ -154,7 +155,7 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(13):
+        match rng.randrange(14):
             case 0 | 1 | 2:
                 return control.session_opened(client, epoch, expiry, clean=rng.random() < 0.3)
             case 3:
@@ -174,6 +175,8 @@ class Records:
                 return control.outbound_changed(client, sent, self._numbers(), self._numbers())
             case 11:
                 return self._access()
+            case 12:
+                return self._share()
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
                 return control.group_offsets_committed(
@@ -194,8 +197,21 @@ class Records:
                 flags = [[rng.random() < 0.5 for _ in range(3)] for _ in range(rng.randrange(4))]
                 return control.rules_set(name, [Rule(*each, rng.choice(FILTERS)) for each in flags])
 
+    def _share(self) -> bytes:
+        """What nodes tell of shared subscriptions."""
+        rng = self._rng
+        group = rng.choice(SHARES)
+        match rng.randrange(3):
+            case 0:
+                return control.share_held(group)
+            case 1:
+                return control.share_left(group)
+            case _:
+                handed = [(rng.choice(CLIENTS), rng.randrange(6), rng.randrange(12)) for _ in range(rng.randrange(4))]
+                return control.share_handed(group, handed)
+
     def _filters(self) -> list[bytes]:
-        return self._rng.sample(FILTERS, self._rng.randrange(1, 4))
+        return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))
 
     def _numbers(self) -> list[int]:
         return self._rng.sample(range(1, 6), self._rng.randrange(4))

@@ -151,13 +151,19 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
             cursor = pack(">IQQ", s.identifier, s.start_position, s.offset)
             replay = pack(">Q", s.replay) if s.replay >= 0 else b""
             rows[b"u" + _sized(client) + name] = pack(">B", options | (0x40 if replay else 0)) + cursor + replay
-            wanted[name] += has_wildcard(name)
+            wanted[name] += has_wildcard(name) and name not in model.shares.there
         for number in session.inbound:
             rows[b"i" + _sized(client) + pack(">H", number)] = b""
         for number, sent in session.outbound.items():
             rows[b"o" + _sized(client) + pack(">H", number)] = (
                 pack(">BQ", sent.released, sent.offset) + sent.topic_filter
             )
+    for name in model.shares.wanted():
+        wanted[name] += 1
+    for name, count in model.shares.members().items():
+        rows[b"y" + name] = pack(">I", count)
+    for name in model.shares.held:
+        rows[b"z" + name] = b""
     for name, count in wanted.items():
         if count:
             rows[b"f" + name] = pack(">I", count)
