@@ -24,7 +24,7 @@ from tests.fuzz.inputs import ANSWER, SETTLE, Step
 from tests.fuzz.peers import Peer, Violation
 from tests.gateway.mqtt import wire
 
-PATIENCE = 20.0  # seconds that the node may take for anything
+PATIENCE = 60.0  # seconds that the node may take for anything
 MAX_GROWTH = 400 << 20  # bytes that the process may grow by, over what it had after its first batches
 _WARM = 8  # batches
 _POLL = 0.0005  # seconds
@@ -135,9 +135,19 @@ class World:
         while not is_true():
             self._errors.check()
             if asyncio.get_running_loop().time() > deadline:
-                raise Violation(why)
+                raise Violation(f"{why}: {self._state()}")
             self._turn([])
             await asyncio.sleep(_POLL)
+
+    def _state(self) -> str:
+        """What is not as it should be, for whoever looks for the reason."""
+        connections, sessions = self._node._front.connections, self._node._sessions
+        odd = [
+            f"{c.client_id!r}: connecting {c.connecting}, closed {c.closed}, {c.uncommitted} bytes uncommitted"
+            for c in connections
+            if c.connecting or c.uncommitted
+        ]
+        return f"{odd}; held {len(sessions.held)}, closing {list(sessions._closing)}; {self._node._engine.stats()}"
 
     def _all_committed(self) -> bool:
         return not any((c.connecting and not c.closed) or c.uncommitted for c in self._node._front.connections)
