@@ -9,7 +9,6 @@ What may take time (CONNECT, subscriptions of durable sessions, retained message
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from time import monotonic, time
 from typing import Protocol
 
@@ -81,6 +80,16 @@ class Desk(Protocol):
     def auth(self, connection: "Connection", packet: Auth) -> None: ...
 
     def lost(self, connection: "Connection", clean: bool) -> None: ...
+
+
+class Keeper(Protocol):
+    """Who holds the connections and watches their clocks."""
+
+    def opened(self, connection: "Connection") -> None:
+        """It has a session now, and perhaps a keep-alive."""
+
+    def gone(self, connection: "Connection") -> None:
+        """The network connection has ended."""
 
 
 class _Unit:
@@ -199,7 +208,7 @@ class Connection(Outlet):
         desk: Desk,
         counters: Counters,
         max_uncommitted: int,
-        on_opened: Callable[["Connection"], None],
+        keeper: Keeper,
         gate: Gate,
     ) -> None:
         super().__init__(flusher, transport)
@@ -213,7 +222,7 @@ class Connection(Outlet):
         self.desk = desk
         self.counters = counters
         self.max_uncommitted = max_uncommitted  # bytes
-        self.on_opened = on_opened  # its keep-alive is to be watched
+        self.keeper = keeper
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
@@ -221,7 +230,7 @@ class Connection(Outlet):
         self.dialogue: Dialogue | None = None  # an authentication with AUTH packets is under way
         self.connecting: bool = False  # CONNECT came and is being served
         self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
-        self.early: list[Packet] = []  # what came behind CONNECT meanwhile; the socket is not read on
+        self.early: list[Packet] | None = None  # what came behind CONNECT meanwhile; the socket is not read on
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
         self.unanswered: int = 0  # bytes read while the socket took no answers
         self.explained: int = 0  # answers to one read that said why
@@ -230,9 +239,27 @@ class Connection(Outlet):
         self.last_received: float = 0.0  # monotonic seconds: a packet, or a good part of one
         self.dripped: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
+        self.tick: int = 0  # of the clock, when it is to be looked at
         self.problem_information: bool = True  # the client wants to hear why, beside reason codes
         self.will: Will | None = None
         self.disconnect_packet: Disconnect | None = None
+
+    # --- what the event loop tells the protocol of a socket
+
+    def data_received(self, data: bytes) -> None:
+        self.receive(data)
+
+    def eof_received(self) -> None:
+        """The transport closes."""
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.uncongested()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.keeper.gone(self)
 
     # --- bytes in
 
@@ -291,6 +318,8 @@ class Connection(Outlet):
             elif self.dialogue is not None:
                 self._during_authentication(self.dialogue, packet)
             else:
+                if self.early is None:
+                    self.early = []
                 self.early.append(packet)
 
     def _during_authentication(self, dialogue: Dialogue, packet: Packet) -> None:
@@ -319,10 +348,10 @@ class Connection(Outlet):
         self.connecting = False
         self.session = session
         self.keep_alive = keep_alive
-        self.on_opened(self)
+        self.keeper.opened(self)
         early = self.early
-        self.early = []
-        if early:
+        self.early = None
+        if early is not None:
             self._handle(early)
         if self.decoder.has_more:
             self._go_on()

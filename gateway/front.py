@@ -10,6 +10,7 @@ import socket
 from time import monotonic
 from typing import cast
 
+from gateway.clock import Clock
 from gateway.config import MqttConfig
 from gateway.connection import Backlog, Connection
 from gateway.counters import Counters
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 
 _MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
 _ANSWERED = 64  # connections beyond the limit that may stay until they heard that they are
-_STALLED = 0.5  # seconds that a timer comes late when the node, not the client, was away
+_STALLED = 0.5  # seconds that the clock comes late when the node, not the client, was away
+_LONGEST = 60.0  # seconds between looks at one that has a long keep-alive: so the clock has few slots
+_PATIENCE = 0.5  # seconds until another look at who is silent because we do not read
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
 
@@ -51,11 +54,11 @@ class MqttFront:
         self.gates: list[Gate] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.gone) if Streams is not None else None
-        self._timers: dict[Connection, asyncio.TimerHandle] = {}
+        self._clock = Clock(self._loop, self._look)
 
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted."""
-        return _Stream(self, gate, arrival)
+        return _Accepted(self, gate, arrival)
 
     def take(self, client: socket.socket, gate: Gate, arrival: Arrival | None) -> bool:
         """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
@@ -88,6 +91,7 @@ class MqttFront:
         reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
             connection.close(reason, None, elsewhere)
+        self._clock.stop()
 
     def end(self) -> None:
         """Close what is left, though clients may not have taken what waits for them."""
@@ -113,7 +117,7 @@ class MqttFront:
             self._sessions,
             self._counters,
             config.max_uncommitted,
-            self._opened,
+            self,
             gate,
         )
         if gate.asks_certificate:
@@ -123,56 +127,48 @@ class MqttFront:
         gate.open += 1
         self.connections.add(connection)
         self._counters.connections_opened += 1
-        self._connect_in(connection, gate.connect_timeout)
+        self._clock.set(connection, gate.connect_timeout)
         return connection
 
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
         connection.gate.open -= 1
-        timer = self._timers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
+        self._clock.drop(connection)
         connection.lost()
 
-    def _connect_in(self, connection: Connection, seconds: float) -> None:
-        due = monotonic() + seconds
-        self._timers[connection] = self._loop.call_later(seconds, self._connect_due, connection, due)
+    def opened(self, connection: Connection) -> None:
+        """It has a session now, and perhaps a keep-alive."""
+        if connection.keep_alive:
+            self._clock.set(connection, min(connection.keep_alive * 1.5, _LONGEST))
+        else:
+            self._clock.drop(connection)
 
-    def _connect_due(self, connection: Connection, due: float) -> None:
-        """Close what has not sent CONNECT in time."""
-        self._timers.pop(connection, None)
-        if monotonic() - due > _STALLED:
-            self._connect_in(connection, 2 * _STALLED)  # see `_watch`
-            return
+    def _look(self, connection: Connection, late: float) -> None:
+        """Its time may have come, `late` seconds ago."""
         # The packets of an authentication have a limit of their own.
-        is_idle = not connection.connecting and connection.dialogue is None
-        if connection.session is None and is_idle and not connection.closed:
+        is_served = connection.connecting or connection.dialogue is not None
+        if connection not in self.connections or connection.is_closed() or (connection.session is None and is_served):
+            return
+        left = 0.0
+        if connection.session is not None:
+            # One and a half keep-alive periods of silence (MQTT-3.1.2-22). While we do not read, silence is ours, not
+            # the client's; unless it is the one that does not read.
+            left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
+            if left <= 0 and connection.reading_paused and not connection.congested:
+                left = _PATIENCE
+        # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the clock runs before the
+        # sockets are read: what the client sent meanwhile is given the time to arrive.
+        if left <= 0 and late > _STALLED:
+            left = 2 * _STALLED
+        if left > 0:
+            self._clock.set(connection, min(left, _LONGEST))
+        elif connection.session is not None:
+            connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
+        else:
             self._counters.protocol_errors += 1
             connection.gate.refused_late += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
-
-    def _opened(self, connection: Connection) -> None:
-        timer = self._timers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
-        if connection.keep_alive:
-            self._watch(connection, monotonic())
-
-    def _watch(self, connection: Connection, due: float) -> None:
-        """Close after one and a half keep-alive periods of silence (MQTT-3.1.2-22). `due`: when this was to run."""
-        if connection not in self.connections or connection.is_closed():
-            return
-        now = monotonic()
-        left = connection.last_received + connection.keep_alive * 1.5 - now
-        # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the timers run before the
-        # sockets are read: what the client sent meanwhile is given the time to arrive.
-        if left <= 0 and now - due <= _STALLED and (connection.congested or not connection.reading_paused):
-            connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
-            return
-        # While we do not read, silence is ours, not the client's; unless it is the one that does not read.
-        wait = max(left, 0.5)
-        self._timers[connection] = self._loop.call_later(wait, self._watch, connection, now + wait)
 
 
 def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, object] | None) -> Arrival | None:
@@ -191,36 +187,18 @@ def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, obje
     return arrival
 
 
-class _Stream(asyncio.Protocol):
-    """One connection over TLS; without compiled code also over TCP or a Unix socket."""
+class _Accepted(asyncio.Protocol):
+    """A connection over TLS (without compiled code also over TCP or a Unix socket), until MQTT is its protocol."""
 
-    __slots__ = ("_arrival", "_connection", "_front", "_gate")
+    __slots__ = ("_arrival", "_front", "_gate")
 
     def __init__(self, front: MqttFront, gate: Gate, arrival: Arrival | None) -> None:
         self._front = front
         self._gate = gate
         self._arrival = arrival
-        self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        self._connection = self._front.accept(transport, self._gate, self._arrival)
-        self._arrival = None
-
-    def data_received(self, data: bytes) -> None:
-        if self._connection is not None:
-            self._connection.receive(data)
-
-    def pause_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.congested = True
-
-    def resume_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.uncongested()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        if self._connection is not None:
-            self._front.gone(self._connection)
-            self._connection = None
+        connection = self._front.accept(transport, self._gate, self._arrival)
+        transport.set_protocol(cast("asyncio.BaseProtocol", connection))

@@ -82,25 +82,23 @@ class Outlet:
         self.closed: bool = False
         self.maximum_packet_size: int = 0  # the client's; 0: no limit
         self.aliases: TopicAliases | None = None  # None: the client takes none (MQTT-3.1.2-27)
-        self._out: list[bytes] = []
+        self._out: list[bytes] | None = None  # None: nothing
 
     def send(self, data: bytes) -> None:
         """Write `data` with everything else of this turn."""
         out = self._out
-        if not out:
-            if self.closed:
-                return
+        if out is not None:
+            out.append(data)
+        elif not self.closed:
+            self._out = [data]
             self.flusher.add(self)
-        out.append(data)
 
     def is_closed(self) -> bool:
         return self.closed
 
     def flush(self) -> None:
         out = self._out
-        if not out:
-            return
-        self._out = []
-        if self.closed:
+        self._out = None
+        if out is None or self.closed:
             return
         self.transport.write(out[0] if len(out) == 1 else b"".join(out))

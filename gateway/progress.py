@@ -81,8 +81,8 @@ class Progress:
         moved = _moved(session)
         if moved:
             frames.append(control.cursors_committed(session.client_id, moved))
-        staged, received, completed = session.staged, session.received, session.free_completed()
-        session.staged, session.received = [], []
+        staged, received = session.take_staged()
+        completed = session.free_completed()
         sent: list[tuple[int, bytes, int]] = []
         for waiting in staged:
             entry = waiting.entry
@@ -145,8 +145,9 @@ def last_records(session: Session) -> list[bytes]:
         elif entry.phase == SENT and not entry.leased:
             sent.append((packet_id, entry.topic_filter, entry.offset))
     frames: list[bytes] = []
-    if sent or session.received:
-        frames.append(control.outbound_changed(session.client_id, sent=sent, received=session.received))
+    _, received = session.take_staged()
+    if sent or received:
+        frames.append(control.outbound_changed(session.client_id, sent=sent, received=received))
     subscriptions = session.subscriptions.values()
     cursors = {s.topic_filter: s.cursor.next for s in subscriptions if s.cursor is not None and s.qos}
     histories = [s.history for s in subscriptions if s.history is not None and s.history.recorded]

@@ -154,6 +154,7 @@ class Pump:
         if session.closed or not session.lagging:
             session.window = session.full_window
             self.forget(session)
+        session.tidy()
         self._replays.start(session)  # what is older comes when there is nothing else to read
 
     def _has_work(self, session: Session) -> bool:

@@ -182,6 +182,24 @@ class RetainedRequest:
         self.after: bytes | None = None
 
 
+class Unfinished:
+    """What a session has to do besides handing on what comes."""
+
+    __slots__ = ("late", "late_time", "received", "resends", "retained", "staged", "subscribing")
+
+    def __init__(self) -> None:
+        self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
+        self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
+        self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
+        self.staged: list[Staged] = []
+        self.received: list[int] = []  # PUBREC came: recorded before PUBREL goes out
+        self.late: set[int] = set()  # positions of messages that were held, entered at `late_time` and were read
+        self.late_time: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.subscribing or self.retained or self.resends or self.staged or self.received or self.late_time)
+
+
 class Session:
     """A client's session, held by this node."""
 
@@ -208,50 +226,102 @@ class Session:
         self.on_change = on_change  # something has to be written to the log
         self.on_room = on_room  # the pump may go on
         self.closed: bool = False
-        self.subscriptions: dict[bytes, Subscription] = {}
-        self.shares: dict[bytes, Membership] = {}  # shared subscriptions, by their whole filter
-        self.starved: bool = False  # one of them has to be told when there is room
-        self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
-        self.inbound: dict[int, int] = {}  # QoS 2 packet ids received and not released
-        self.inflight: dict[int, Inflight] = {}
+        self.starved: bool = False  # a shared subscription has to be told when there is room
         self.in_window: int = 0  # entries of `inflight` that count against the window
         self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
         self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
-        self._late: set[int] = set()  # positions of messages that were held, entered at `_late_time` and were read
-        self._late_time: int = 0
         self.lagging: bool = False  # the pump has work once there is room
         self.pumping: bool = False
         self.nudged: bool = False  # something came while the pump was at work
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
         self.urgent: bool = False  # …and a packet to the client waits for that record
-        self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
-        self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
-        self.staged: list[Staged] = []
-        self.staging: int = 0  # of them and those whose record is under way
-        self.received: list[int] = []  # PUBREC came: recorded before PUBREL goes out
+        self.staging: int = 0  # of `staged` and those whose record is under way
         self.recorded: int = 0  # entries of `inflight` that the log knows
         self._next_packet_id: int = 0
-        self._routes: dict[bytes, Route | None] = {}
+        self._subscriptions: dict[bytes, Subscription] | None = None
+        self._shares: dict[bytes, Membership] | None = None
+        self._inbound: dict[int, int] | None = None
+        self._inflight: dict[int, Inflight] | None = None
+        self._unfinished: Unfinished | None = None
+        self._routes: dict[bytes, Route | None] | None = None
+
+    # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
+
+    @property
+    def subscriptions(self) -> dict[bytes, Subscription]:
+        """By filter."""
+        if self._subscriptions is None:
+            self._subscriptions = {}
+        return self._subscriptions
+
+    @property
+    def shares(self) -> dict[bytes, Membership]:
+        """Shared subscriptions, by their whole filter."""
+        if self._shares is None:
+            self._shares = {}
+        return self._shares
+
+    @property
+    def inbound(self) -> dict[int, int]:
+        """QoS 2 packet ids received and not released: where each stands."""
+        if self._inbound is None:
+            self._inbound = {}
+        return self._inbound
+
+    @property
+    def inflight(self) -> dict[int, Inflight]:
+        """What was sent and is not acknowledged, by packet id."""
+        if self._inflight is None:
+            self._inflight = {}
+        return self._inflight
+
+    @property
+    def unfinished(self) -> "Unfinished":
+        """What there is to do besides."""
+        if self._unfinished is None:
+            self._unfinished = Unfinished()
+        return self._unfinished
+
+    @property
+    def subscribing(self) -> set[bytes]:
+        return self.unfinished.subscribing
+
+    @property
+    def retained(self) -> dict[bytes, RetainedRequest]:
+        return self.unfinished.retained
+
+    @property
+    def resends(self) -> deque[int]:
+        return self.unfinished.resends
+
+    def tidy(self) -> None:
+        """Keep no place for unfinished business when there is none."""
+        unfinished = self._unfinished
+        if unfinished is not None and not unfinished:
+            self._unfinished = None
 
     # --- subscriptions
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add or replace a subscription."""
         self.subscriptions[subscription.topic_filter] = subscription
-        self._routes.clear()
+        self._routes = None
 
     def want_retained(self, subscription: Subscription) -> None:
         """Queue the retained values of a subscription; asking again begins anew."""
-        self.retained[subscription.topic_filter] = RetainedRequest(subscription)
+        self.unfinished.retained[subscription.topic_filter] = RetainedRequest(subscription)
 
     def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
-        self._routes.clear()
-        self.retained.pop(topic_filter, None)
+        self._routes = None
+        if self._unfinished is not None:
+            self._unfinished.retained.pop(topic_filter, None)
         return self.subscriptions.pop(topic_filter, None)
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""
         routes = self._routes
+        if routes is None:
+            routes = self._routes = {}
         if topic in routes:
             return routes[topic]
         found = [s for s in self.subscriptions.values() if s.is_live and matches(s.topic_filter, topic)]
@@ -327,10 +397,11 @@ class Session:
     def late_at(self, store_time: int) -> set[int]:
         """Which messages that were held this session has read of those that entered their queues at `store_time`: of
         two records of one time that name a message, nobody can tell which of them let it in."""
-        if store_time != self._late_time:
-            self._late_time = store_time
-            self._late = set()
-        return self._late
+        unfinished = self.unfinished
+        if store_time != unfinished.late_time:
+            unfinished.late_time = store_time
+            unfinished.late = set()
+        return unfinished.late
 
     def _offer_durable(
         self,
@@ -364,7 +435,7 @@ class Session:
         """Send the cursor's next message, or pass over it where it is not to be sent. False: no room for it."""
         if not self.has_room or cursor.stretched or self.staging >= MAX_STAGED or len(self.inflight) >= MAX_HELD:
             return False
-        if self.resends:
+        if self._unfinished is not None and self._unfinished.resends:
             return False  # what an earlier connection left open goes first (MQTT-4.6.0-1)
         if message.expired(now_ms):
             self.counters.dropped_expired += 1
@@ -441,7 +512,7 @@ class Session:
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         """Send, unless a record has to come first: of this QoS 2 message, or of one that this must not overtake."""
         if self.staging or (self.durable and entry is not None and entry.qos == 2):
-            self.staged.append(Staged(packet_id, entry, data))
+            self.unfinished.staged.append(Staged(packet_id, entry, data))
             self.staging += 1
             self._note_urgent()
         else:
@@ -522,7 +593,7 @@ class Session:
         for _, packet_id in sorted(cursor.open.items()):
             entry = self.inflight.get(packet_id)
             if entry is not None and entry.phase == WAITING and not entry.released:
-                self.resends.append(packet_id)
+                self.unfinished.resends.append(packet_id)
                 self.lagging = True
         cursor.open = {}
 
@@ -578,11 +649,11 @@ class Session:
         elif entry.phase == SENT:
             entry.phase = RELEASED
             if self.durable:
-                self.received.append(packet_id)
+                self.unfinished.received.append(packet_id)
                 self._note_urgent()
             else:
                 self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
-        elif entry.phase == RELEASED and packet_id not in self.received:
+        elif entry.phase == RELEASED and packet_id not in self.unfinished.received:
             self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
         return True
 
@@ -619,6 +690,15 @@ class Session:
         self.starved = False
         for membership in list(self.shares.values()):
             membership.look()
+
+    def take_staged(self) -> tuple[list[Staged], list[int]]:
+        """What waits for a record that is written now: messages, and packet ids of PUBRECs."""
+        unfinished = self._unfinished
+        if unfinished is None or not (unfinished.staged or unfinished.received):
+            return [], []
+        staged, received = unfinished.staged, unfinished.received
+        unfinished.staged, unfinished.received = [], []
+        return staged, received
 
     def free_completed(self) -> list[int]:
         """Take out the recorded packet ids that are done with and whose cursors have passed them."""

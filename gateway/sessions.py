@@ -65,6 +65,7 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(store, router)
         self._progress = Progress(store, self._progress_failed)
+        self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
         self.shares = Shares(store, config, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s)
@@ -250,8 +251,8 @@ class Sessions:
             min(packet.receive_maximum, self._config.max_in_flight),
             connection,
             self._counters,
-            self._progress.note,
-            self._pump.start,
+            self._note_change,
+            self._start_pump,
         )
         session.recorded_open = bool(frames)
         try:

@@ -128,12 +128,14 @@ class Decoder:
     __slots__ = (
         "_aliases",
         "_blocks",
-        "_connect",
+        "_connected",
         "_ended",
+        "_keeps_session",
         "_limit",
         "_max_packet_size",
         "_max_topic_length",
         "_max_topic_levels",
+        "_method",
         "_needed",
         "_pending",
         "_topics",
@@ -164,11 +166,13 @@ class Decoder:
         self._max_topic_length: i64 = max_topic_length  # bytes
         self._max_topic_levels: i64 = max_topic_levels
         self._limit: i64 = min(max_packet_size, MAX_CONNECT_SIZE)  # bytes of the next packet
-        self._connect: Connect | None = None
+        self._connected = False  # CONNECT came
+        self._keeps_session = False  # its session outlives the connection
+        self._method: bytes | None = None  # of authentication, in CONNECT
         self._ended = False  # DISCONNECT came
-        self._pending = bytearray()  # the start of a packet
+        self._pending: bytearray | None = None  # the start of a packet
         self._needed: i64 = 0  # bytes in `_pending` that are worth a new attempt
-        self._aliases: dict[int, bytes] = {}
+        self._aliases: dict[int, bytes] | None = None
         self._topics = _cache.topics
         self._blocks = _cache.blocks
 
@@ -179,19 +183,20 @@ class Decoder:
         self.has_more = False
         if self.error is not None or self._ended:
             return packets
-        if self._pending:
-            if len(self._pending) + len(data) < self._needed:
-                self._pending += data
+        pending = self._pending
+        if pending is not None:
+            if len(pending) + len(data) < self._needed:
+                pending += data
                 return packets
-            data = b"".join((self._pending, data))
-            self._pending = bytearray()
+            data = b"".join((pending, data))
+            self._pending = None
         try:
             at = self._parse(data, packets)
         except ProtocolError as error:
             self.error = error
             return packets
         if at < len(data):
-            self._pending += data[at:]
+            self._pending = bytearray(data[at:])
         return packets
 
     def acknowledged(self, count: int) -> None:
@@ -204,7 +209,7 @@ class Decoder:
         at: i64 = 0
         end: i64 = len(data)
         weight: i64 = 0
-        connected = self._connect is not None
+        connected = self._connected
         while end - at >= 2:
             first: i64 = data[at]
             if not connected and first != _CONNECT:
@@ -304,10 +309,13 @@ class Decoder:
             raise ProtocolError("PUBLISH with neither a topic nor an alias (MQTT-3.3.2-8)")
         if alias > self.topic_alias_maximum:
             raise TopicAliasInvalid(f"topic alias {alias}, more than {self.topic_alias_maximum} (MQTT-3.3.2-9)")
-        topic = self._aliases.get(alias) if not raw else self._topics.get(raw) or _cache.add_topic(raw)
+        aliases = self._aliases
+        if aliases is None:
+            aliases = self._aliases = {}
+        topic = aliases.get(alias) if not raw else self._topics.get(raw) or _cache.add_topic(raw)
         if topic is None:
             raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
-        self._aliases[alias] = topic
+        aliases[alias] = topic
         return topic
 
     def _other(self, reader: Reader, first: i64) -> Packet:
@@ -335,14 +343,16 @@ class Decoder:
         raise ProtocolError(f"a client does not send packet type {kind} (section 2.1.2)")
 
     def _read_connect(self, reader: Reader) -> Connect:
-        if self._connect is not None:
+        if self._connected:
             raise ProtocolError("a second CONNECT (MQTT-3.1.0-2)")
         level = read_protocol_level(reader)
         self.version = MQTT_311 if level < MQTT_5 else MQTT_5
         if level != self.version:
             raise UnsupportedProtocolVersion(f"protocol level {level} (MQTT-3.1.2-2)")
         connect = read_connect(reader, level)
-        self._connect = connect
+        self._connected = True
+        self._keeps_session = connect.session_expiry_interval != 0
+        self._method = connect.authentication_method
         self._limit = self._max_packet_size
         return connect
 
@@ -353,7 +363,7 @@ class Decoder:
             disconnect.reason = _reason(reader, _DISCONNECT_REASONS)
             if not reader.is_at_end():
                 expiry = read_properties(reader, PacketType.DISCONNECT.value).numbers.get(SESSION_EXPIRY)
-                if expiry and self._connect is not None and self._connect.session_expiry_interval == 0:
+                if expiry and not self._keeps_session:
                     raise ProtocolError("a session expiry that CONNECT did not have (section 3.14.2.2.2)")
                 disconnect.session_expiry_interval = expiry
         reader.expect_end()
@@ -365,7 +375,7 @@ class Decoder:
         properties = read_properties(reader, PacketType.AUTH.value)
         reader.expect_end()
         method = properties.text(AUTHENTICATION_METHOD)
-        if method is None or self._connect is None or method != self._connect.authentication_method:
+        if method is None or method != self._method:
             raise ProtocolError("AUTH of another method than CONNECT's (MQTT-4.12.0-5, -6)")
         return Auth(reason, method, properties.text(AUTHENTICATION_DATA))
 
