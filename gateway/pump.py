@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES: Final = 256 * 1024  # of the log, read at once
 _RETAINED_PAGE: Final = 64
 _SLICE: Final = 0.002  # seconds of turns before others on the loop have theirs
+_LONGEST_SLICE: Final = 0.01  # where the others take long: turns are half as long as they are
 _WORKERS: Final = 16  # turns that may wait for the disk at the same time
 _MOST_OUT: Final = 1 << 17  # messages on the way to all sessions that are behind, as long as each may have
 _LEAST_OUT: Final = 16  # of its own
@@ -53,6 +54,7 @@ class Pump:
         self._due: deque[Session] = deque()  # in line for this slice of time
         self._served: list[Session] = []  # had their turn in it, and go on in the next one
         self._slice_end = 0.0  # monotonic seconds; 0: the next turn begins a slice
+        self._paused_at = 0.0  # when the last one ended
         self._pause: asyncio.Future[None] | None = None  # between two slices
         self._workers: set[asyncio.Task[None]] = set()
         self._busy = 0  # of them, in a turn
@@ -66,7 +68,7 @@ class Pump:
         self._behind.add(session)
         self._due.append(session)
         if not self._workers:
-            self._slice_end = 0.0
+            self._slice_end, self._paused_at = 0.0, monotonic()
         self._find_worker()
 
     def forget(self, session: Session) -> None:
@@ -101,7 +103,7 @@ class Pump:
         while self._due or self._served:
             now = monotonic()
             if self._slice_end == 0.0:
-                self._slice_end = now + _SLICE
+                self._slice_end = now + min(max(_SLICE, (now - self._paused_at) / 2), _LONGEST_SLICE)
             if not self._due or now >= self._slice_end:
                 await self._breathe()
                 continue
@@ -126,6 +128,7 @@ class Pump:
     async def _breathe(self) -> None:
         """Let others on the loop have their turn: sockets too, so that who was served is congested when it is."""
         if self._pause is None:
+            self._paused_at = monotonic()
             loop = asyncio.get_running_loop()
             self._pause = loop.create_future()
             loop.call_soon(self._begin_slice, self._pause)

@@ -343,6 +343,13 @@ class Session:
             return None
         return subscription.history if replayed else subscription.cursor
 
+    def let_go(self) -> None:
+        """It is closed and recorded: drop what refers back to it. Garbage of thousands of sessions would wait for the
+        collector, which looks through all of it at once."""
+        self.subscriptions = {}
+        self._routes = {}
+        self.retained = {}
+
     # --- messages out
 
     @property

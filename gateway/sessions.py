@@ -387,6 +387,7 @@ class Sessions:
         if connection.will is not None and not clean:
             self.wills.send(session.client_id, connection.will, session.expiry_interval)
         self._close_session(session)
+        connection.session = None
 
     def _progress_failed(self, session: Session, error: StoreError) -> None:
         """Its packets cannot follow their record: the client has to come back and resume."""
@@ -402,6 +403,7 @@ class Sessions:
         self._progress.forget(session)
         self._pump.forget(session)
         if not session.recorded_open:
+            session.let_go()
             return
         client_id = session.client_id
         future: asyncio.Future[None] = self._loop.create_future()
@@ -416,6 +418,7 @@ class Sessions:
                 log.error("recording the end of session %r failed: %s", client_id, appended.error)
 
         self._store.append(last_records(session), done)
+        session.let_go()
 
 
 def _has_expired(state: SessionState) -> bool:
