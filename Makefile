@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOADER := benchmarks/load/mqttload
+OFFLINE := benchmarks/load/mqttoffline
 PURE := build/pure
 DATA ?= data
 SEEDS ?= 200
@@ -25,10 +26,10 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-store conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-store conformance proto clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(KERNEL) ## create .venv, install Sluice with all extras, build the compiled kernel
 
@@ -90,10 +91,13 @@ format: $(STAMP) ## let ruff format and fix what it can
 bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publishing to them, and their return (ARGS=--help)
+	@$(BIN)/python -m benchmarks.offline $(ARGS)
+
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)
 
-$(LOADER): benchmarks/load/mqttload.c
+$(LOADER) $(OFFLINE): %: %.c
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
 
 conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests
@@ -118,4 +122,4 @@ proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
 clean: ## remove what was built; keeps .venv and data
 	@$(call compiled_files) | xargs -0 rm -f
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -print0 | xargs -0 rm -rf
-	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(LOADER)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(LOADER) $(OFFLINE)

@@ -1,0 +1,90 @@
+"""The measurements of sessions that are away: nothing is lost unnoticed, and the figures are of what was done."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks import offline
+from benchmarks.offline import Scale
+
+SOURCE = Path(offline.__file__).parent / "load" / "mqttoffline.c"
+CONNACK = b"\x20\x03\x01\x00\x00"  # 5.0, with a session
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    program = tmp_path_factory.mktemp("load") / "mqttoffline"
+    subprocess.run([compiler, "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE], check=True)
+    return program
+
+
+def message(number: int, dup: bool = False) -> bytes:
+    """The `number`-th message of publisher 1, QoS 1, version 5."""
+    body = b"\x00\x01t" + (number + 1).to_bytes(2, "big") + b"\x00"
+    body += (1).to_bytes(4, "little") + number.to_bytes(4, "little")
+    return bytes([0x32 | dup << 3, len(body)]) + body
+
+
+def told_of(loader: Path, each: int, *messages: bytes) -> offline.Told:
+    """What the load generator says of a session that came back to these messages."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(CONNACK + b"".join(messages))
+                while not client.recv(1000).endswith(b"\xe0\x00"):
+                    pass
+
+        broker = threading.Thread(target=serve)
+        broker.start()
+        words = ["--sessions", "1", "--publishers", "2", "--each", str(each), "--port"]
+        command = [str(loader), "drain", *words, str(listening.getsockname()[1])]
+        output = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        broker.join()
+    told: offline.Told = json.loads(output)
+    return told
+
+
+def test_what_comes_as_it_should(loader: Path) -> None:
+    told = told_of(loader, 3, *[message(number) for number in range(3)])
+    assert offline.is_sound(told)
+    assert told["received"] == 3
+
+
+def test_what_is_missing_comes_again_or_too_early_is_noticed(loader: Path) -> None:
+    order = [message(0), message(1), message(1), message(1, dup=True), message(3)]
+    told = told_of(loader, 3, *order)
+    assert (told["repeated"], told["repeated_with_dup"], told["missing"], told["disordered"]) == (1, 1, 1, 1)
+    assert not offline.is_sound(told)
+
+
+def test_a_repetition_with_dup_alone_is_sound(loader: Path) -> None:
+    assert offline.is_sound(told_of(loader, 2, message(0), message(0, dup=True), message(1)))
+
+
+@pytest.mark.slow
+def test_a_whole_measurement(loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offline, "LOADER", loader)
+    figures = offline.measure("sluice", Scale(50, 20, 50, 1000, 5), tmp_path)
+    assert figures["sound"]
+    assert figures["drain"]["count"] == 50 * 20
+    assert figures["drain more"]["count"] == 5 * 1000
+    assert figures["publish more"]["cpu_us"] > 0
+    offline.show(figures)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["fly"], ["drain", "--sessions", "0"], ["publish", "--size", "1"], ["drain", "x"]]
+)
+def test_wrong_usage_is_2(loader: Path, words: list[str]) -> None:
+    assert subprocess.run([loader, *words], capture_output=True, check=False).returncode == 2
