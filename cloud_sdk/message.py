@@ -9,7 +9,9 @@ from cloud_sdk.errors import InvalidArgument
 from cloud_sdk.properties import KEY, Properties, UserProperties
 from cloud_sdk.properties import decode as decode_properties
 from cloud_sdk.properties import encode as encode_properties
-from record.layout import FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, MAX_TOPIC, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, MAX_TOPIC, Kind
+
+_INBOX = b"$inbox/"  # and a client id: the topic of messages to one client
 
 
 class Receipt(NamedTuple):
@@ -45,6 +47,8 @@ class OutgoingMessage:
         if not 0 <= self.qos <= 2:
             raise InvalidArgument(f"a QoS is 0, 1 or 2, not {self.qos}")
         flags = self.qos | FLAG_RETAIN if self.retain else self.qos
+        if topic.startswith(_INBOX):
+            flags |= FLAG_ADDRESSED
         try:
             return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, self._block(), self.payload)
         except ValueError as error:

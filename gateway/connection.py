@@ -55,7 +55,7 @@ from gateway.proxy import address_text
 from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
 from matcher.reserved import DOLLAR
 from record import frame
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
 from store.control import inbound_released
 from store.errors import StoreBusy
@@ -81,6 +81,9 @@ class Desk(Protocol):
 
     def lost(self, connection: "Connection", clean: bool) -> None: ...
 
+    def is_unreached(self, position: int) -> bool:
+        """Whether a message of the commit that is being answered was addressed to nobody."""
+
 
 class Keeper(Protocol):
     """Who holds the connections and watches their clocks."""
@@ -95,7 +98,7 @@ class Keeper(Protocol):
 class _Unit:
     """The messages of one read on their way to disk, and what is owed for them."""
 
-    __slots__ = ("acks", "connection", "frames", "received", "session", "settled", "size")
+    __slots__ = ("acks", "addressed", "connection", "frames", "received", "session", "settled", "size")
 
     def __init__(self, connection: "Connection", session: Session) -> None:
         self.connection = connection
@@ -103,6 +106,7 @@ class _Unit:
         self.frames: list[bytes] = []
         self.size = 0  # of the frames, in bytes
         self.acks: list[bytes] = []
+        self.addressed: list[tuple[int, int, int, int]] = []  # to one client: index of frame and ack, QoS, packet id
         self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
         self.received: list[int] = []  # QoS 2 packet ids
 
@@ -115,6 +119,8 @@ class _Unit:
             )
         else:
             framed = framed_to(where, flags, packet_id, self.session.client_id, packet.properties, packet.payload)
+            if where.flags == FLAG_ADDRESSED and packet.qos:
+                self.addressed.append((len(self.frames), len(self.acks) - 1, packet.qos, packet.packet_id))
         self.size += len(framed)
         self.frames.append(framed)
 
@@ -135,6 +141,10 @@ class _Unit:
         if self.settled:
             connection.decoder.acknowledged(self.settled)
         acks = self.acks
+        for index, at, qos, packet_id in self.addressed:
+            if connection.desk.is_unreached(appended.positions[index]):
+                answer = puback if qos == 1 else pubrec
+                acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         if acks:
             connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
         if connection.reading_paused:

@@ -17,6 +17,7 @@ class Counters:
         self.messages_sent: int = 0  # PUBLISH packets handed to devices
         self.messages_replayed: int = 0  # of those, PUBLISH packets that were older than their subscription
         self.bytes_received: int = 0
+        self.messages_unreached: int = 0  # to inboxes of clients without a session
         self.dropped_qos0: int = 0  # the subscriber's socket was full
         self.dropped_oversized: int = 0  # larger than the client's maximum packet size
         self.dropped_expired: int = 0  # message expiry passed before delivery

@@ -71,6 +71,7 @@ class _NodeCollector:
     def collect(self) -> Iterable[Metric]:
         counters = self._counters
         replayed = counters.messages_replayed
+        unreached = counters.messages_unreached
         for name, text, count in (
             ("sluice_mqtt_connections_opened", "Network connections accepted", counters.connections_opened),
             ("sluice_mqtt_connections_refused", "Connections refused", counters.connections_refused),
@@ -82,6 +83,7 @@ class _NodeCollector:
             ("sluice_mqtt_logins_failed", "Wrong user names and passwords", counters.logins_failed),
             ("sluice_mqtt_messages_sent", "PUBLISH packets sent", counters.messages_sent),
             ("sluice_mqtt_messages_replayed", "Messages sent that were older than their subscription", replayed),
+            ("sluice_mqtt_messages_unreached", "Messages to inboxes of clients without a session", unreached),
             ("sluice_mqtt_bytes_received", "Bytes read from clients", counters.bytes_received),
             ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", counters.protocol_errors),
             ("sluice_mqtt_publishers_paced", "Times a fast publisher was made to wait", counters.publishers_paced),

@@ -4,6 +4,7 @@ Runs on the loop right after the fold, once per commit. What a topic matches is 
 kept until the trie's answer for it changes.
 """
 
+from collections.abc import Callable
 from time import time
 from typing import Final
 
@@ -11,6 +12,7 @@ from gateway.message import Message
 from gateway.session import Route, Session, Subscription
 from matcher.trie import Trie
 from notify import TopicEvents
+from store.api import Commit
 
 _MAX_PLANS: Final = 65_536
 _MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
@@ -27,6 +29,10 @@ class _Plan:
         self.routes = routes
 
 
+def _nobody(commit: Commit) -> None:
+    """No clients, no inboxes."""
+
+
 class Router:
     """The subscriptions of all sessions that are connected to this node."""
 
@@ -34,6 +40,7 @@ class Router:
         self.trie: Trie[Subscription] = Trie()
         self.subscriptions: int = 0  # in the trie
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
+        self.on_addressed: Callable[[Commit], None] = _nobody  # somebody is to get what nobody has subscribed to
         self._plans: dict[bytes, _Plan] = {}
         self._planned = 0  # routes in `_plans`, and the subscriptions they were made from
 
@@ -56,6 +63,8 @@ class Router:
         topic_offsets = commit.topic_offsets
         filter_offsets = commit.filter_offsets
         self.delivered_end = commit.end
+        if commit.addressed:
+            self.on_addressed(commit)
         if not len(self.trie):
             return
         now_ms = int(time() * 1000)

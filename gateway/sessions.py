@@ -18,6 +18,7 @@ from gateway.auth.identity import Identity
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
+from gateway.inbox import Inboxes
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
@@ -26,15 +27,16 @@ from gateway.progress import Progress, last_records
 from gateway.pump import Pump
 from gateway.refusal import Gone, Refused
 from gateway.router import Router
-from gateway.session import RESTORED, Inflight, Session
+from gateway.session import RESTORED, Inflight, Session, Subscription
 from gateway.shares import Shares
 from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
 from gateway.wills import Wills
 from matcher.names import is_shared
-from matcher.reserved import replay_name
+from matcher.reserved import inbox_of, replay_name
 from store import control
 from store.api import Appended, Outbound, SessionState, Store
+from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Sessions:
         self._subscriptions = Subscriptions(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
+        self._inboxes = Inboxes(router, counters, self.held)
         self.wills = Wills(store, counters)
         self._access = Access(store, config, counters, self._connections, self._spawn)
         self._turns: dict[bytes, _Turn] = {}
@@ -279,6 +282,17 @@ class Sessions:
         if state is not None and not session.closed:
             cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
             await self._subscriptions.learn_ends(session, cursors)
+        if session.durable:
+            await self._open_inbox(session)
+
+    async def _open_inbox(self, session: Session) -> None:
+        """Since its record, and before it was held, something may have been addressed to the session."""
+        inbox = inbox_of(session.client_id)
+        if inbox not in session.subscriptions:
+            stored = (await self._store.subscriptions(session.client_id, [inbox])).get(inbox)
+            if stored is not None and inbox not in session.subscriptions and not session.closed:
+                cursor = self._take_up(session, stored).cursor
+                await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
         """The session without what its client may not subscribe to any more; nothing is awaited after the last look.
@@ -331,9 +345,7 @@ class Sessions:
             if is_shared(stored.topic_filter):
                 self.shares.join(session, stored)
                 continue
-            subscription = self._subscriptions.make(session, stored)
-            session.subscribe(subscription)
-            self._router.add(subscription)
+            self._take_up(session, stored)
         for packet_id in state.inbound:
             session.inbound[packet_id] = RESTORED
         first: list[Outbound] = []
@@ -354,6 +366,12 @@ class Sessions:
         first.sort(key=lambda outbound: (outbound.topic_filter, outbound.offset))
         session.resends.extend([outbound.packet_id for outbound in first])
 
+    def _take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
+        subscription = self._subscriptions.make(session, stored)
+        session.subscribe(subscription)
+        self._router.add(subscription)
+        return subscription
+
     # --- SUBSCRIBE, UNSUBSCRIBE
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
@@ -367,6 +385,9 @@ class Sessions:
 
     def _connections(self) -> list[Connection]:
         return [connection for _, connection in self.held.values()]
+
+    def is_unreached(self, position: int) -> bool:
+        return self._inboxes.is_unreached(position)
 
     # --- the end of a connection
 

@@ -129,6 +129,7 @@ class Subscriptions:
     ) -> tuple[ReasonCode, bytes]:
         """The reason code of a wish, and why not."""
         topic_filter = wish.topic_filter
+        wish.check_name(session.client_id)
         if not wish.is_granted:
             return wish.reason, wish.why
         if connection.permissions is not None and not connection.permissions.may_subscribe(topic_filter):

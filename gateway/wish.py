@@ -6,8 +6,8 @@ from typing import Final
 from gateway.beginning import Beginning, Unreachable, beginning, find, split_replay
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
-from matcher.names import has_wildcard
-from matcher.reserved import DELAYED, DOLLAR, REPLAY, SHARE, SYS, TOPICS, is_below
+from matcher.names import has_wildcard, split_shared
+from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
 from store.api import Store, Subscription
 
 _FORM: Final = b"$replay/<from>/<filter> is the form, from earliest, a time, -<seconds>, or offset:<n> of one topic"
@@ -57,6 +57,18 @@ class Wish:
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _WORDS)
         elif not _has_history(self.topic_filter):
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _NO_HISTORY)
+
+    def check_name(self, client_id: bytes) -> None:
+        """Refuse what begins with $ and is not for this client, or for nobody."""
+        group, name = split_shared(self.topic_filter)
+        if name[:1] != b"$":
+            return
+        if is_below(name, INBOX) and (group or name != inbox_of(client_id)):
+            self.refuse(ReasonCode.NOT_AUTHORIZED, b"an inbox is its client's own")
+        elif is_below(name, DELAYED):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is delayed comes by its topic")
+        elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
 
     def refuse(self, reason: ReasonCode, why: bytes) -> None:
         self.reason, self.why, self.start = reason, why, None

@@ -55,6 +55,16 @@ class Moved:
 
 
 @dataclass(slots=True, frozen=True)
+class Addressed:
+    """A message that entered the inbox of a client."""
+
+    position: int  # of its record in the log
+    client_id: bytes
+    topic: bytes
+    subscription: "Subscription | None"  # by which the client's durable session gets it; None: there is no such session
+
+
+@dataclass(slots=True, frozen=True)
 class HeldMessage:
     """A message that is in the log and in no queue yet: delayed until a time, or until its transaction ends."""
 
@@ -78,6 +88,7 @@ class Commit:
     are held: they are in `moved` of the commit that lets them go."""
 
     __slots__ = (
+        "addressed",
         "data",
         "dead_letters",
         "end",
@@ -106,6 +117,7 @@ class Commit:
         # filter queue exists at all, so that the common case costs nothing.
         self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
         self.moved: list[Moved] = []  # in the order in which they entered their queues
+        self.addressed: list[Addressed] = []  # of the messages and of `moved`
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
         self.users: list[bytes] = []  # that were set or removed
         self.rules: list[bytes] = []  # users whose rules were set; the empty name: those for everybody

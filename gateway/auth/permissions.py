@@ -13,6 +13,7 @@ from typing import Final
 
 from matcher.cover import covers_levels, overlap_levels
 from matcher.names import levels_match, split_shared
+from matcher.reserved import inbox_of
 from store.api import Rule
 
 CLIENT_ID: Final = b"%c"  # levels of a rule's filter
@@ -54,9 +55,10 @@ class Clause:
 class Permissions:
     """What one connection may do."""
 
-    __slots__ = ("_default", "_publish", "_subscribe", "_verdicts")
+    __slots__ = ("_default", "_inbox", "_publish", "_subscribe", "_verdicts")
 
-    def __init__(self, publish: list[Clause], subscribe: list[Clause], default: bool) -> None:
+    def __init__(self, publish: list[Clause], subscribe: list[Clause], default: bool, client_id: bytes) -> None:
+        self._inbox = inbox_of(client_id)  # which it need not subscribe to: rules say who may publish there
         self._publish = publish
         self._subscribe = subscribe
         self._default = default
@@ -82,6 +84,8 @@ class Permissions:
 
     def may_subscribe(self, topic_filter: bytes) -> bool:
         """Whether all that the filter (plain, or `$share/group/filter`) may match is allowed."""
+        if topic_filter == self._inbox:
+            return True
         _, inner = split_shared(topic_filter)
         levels = inner.split(b"/")
         is_special = inner.startswith(b"$")
@@ -111,7 +115,7 @@ class RuleBook:
         if self._clauses is None or self._client_bound:
             self._clauses = self._bind(client_id)
         publish, subscribe = self._clauses
-        return Permissions(publish, subscribe, default)
+        return Permissions(publish, subscribe, default, client_id)
 
     def _bind(self, client_id: bytes) -> tuple[list[Clause], list[Clause]]:
         publish: list[Clause] = []

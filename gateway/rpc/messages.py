@@ -3,13 +3,14 @@
 from typing import Final
 
 import record
+from gateway.address import NotTaken, address
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic
-from record.layout import FLAG_QOS, FLAG_RETAIN, Kind
+from matcher.reserved import INBOX, is_below
+from record.layout import FLAG_ADDRESSED, FLAG_QOS, FLAG_RETAIN, Kind
 
-_SYS: Final = b"$SYS/"  # the node's own, as for devices
 _CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
 
 
@@ -38,8 +39,10 @@ class MessageCheck:
         kind, flags, packet_id, topic, publisher, properties, _ = record.decode(frame, 0)
         if kind != Kind.MESSAGE:
             return f"kind {kind} is not a message"
-        if flags & ~(FLAG_QOS | FLAG_RETAIN) or flags & FLAG_QOS == FLAG_QOS or packet_id:
+        if flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED) or flags & FLAG_QOS == FLAG_QOS or packet_id:
             return "flags hold more than a QoS of 0 to 2 and RETAIN, or there is a packet id"
+        if bool(flags & FLAG_ADDRESSED) != is_below(topic, INBOX):
+            return "a message to an inbox, and no other, says so in its flags"
         if topic not in self._names and not self._learn_topic(topic):
             return f"{topic[:100]!r} is not a topic name that may be published to"
         if properties not in self._blocks and not self._learn_block(properties):
@@ -49,7 +52,12 @@ class MessageCheck:
         return None
 
     def _learn_topic(self, topic: bytes) -> bool:
-        if not is_valid_topic(topic) or topic.startswith(_SYS):
+        if not is_valid_topic(topic):
+            return False
+        try:
+            if address(topic, 0).topic != topic:  # a delay is no matter of the topic here
+                return False
+        except NotTaken:
             return False
         _remember(self._names, topic)
         return True

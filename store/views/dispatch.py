@@ -11,18 +11,18 @@ from typing import Final
 from matcher.names import parent_of
 from matcher.trie import Trie
 from record import crc32c
-from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store.api import Commit, Moved, filter_queue, partition_queue, topic_queue
 from store.views.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
-_STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID
+_STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
 _MAX_MATCHES: Final = 1 << 16  # topics whose filters are remembered
 
-# (commit data, start, reference, flags, topic) of a message that is state as well as a queue entry
-OnSpecial = Callable[[bytes, int, bytes, int, bytes], None]
+# (commit, start, reference, flags, topic, its offset there) of a message that is state as well as a queue entry
+OnSpecial = Callable[[Commit, int, bytes, int, bytes, int], None]
 # (commit data, start, flags, topic) of a message that is held or stands in for one → whether it enters its queues
 OnHeld = Callable[[bytes, int, int, bytes], bool]
 # (kind, commit, start) of a control record
@@ -105,9 +105,11 @@ class Dispatcher:
         commit.topics += topics[first:end]
         commit.flags += flags[first:end]
         self._enter(commit, topics[first:end], refs[first:end])
+        offsets = commit.topic_offsets
+        behind = len(offsets) - end  # from a record's index to its message's
         for i in range(first, end):
             if flags[i] & _STATE:
-                self._on_special(commit.data, starts[i], refs[i], flags[i], topics[i])
+                self._on_special(commit, starts[i], refs[i], flags[i], topics[i], offsets[behind + i])
 
     def enter_moved(self, commit: Commit, moved: list[tuple[int, int, bytes, int]], refs: list[bytes]) -> None:
         """Enter messages whose records are older than the commit, each (position, length, topic, flags) with its

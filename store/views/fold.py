@@ -8,9 +8,10 @@ from typing import Final
 
 import record
 from matcher.names import is_shared, parent_of
-from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from matcher.reserved import client_of
+from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
+from store.api import Addressed, Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.damaged import NO_DAMAGE, Damaged
 from store.errors import StoreError
@@ -224,12 +225,23 @@ class Views:
     def _topic_end(self, topic: bytes) -> int:
         return 0 if self.names.enter(topic) else self._index.end(queue_digest(topic_queue(topic)))
 
-    def _fold_special(self, data: bytes, start: int, reference: bytes, flags: int, topic: bytes) -> None:
-        fields = record.decode(data, start)
+    def _fold_special(
+        self, commit: Commit, start: int, reference: bytes, flags: int, topic: bytes, offset: int
+    ) -> None:
+        fields = record.decode(commit.data, start)
         if flags & FLAG_RETAIN:
             self.retained.fold(topic, reference, not fields[_PAYLOAD])
         if flags & FLAG_TRACK_ID:
             self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
+        if flags & FLAG_ADDRESSED:
+            self._address(commit, topic, commit.position + start, offset)
+
+    def _address(self, commit: Commit, topic: bytes, position: int, offset: int) -> None:
+        """A message entered an inbox: its client's session has a subscription from there on."""
+        client = client_of(topic)
+        if client is not None:
+            subscription = self.sessions.addressed(client, topic, position, offset)
+            commit.addressed.append(Addressed(position, client, topic, subscription))
 
     def _fold_held(self, data: bytes, start: int, flags: int, topic: bytes) -> bool:
         fields = record.decode(data, start)
@@ -269,9 +281,12 @@ class Views:
         refs = [record.pack_refs([row.handle], [row.length], [store_time], [record.crc32c(row.topic)]) for row in rows]
         moved = [(row.handle, row.length, row.topic, row.flags & ~FLAG_HELD) for row in rows]
         self._dispatcher.enter_moved(commit, moved, refs)
+        offsets = {entered.position: entered.topic_offset for entered in commit.moved[-len(rows) :]}
         for row, reference in zip(rows, refs, strict=True):
             self.keys.enter(row.digests, row.handle, row.length)
             self.moved.enter(row.topic, row.handle)
+            if row.flags & FLAG_ADDRESSED:
+                self._address(commit, row.topic, row.handle, offsets[row.handle])
             if row.flags & FLAG_RETAIN:
                 self.retained.fold_moved(row.topic, reference, not row.has_payload)
 

@@ -28,6 +28,7 @@ _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
 _REPLAYS: Final = 0x40  # an option: where the replay is follows, u64
 _OUTBOUND_ROW: Final = Struct(">?Q")  # released, offset; the filter follows
+_INBOX: Final = 2  # options of an inbox that its client did not subscribe to: QoS 2
 _NEVER: Final = 0xFFFF_FFFF
 
 
@@ -103,6 +104,18 @@ class Sessions:
         if has_wildcard(wish.topic_filter):
             return _Row(0, 0, position, end, wish.replay if wish.replay < position else -1)
         return _Row(0, 0, position, min(wish.replay, end), end if wish.replay < end else -1)
+
+    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> Subscription | None:
+        """A message entered the queue of the client's inbox. Returns the subscription by which its session gets that,
+        made from there on if there was none; None when there is no session."""
+        if self._row(client) is None:
+            return None
+        bucket = owned(_SUBSCRIPTIONS, client)
+        packed = self._state.get(bucket, inbox)
+        if packed is None:
+            packed = _Row(_INBOX, 0, position, offset).packed()
+            self._state.put(bucket, inbox, packed)
+        return _subscription(inbox, packed)
 
     def unsubscribed(self, client: bytes, filters: list[bytes]) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)

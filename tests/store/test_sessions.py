@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import record
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store import control
 from store.api import Appended, Commit, Outbound, Subscription, filter_queue, topic_queue
 from store.config import StoreConfig
@@ -312,3 +312,26 @@ async def test_a_replay_that_begins_now_or_has_no_cursor_is_none(bench: Bench):
     done = await bench.append(replay(b"a/b", 1), replay(b"a/c", 9), replay(b"a/+", 1 << 40), replay(b"b/+", 0, 0))
     assert done.error is None
     assert await replays(bench) == {b"a/b": (1, -1), b"a/c": (0, -1), b"a/+": (0, -1), b"b/+": (0, -1)}
+
+
+async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: Bench):
+    inbox = b"$inbox/c"
+    to_c, to_d = message(inbox, flags=FLAG_ADDRESSED), message(b"$inbox/d", flags=FLAG_ADDRESSED)
+    await bench.append(to_c, control.session_opened(b"c", 1, 60, True))
+    done = await bench.append(to_d, to_c, message(b"a"), to_c)
+    told = [(a.position, a.client_id, a.subscription) for commit in bench.commits for a in commit.addressed]
+    cursor = Subscription(inbox, 2, False, False, 0, 0, done.positions[1], 1)
+    assert told[1:] == [
+        (done.positions[0], b"d", None),
+        (done.positions[1], b"c", cursor),
+        (done.positions[3], b"c", cursor),
+    ]
+    assert told[0][1:] == (b"c", None)
+    await bench.reopen()
+    state = await bench.engine.session(b"c")
+    assert state is not None
+    assert state.subscriptions == [cursor]
+    await bench.append(control.cursors_committed(b"c", {inbox: 3}), to_c)
+    state = await bench.engine.session(b"c")
+    assert state is not None
+    assert state.subscriptions[0].offset == 3
