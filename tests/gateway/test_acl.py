@@ -291,3 +291,20 @@ async def test_a_certificate_may_be_one_of_two_things_that_are_wanted(
         client.send(connect_with(SCRAM, proof.first()))
         client.send(auth(0x18, SCRAM, proof.final(await challenged(client))))
         assert (await client.expect(CONNACK)).reason == expected
+
+
+async def test_an_inbox_is_read_whatever_the_rules_and_written_by_who_may(node: Node) -> None:
+    """Also what came while the client was away; a message for later is one to its topic."""
+    await set_rules(node, "alice", "allow publish $inbox/d")
+    device = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000)
+    await device.disconnect()
+    client = await alice(node)
+    await client.publish(b"$inbox/d", b"1")
+    await client.publish(b"$delayed/0/$inbox/d", b"2")
+    for topic in (b"$inbox/e", b"$delayed/1/$inbox/e", b"$delayed/1/news/x"):
+        client.send(wire.publish(5, topic, b"", 1, 1))
+        assert (await client.expect(PUBACK)).reason == 0x87
+    device = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000)
+    assert device.session_present
+    assert [message.payload for message in await device.take(2)] == [b"1", b"2"]
+    assert await device.subscribe((b"$inbox/d", 1), (b"$inbox/e", 1)) == b"\1\x87"

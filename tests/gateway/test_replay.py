@@ -169,7 +169,7 @@ async def test_a_time_to_come_is_now(node: Node, topic_filter: bytes) -> None:
         (b"a/+", b"offset:0", 0x83, 0x80),
         (b"$SYS/#", b"earliest", 0x83, 0x80),
         (b"$share/g/a", b"earliest", 0x83, 0x80),
-        (b"$delayed/5/a", b"earliest", 0x83, 0x80),
+        (b"$delayed/5/a", b"earliest", 0x8F, 0x80),
     ],
 )
 async def test_what_cannot_be_replayed(
