@@ -347,8 +347,9 @@ class Session:
         """It is closed and recorded: drop what refers back to it. Garbage of thousands of sessions would wait for the
         collector, which looks through all of it at once."""
         self.subscriptions = {}
-        self._routes = {}
-        self.retained = {}
+        self._routes = None
+        if self._unfinished is not None:
+            self._unfinished.retained.clear()
 
     # --- messages out
 
