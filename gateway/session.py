@@ -346,7 +346,7 @@ class Session:
     def let_go(self) -> None:
         """It is closed and recorded: drop what refers back to it. Garbage of thousands of sessions would wait for the
         collector, which looks through all of it at once."""
-        self.subscriptions = {}
+        self._subscriptions = None
         self._routes = None
         if self._unfinished is not None:
             self._unfinished.retained.clear()
