@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Mode = Literal["ingest", "fanout", "pipe", "connect"]
+Mode = Literal["ingest", "fanout", "share", "pipe", "connect"]
 # What a target is about. CPU, in µs a unit, is compared with a peer's; the others are absolute.
 Measure = Literal["cpu", "p50_ms", "p99_ms", "per_second", "bytes_each"]
 
@@ -39,7 +39,7 @@ class Work:
     name: str
     mode: Mode
     qos: int
-    connections: int  # publishers; fanout: subscribers; pipe: pairs
+    connections: int  # publishers; fanout, share: subscribers; pipe: pairs
     inflight: int  # messages a publisher has on the way; connect: connections that wait for CONNACK
     count: int
     targets: tuple[Target, ...] = ()
@@ -90,6 +90,8 @@ WORKS: Final = (
         against_mosquitto(0.25),
         ("--wildcard",),
     ),
+    Work("share 1 → 4 QoS 1, 20 in flight", "share", 1, 4, 20, 50_000, against_mosquitto(1.0)),
+    Work("share 1 → 4 QoS 1, 200 in flight", "share", 1, 4, 200, 100_000, against_mosquitto(1.0)),
     Work("pipe 50 → 50 QoS 1, 1 in flight", "pipe", 1, 50, 1, 50_000, against_mosquitto(0.7)),
     Work("pipe 50 → 50 QoS 1, 16 in flight", "pipe", 1, 50, 16, 50_000, against_mosquitto(0.7)),
     Work(

@@ -171,7 +171,7 @@ class Share:
                 self._take(popped.runs)
                 if self._handing:
                     await self._hand_over()
-                if not popped.runs and not self._nudged and not self._is_due():
+                if not popped.is_full and not self._nudged and not self._is_due():
                     break
         except StoreBusy:
             hub.wake_later(self)

@@ -204,11 +204,12 @@ class Run:
 class Popped:
     """What a pop leased out. More comes with the next message in one of the queues, and at `available_at` (ms), when
     the first of what is out comes again; None: nothing is. If `is_limited`, the group has as much out as it may, and
-    more comes when some of it is settled."""
+    more comes when some of it is settled; if `is_full`, the call asked for no more than this, and there may be more."""
 
     runs: list[Run]
     available_at: int | None
     is_limited: bool
+    is_full: bool = False
 
 
 @dataclass(slots=True, frozen=True)

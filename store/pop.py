@@ -88,7 +88,7 @@ class GroupService:
         available_at = taking.available_at()
         touched = [place for place in places if place.is_touched]
         if not touched:
-            return Popped([], available_at, taking.is_limited)
+            return Popped([], available_at, taking.is_limited, taking.is_full)
         answer = self._append(group, frames, touched)
         try:
             runs, damage = await self._read(group, taking.leases)  # while the disk writes
@@ -100,7 +100,7 @@ class GroupService:
             if not runs:
                 raise damage
             logger.error("messages are left out that a group was to have: %s", damage)
-        return Popped(runs, available_at, taking.is_limited)
+        return Popped(runs, available_at, taking.is_limited, taking.is_full)
 
     async def settle(
         self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]]

@@ -144,6 +144,7 @@ class Taking:
         self._dead = 0
         self._looks = _LOOK
         self._is_begun = False  # something was taken
+        self._is_short = False  # fewer references came than were asked for
         self.leases: list[Lease] = []  # in the order in which they are to be told
         self.is_limited = False  # there is more, for which something has to be settled
         self.is_cut_short = False  # there may be more, for which the call has to be repeated
@@ -218,6 +219,11 @@ class Taking:
                 heappush(due, (at, index))
 
     @property
+    def is_full(self) -> bool:
+        """Whether more was not looked for, for which nothing has to be settled."""
+        return self._records <= 0 or self._bytes <= 0 or self._is_short
+
+    @property
     def _has_room(self) -> bool:
         return self._records > 0 and self._bytes > 0 and not self.is_cut_short
 
@@ -279,6 +285,7 @@ class Taking:
     def _take_new(self, place: Place, first: int, end: int) -> int:
         """Take from [first, end), where nothing was ever leased out. Returns how many."""
         positions, lengths = self._references(place.queue, first, end - first)
+        self._is_short |= len(positions) < end - first
         if positions and all(map(self._views.is_gone, positions)):
             end = self._views.end(place.queue)
             looked = min(end, first + max(self._looks, len(positions)))

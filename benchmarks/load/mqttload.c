@@ -5,6 +5,7 @@
  *
  *   ingest   N publishers, each to its own topic, nobody subscribed
  *   fanout   one publisher, N subscribers of its topic, or (--wildcard) of a filter that matches it
+ *   share    one publisher, N members of one shared subscription of its topic: each message comes to one of them
  *   pipe     N publishers, each with a subscriber of its own topic
  *   connect  --count connections that are opened and stay; --inflight of them wait for their CONNACK
  *
@@ -58,9 +59,9 @@ static struct {
     long warmup, count;
     double limit, stall; /* seconds: of one phase, and without any progress */
     double rate;         /* messages a second of all publishers; 0: as fast as --inflight allows */
-    bool durable, wildcard, properties;
+    bool durable, wildcard, shared, properties;
     Mode mode;
-} option = {"127.0.0.1", 1883, 1, 1, 256, 1, 4, 1000, 10000, 120.0, 10.0, 0.0, false, false, false, INGEST};
+} option = {"127.0.0.1", 1883, 1, 1, 256, 1, 4, 1000, 10000, 120.0, 10.0, 0.0, false, false, false, false, INGEST};
 
 typedef struct Connection {
     int fd;
@@ -262,7 +263,7 @@ static bool may_send(const Connection *c) {
     if (option.qos && c->sent - c->acked >= c->inflight) return false;
     if (option.mode == PIPE) return c->sent - c->peer->received < c->inflight;
     if (option.mode == FANOUT) {
-        long n = option.connections;
+        long n = option.shared ? 1 : option.connections;
         return (c->sent + 1) * n - total_received <= (long)c->inflight * n;
     }
     return true;
@@ -477,7 +478,7 @@ static bool run_phase(long count) {
     total_sent = total_acked = total_received = 0;
     acks_owed = option.qos ? count : 0;
     pings_owed = unpaced() ? publishers : 0;
-    deliveries_owed = option.mode == INGEST ? 0 : option.mode == PIPE ? count : count * option.connections;
+    deliveries_owed = option.mode == INGEST ? 0 : option.mode == PIPE || option.shared ? count : count * option.connections;
     for (int i = 0; i < connection_count; i++) {
         Connection *c = &connections[i];
         c->quota = c->publisher ? count / publishers + (i < count % publishers) : 0;
@@ -549,7 +550,7 @@ static bool connect_phase(long count) {
 static void set_up(void) {
     int publishers = publisher_count();
     int subscribers = option.mode == INGEST ? 0 : option.connections;
-    char topic[64];
+    char topic[64], filter[80];
     connection_count = publishers + subscribers;
     connections = calloc((size_t)connection_count, sizeof *connections);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -574,7 +575,8 @@ static void set_up(void) {
         } else {
             setup_owed++;
             if (option.wildcard) snprintf(strrchr(topic, '/'), 3, "/+");
-            queue_subscribe(c, topic);
+            snprintf(filter, sizeof filter, "%s%s", option.shared ? "$share/load/" : "", topic);
+            queue_subscribe(c, filter);
             flush_out(c);
         }
     }
@@ -591,7 +593,7 @@ static void print_result(bool complete, double seconds, double cpu) {
     static const char *const names[] = {"ingest", "fanout", "pipe", "connect"};
     printf("{\"mode\": \"%s\", \"complete\": %s, \"sent\": %ld, \"acked\": %ld, \"received\": %ld, "
            "\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"inflight\": %d, \"latency_us\": ",
-           names[option.mode], complete ? "true" : "false", total_sent, total_acked, total_received, seconds, cpu,
+           option.shared ? "share" : names[option.mode], complete ? "true" : "false", total_sent, total_acked, total_received, seconds, cpu,
            option.mode == CONNECT ? option.inflight : connections[0].inflight);
     if (samples)
         printf("{\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}}\n", percentile_us(0.5),
@@ -604,7 +606,7 @@ static void print_result(bool complete, double seconds, double cpu) {
 /* ---- the command line ------------------------------------------------------------------------------ */
 
 static void usage(void) {
-    fputs("usage: mqttload --mode ingest|fanout|pipe|connect [--host IPV4] [--port N] [--connections N] [--inflight N]\n"
+    fputs("usage: mqttload --mode ingest|fanout|share|pipe|connect [--host IPV4] [--port N] [--connections N] [--inflight N]\n"
           "                [--qos 0|1|2 (2: ingest)] [--protocol 4|5] [--size BYTES] [--warmup N] [--count N]\n"
           "                [--rate MESSAGES (a second; pipe)] [--wildcard (fanout)] [--properties (5.0)] [--durable]\n"
           "                [--limit SECONDS] [--stall SECONDS]\n"
@@ -623,6 +625,7 @@ static void parse_options(int argc, char **argv) {
         case 'm':
             if (!strcmp(optarg, "ingest")) option.mode = INGEST;
             else if (!strcmp(optarg, "fanout")) option.mode = FANOUT;
+            else if (!strcmp(optarg, "share")) option.mode = FANOUT, option.shared = true;
             else if (!strcmp(optarg, "pipe")) option.mode = PIPE;
             else if (!strcmp(optarg, "connect")) option.mode = CONNECT;
             else usage();

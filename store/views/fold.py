@@ -334,7 +334,9 @@ class Views:
 
     def _is_over(self, group: bytes, queue: bytes) -> bool:
         """Whether the last member of a shared subscription left before what was decided of its queue was committed."""
-        return is_shared(group) and queue == subscription_queue(group) and not self.shares.exists(group)
+        if not is_shared(group) or self.pops.find(group, queue) is not None:
+            return False
+        return queue == subscription_queue(group) and not self.shares.exists(group)
 
     def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
         """Enter what these offsets of a queue refer to into the group's dead-letter queue. A reference that is gone

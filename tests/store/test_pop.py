@@ -13,6 +13,8 @@ import record
 from record.layout import Kind
 from store.api import (
     Appended,
+    Handed,
+    Outbound,
     Popped,
     Receipts,
     Run,
@@ -23,7 +25,14 @@ from store.api import (
     topic_queue,
 )
 from store.config import StoreConfig
-from store.control import group_offsets_committed, session_opened, subscribed
+from store.control import (
+    group_offsets_committed,
+    session_ended,
+    session_opened,
+    share_held,
+    share_left,
+    subscribed,
+)
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups, ViewsDamaged
 from store.reader import Reader
@@ -807,3 +816,82 @@ async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Be
     bench.now += 1_000
     assert (await bench.pop()).runs == []
     assert await bench.engine.settle(b"g", receipts(mine)) == []
+
+
+async def test_a_pop_says_whether_it_was_full(bench: Bench):
+    await bench.fill(3)
+    assert (await bench.pop(records=2)).is_full
+    assert not (await bench.pop(records=2)).is_full
+    assert not (await bench.pop(records=2)).is_full
+    await bench.append(*(message(number, size=1000) for number in range(3)))
+    assert (await bench.pop(size=1500)).is_full
+
+
+async def test_what_is_released_comes_again_at_once(bench: Bench):
+    """All that is out, and what waits for its time; what is finished does not."""
+    await bench.fill(6)
+    popped = await bench.pop(records=5)
+    done, again = Receipts(Q, 0, 1, 1), Receipts(Q, 1, 1, 1)
+    await bench.engine.settle(b"g", [done], [(again, 50_000)])
+    assert await bench.take(records=1) == numbers(5)
+    await bench.engine.release(b"g", Q)
+    assert await bench.take() == numbers(1, 2, 3, 4, 5)
+    assert await bench.engine.settle(b"g", receipts(popped)) == [Receipts(Q, 0, 5, 1)]
+    await bench.engine.release(b"nobody", Q)
+    await bench.engine.release(b"g", OTHER)
+
+
+async def test_messages_that_are_handed_over_are_their_sessions(bench: Bench):
+    """In one record: finished for the group, and on their way to clients that the log knows."""
+    group = b"$share/s/a/b"
+    await bench.append(session_opened(b"c1", 1, 100, True), subscribed(b"c1", [wish(group, qos=2)]))
+    await bench.fill(4)
+    first = await bench.pop(group=group, records=3)
+    assert payloads(first.runs) == numbers(0, 1, 2)
+    handed = [Handed(0, 1, b"c1", 7), Handed(1, 1, b"clean", 0), Handed(2, 2, b"c1", 8), Handed(3, 1, b"c1", 9)]
+    before = bench.engine.stats().records
+    assert await bench.engine.hand_over(group, handed) == [2, 3]
+    assert bench.engine.stats().records == before + 1
+    session = await bench.engine.session(b"c1")
+    assert session is not None
+    assert session.outbound == [Outbound(7, group, 0, False)]
+    assert await bench.engine.hand_over(group, handed[:2]) == [0, 1]
+    await bench.reopen()
+    bench.now += 20_000
+    assert payloads((await bench.pop(group=group)).runs) == numbers(2, 3)
+
+
+async def test_handing_over_and_settling_are_not_both_done(bench: Bench):
+    """Whoever decides first has the message."""
+    group = b"$share/s/a/b"
+    await bench.append(share_held(group))
+    await bench.fill(2)
+    await bench.pop(group=group)
+    settling = asyncio.create_task(bench.engine.settle(group, [], [(Receipts(Q, 0, 1, 1), 0)]))
+    handing = asyncio.create_task(bench.engine.hand_over(group, [Handed(0, 1, b"c", 0), Handed(1, 1, b"c", 0)]))
+    again = asyncio.create_task(bench.engine.settle(group, [], [(Receipts(Q, 1, 1, 1), 0)]))
+    assert await settling == []
+    assert await handing == [0]
+    assert await again == [Receipts(Q, 1, 1, 1)]
+
+
+async def test_groups_of_shared_subscriptions_are_there_while_they_have_members(bench: Bench):
+    """A pop that was decided before the last one left leaves nothing behind."""
+    group = b"$share/s/a/+"
+    await bench.append(session_opened(b"c1", 1, 100, True), subscribed(b"c1", [wish(group)]), share_held(group))
+    await bench.fill(2)
+    assert [state.group for state in await bench.engine.groups(None, 10)] == [group]
+    queue = filter_queue(b"a/+")
+    await bench.append(session_ended(b"c1", 1))
+    assert payloads((await bench.pop(queue, group=group, records=1)).runs) == numbers(0)
+    left = asyncio.create_task(bench.append(share_left(group)))
+    await asyncio.sleep(0)
+    await bench.pop(queue, group=group)
+    await left
+    assert await bench.engine.groups(None, 10) == []
+    end = (await bench.engine.bounds(queue)).end
+    await bench.fill(1)
+    assert (await bench.engine.bounds(queue)).end == end
+    await bench.pop(queue, group=group)
+    assert await bench.engine.groups(None, 10) == []
+    assert await bench.engine.shares_held(None, 10) == []
