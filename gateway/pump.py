@@ -157,8 +157,8 @@ class Pump:
         if session.closed or not session.lagging:
             session.window = session.full_window
             self.forget(session)
-        session.tidy()
         self._replays.start(session)  # what is older comes when there is nothing else to read
+        session.tidy()
 
     def _has_work(self, session: Session) -> bool:
         if session.behind >= 0 or session.retained or session.resends or self._replays.has_work(session):

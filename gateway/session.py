@@ -295,10 +295,13 @@ class Session:
         return self.unfinished.resends
 
     def tidy(self) -> None:
-        """Keep no place for unfinished business when there is none."""
-        unfinished = self._unfinished
-        if unfinished is not None and not unfinished:
+        """Keep no place for what there is none of."""
+        if not self._unfinished:
             self._unfinished = None
+        if not self._shares:
+            self._shares = None
+        if not self._inflight:
+            self._inflight = None
 
     # --- subscriptions
 

@@ -220,6 +220,8 @@ class Subscriptions:
         if session.retained:
             session.lagging = True
             self._pump.start(session)
+        else:
+            session.tidy()
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE."""
