@@ -14,7 +14,7 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
     asked = cursor.next
     if stretch.first > asked:
         forget_lost(session, cursor.skip(stretch.first))
-        session.counters.dropped_reclaimed += cursor.next - asked
+        session.dropped().add_reclaimed(cursor.next - asked)
         if cursor.next < stretch.first:
             return True
     messages = stretch.messages
@@ -37,9 +37,8 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
             if owner is cursor and route is not None:
                 if not session.take(cursor, offset, message, route, now_ms):
                     break
-            elif owner is None or owner.has_read(message):
-                cursor.pass_over(offset, message)
-                session.note_change()
+            elif (owner is None or owner.has_read(message)) and not cursor.stretched:
+                session.pass_over(cursor, offset, message)
             else:
                 break
         offset += 1

@@ -56,6 +56,7 @@ class MqttConfig:
     max_shared_groups: int = 16_384  # shared subscriptions with members connected
     max_shared_in_flight: int = 128  # messages that a member of one has of it at a time, within `max_in_flight`
     shared_ack_timeout: int = 30  # seconds without an acknowledgement, after which others get what a member has
+    max_sessions: int = 2_000_000  # durable ones, which outlive their connections
     max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
     max_topic_levels: int = MAX_LEVELS  # of a topic or filter
     max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
@@ -282,6 +283,7 @@ def _check(config: Config) -> None:
     between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
     between("mqtt.sys_interval_s", mqtt.sys_interval_s, 0, 86_400)
     between("mqtt.max_replays", mqtt.max_replays, 0, 1_000_000)
+    between("mqtt.max_sessions", mqtt.max_sessions, 0, 1 << 40)
     between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
     between("store.interval_ms", config.store.interval_ms, 1, 60_000)
     between("store.segment_size", config.store.segment_size, 4096, 1 << 30)

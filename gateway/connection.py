@@ -252,6 +252,7 @@ class Connection(Outlet):
         self.tick: int = 0  # of the clock, when it is to be looked at
         self.problem_information: bool = True  # the client wants to hear why, beside reason codes
         self.will: Will | None = None
+        self.is_will_dropped: bool = False  # however the connection ends: it may not be sent any more
         self.disconnect_packet: Disconnect | None = None
 
     # --- what the event loop tells the protocol of a socket

@@ -26,6 +26,7 @@ class Counters:
         self.shared_members: int = 0  # now
         self.shared_sent: int = 0  # messages given to members
         self.shared_returned: int = 0  # messages taken back from members that were gone or silent, for others
+        self.dropped_repeated: int = 0  # QoS 0, and may have been sent before the node died
         self.protocol_errors: int = 0
         self.takeovers: int = 0
         self.wills_sent: int = 0

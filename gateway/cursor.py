@@ -3,10 +3,12 @@
 from typing import Final
 
 from gateway.message import Message
+from record import crc32c
 
-# How far acknowledgements may run ahead of the oldest missing one: a client that never acknowledges one
-# message must not make the node remember all later ones.
-MAX_SPREAD: Final = 65_536
+MAX_SPREAD: Final = 65_536  # offsets behind the oldest that is not acknowledged of which a cursor remembers anything
+_MIN_REACH: Final = 256
+_MAX_REACH: Final = 60_000  # fewer than there are packet ids, and no more than MAX_SPREAD
+_PACKET_IDS: Final = 65_535
 _MAX_LATE: Final = 1024  # messages that were held which a cursor remembers to have read
 
 
@@ -14,8 +16,10 @@ class Cursor:
     """Offsets of one queue as one session sees them: [0, floor) done, [floor, next) sent, [next, end) waiting."""
 
     __slots__ = (
+        "_first_id",
         "acked",
         "committed",
+        "durable",
         "end",
         "floor",
         "late",
@@ -24,12 +28,22 @@ class Cursor:
         "open",
         "position",
         "queue",
+        "reach",
+        "sent_before",
         "start_position",
         "topic_filter",
         "waits",
     )
 
-    def __init__(self, topic_filter: bytes, queue: bytes, offset: int, start_position: int) -> None:
+    def __init__(
+        self,
+        topic_filter: bytes,
+        queue: bytes,
+        offset: int,
+        start_position: int,
+        sent_before: int = -1,
+        reach: int = 0,
+    ) -> None:
         self.topic_filter = topic_filter
         self.queue = queue
         self.start_position = start_position  # of the log: older messages are not this subscription's
@@ -38,9 +52,13 @@ class Cursor:
         self.late: set[int] = set()  # positions of messages read that were held: they are in no order
         self.end = offset  # of the queue, as far as heard
         self.floor = offset  # first offset not acknowledged
-        self.committed = offset  # the floor that the log knows
+        self.committed = offset  # the floor that the log knows, or is about to
+        self.durable = offset  # the floor that the log knows
+        self.reach = reach  # so far behind that it may read: a bound of what a crash forgets; 0: the log knows no floor
+        self.sent_before = sent_before  # offsets below it may have been sent by a node that died
         self.live: int = 0  # messages before this offset are older than the subscription, which sends them by itself
         self.waits: bool = False  # what is older than the queue is read first
+        self._first_id = crc32c(topic_filter) % _PACKET_IDS
         self.acked: set[int] = set()  # above the floor
         self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
 
@@ -118,5 +136,23 @@ class Cursor:
 
     @property
     def stretched(self) -> bool:
-        """Reading has to wait: for the subscription's history, or for an unacknowledged message that is far back."""
+        """Reading has to wait: for the subscription's history, or for a message that is far back and of which the log
+        does not know that it is acknowledged."""
+        if self.reach:
+            return self.waits or self.next - self.durable >= self.reach
         return self.waits or self.next - self.floor >= MAX_SPREAD
+
+    @property
+    def strains(self) -> bool:
+        """So much was acknowledged since the last record that the next one is due: reading would have to wait soon."""
+        half = self.reach >> 1
+        return half > 0 and self.next - self.committed >= half and self.floor - self.committed >= half >> 1
+
+    def packet_id(self, offset: int) -> int:
+        """The packet id to send a message with. The same after a crash, whoever forgot it: no record says so."""
+        return (self._first_id + offset) % _PACKET_IDS + 1
+
+
+def reach_of(window: int) -> int:
+    """How far cursors of a session may go with so many messages in flight: acknowledgements are recorded meanwhile."""
+    return min(max(_MIN_REACH, 4 * window), _MAX_REACH)

@@ -24,8 +24,8 @@ class History(Cursor):
 
     __slots__ = ("_done", "_known", "_places", "passed_by", "pattern", "recorded", "sent", "size")
 
-    def __init__(self, pattern: bytes, place: int, end: int, recorded: bool) -> None:
-        super().__init__(replay_name(pattern), b"", place, end)
+    def __init__(self, pattern: bytes, place: int, end: int, recorded: bool, sent_before: int = -1) -> None:
+        super().__init__(replay_name(pattern), b"", place, end, sent_before)
         self.pattern = pattern  # the subscription's filter
         self.end = end
         self.recorded = recorded

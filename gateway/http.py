@@ -98,6 +98,7 @@ class _NodeCollector:
         dropped.add_metric(["oversized"], counters.dropped_oversized)
         dropped.add_metric(["expired"], counters.dropped_expired)
         dropped.add_metric(["reclaimed"], counters.dropped_reclaimed)
+        dropped.add_metric(["qos0_repeated"], counters.dropped_repeated)
         yield dropped
         yield GaugeMetricFamily(
             "sluice_mqtt_connections", "Open network connections", value=len(self._front.connections)
@@ -139,6 +140,7 @@ class _NodeCollector:
             ("sluice_store_log_bytes", "Bytes of log segments on disk", stats.log_bytes),
             ("sluice_store_view_bytes", "Bytes of views on disk", stats.view_bytes),
             ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
+            ("sluice_store_sessions", "Durable sessions", stats.sessions),
             ("sluice_store_pending_bytes", "Bytes accepted and not yet committed", stats.pending_bytes),
             ("sluice_store_damaged_places", "Damaged places of the log that are served around", stats.damaged_places),
             ("sluice_store_damaged_bytes", "Bytes in damaged places that are served around", stats.damaged_bytes),

@@ -12,6 +12,7 @@ from itertools import islice
 from time import time
 from typing import Final
 
+from gateway.cursor import Cursor
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session import COMPLETED, SENT, Session
@@ -78,16 +79,17 @@ class Progress:
         session.changed = False
         session.urgent = False
         frames: list[bytes] = []
-        moved = _moved(session)
+        cursors = _moved(session)
+        moved = {cursor.topic_filter: cursor.floor for cursor in cursors}
         if moved:
             frames.append(control.cursors_committed(session.client_id, moved))
         staged, received = session.take_staged()
         completed = session.free_completed()
-        sent: list[tuple[int, bytes, int]] = []
+        sent: list[tuple[int, bytes, int, int]] = []
         for waiting in staged:
             entry = waiting.entry
             if entry is not None and entry.qos == 2:
-                sent.append((waiting.packet_id, entry.topic_filter, entry.offset))
+                sent.append((waiting.packet_id, entry.topic_filter, entry.offset, 2))
                 session.note_recorded(entry)
         if sent or received or completed:
             frames.append(
@@ -105,6 +107,8 @@ class Progress:
                 log.error("recording the progress of %r failed: %s", session.client_id, appended.error)
                 self._on_failed(session, appended.error)
                 return
+            for cursor in cursors:
+                cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
             for waiting in staged:
                 session.outlet.send(waiting.data)
             for packet_id in received:
@@ -115,16 +119,18 @@ class Progress:
         self._store.append(frames, done)
 
 
-def _moved(session: Session) -> dict[bytes, int]:
-    """How far cursors and histories have come since the last record, by what the log calls them."""
-    moved: dict[bytes, int] = {}
+def _moved(session: Session) -> list[Cursor]:
+    """The cursors and histories that have come forward since the last record."""
+    moved: list[Cursor] = []
     for subscription in session.subscriptions.values():
         cursor = subscription.cursor
         if cursor is not None and cursor.floor != cursor.committed and subscription.qos:
-            moved[subscription.topic_filter] = cursor.committed = cursor.floor
+            cursor.committed = cursor.floor
+            moved.append(cursor)
         history = subscription.history
         if history is not None and history.recorded and history.floor != history.committed:
-            moved[history.topic_filter] = history.committed = history.floor
+            history.committed = history.floor
+            moved.append(history)
             if history.floor >= history.end:
                 subscription.history = None
     return moved
@@ -136,14 +142,14 @@ def last_records(session: Session) -> list[bytes]:
     Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
     offset is `next`. The exchanges come first: a torn write may lose the cursors, never the messages.
     """
-    sent: list[tuple[int, bytes, int]] = []
+    sent: list[tuple[int, bytes, int, int]] = []
     completed: list[int] = []
     for packet_id, entry in session.inflight.items():
         if entry.phase == COMPLETED:
             if entry.cursor is None or entry.cursor.is_behind_it(entry.offset):
                 completed.append(packet_id)
         elif entry.phase == SENT and not entry.leased:
-            sent.append((packet_id, entry.topic_filter, entry.offset))
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
     frames: list[bytes] = []
     _, received = session.take_staged()
     if sent or received:

@@ -195,7 +195,7 @@ class Pump:
             try:
                 fetched = await self._store.fetch(cursor.queue, asked, room_in_block(asked), BLOCK_BYTES)
             except OffsetOutOfRange as error:
-                session.counters.dropped_reclaimed += max(0, error.begin - cursor.next)
+                session.dropped().add_reclaimed(max(0, error.begin - cursor.next))
                 forget_lost(session, cursor.jump(error.begin))
                 return True
             cursor.end = max(cursor.end, fetched.bounds.end)
@@ -228,7 +228,7 @@ class Pump:
             return
         session.resends.popleft()
         if message is None:
-            session.counters.dropped_reclaimed += 1
+            session.dropped().add_reclaimed(1)
             session.forget(packet_id, entry)
         else:
             session.resend(packet_id, entry, message, session.route(message.topic), int(time() * 1000))
@@ -254,13 +254,13 @@ class Pump:
             if behind >= error.begin:
                 raise
             # Reclaimed while the session was behind. How many of its messages that were, nobody can tell now.
-            session.counters.dropped_reclaimed += 1
+            session.dropped().add_reclaimed(1)
             session.behind, session.behind_sent = error.begin, 0
             return
         if session.closed or session.behind != behind:
             return
         if chunk.damaged:  # how many messages were there, nobody can tell either
-            session.counters.dropped_reclaimed += 1
+            session.dropped().add_reclaimed(1)
             session.behind_sent = 0
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         for i in range(len(starts)):
@@ -310,7 +310,7 @@ class Pump:
         if route.no_local and message.publisher == session.client_id:
             return True
         if message.expired(now_ms):
-            session.counters.dropped_expired += 1
+            session.dropped().add_expired()
             return True
         if not session.has_room:
             return False
@@ -336,7 +336,7 @@ class Pump:
             message = Message(value.frame, 0)
             qos = min(subscription.qos, message.qos)
             if message.expired(now_ms):
-                session.counters.dropped_expired += 1
+                session.dropped().add_expired()
             elif not (subscription.no_local and message.publisher == session.client_id):
                 session.send(message, qos, True, False, identifiers, None, now_ms)
             request.after = value.topic

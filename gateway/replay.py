@@ -93,11 +93,11 @@ class Replays:
             if history.next >= error.begin:
                 raise
             # How many of its messages were there, nobody can tell now.
-            session.counters.dropped_reclaimed += 1
+            session.dropped().add_reclaimed(1)
             history.move(error.begin)
             return None
         if chunk.damaged:
-            session.counters.dropped_reclaimed += 1
+            session.dropped().add_reclaimed(1)
         return chunk
 
     async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
@@ -147,7 +147,7 @@ class Replays:
                 session.resend(packet_id, entry, message, subscription.route, now_ms)
             return True
         if message.expired(now_ms):
-            session.counters.dropped_expired += 1
+            session.dropped().add_expired()
             return True
         if subscription.no_local and message.publisher == session.client_id:
             return True
@@ -158,7 +158,8 @@ class Replays:
             entry = Inflight(history, history.topic_filter, message.position, qos)
         retain = message.retain and subscription.retain_as_published
         session.counters.messages_replayed += 1
-        session.send(message, qos, retain, False, subscription.route.identifiers, entry, now_ms)
+        dup = qos > 0 and history.sent_before >= 0  # a node that died may have sent it (MQTT-3.3.1-1)
+        session.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
         return True
 
     def _arrive(self, session: Session, subscription: Subscription, history: History) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.counters import Counters
 from gateway.cursor import Cursor
+from gateway.drops import Drops
 from gateway.history import History
 from gateway.message import Message
 from gateway.mqtt.aliases import TopicAliases
@@ -85,7 +86,9 @@ class Subscription:
         """Go on where the subscription with the same filter was: none of its messages is lost (MQTT-3.8.4-4)."""
         self.start = old.start
         if old.cursor is not None:
+            reach = 0 if self.cursor is None else self.cursor.reach
             self.cursor = old.cursor
+            self.cursor.reach = reach
         self.history = old.history
         self.is_live = old.is_live
         self.route = Route(self.session, [self])
@@ -228,6 +231,7 @@ class Session:
         self.closed: bool = False
         self.starved: bool = False  # a shared subscription has to be told when there is room
         self.in_window: int = 0  # entries of `inflight` that count against the window
+        self.drops: Drops | None = None  # None: nothing was dropped
         self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
         self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
         self.lagging: bool = False  # the pump has work once there is room
@@ -356,6 +360,13 @@ class Session:
 
     # --- messages out
 
+    def dropped(self) -> Drops:
+        """Where a message that is not sent is counted."""
+        drops = self.drops
+        if drops is None:
+            drops = self.drops = Drops(self.counters)
+        return drops
+
     @property
     def has_room(self) -> bool:
         """Whether one more message with QoS > 0 may go out."""
@@ -378,12 +389,12 @@ class Session:
         if route.no_local and message.publisher == self.client_id:
             return
         if message.expires_at and message.expired(now_ms):
-            self.counters.dropped_expired += 1
+            self.dropped().add_expired()
             return
         qos = route.qos if route.qos < message.qos else message.qos
         if qos == 0:
             if self.outlet.congested:
-                self.counters.dropped_qos0 += 1
+                self.dropped().add_qos0_congested()
                 return
         elif not self.has_room:
             self.behind = message.position
@@ -436,9 +447,8 @@ class Session:
             elif cursor is owner:
                 if not self.take(cursor, offset, message, route, now_ms):
                     self.lagging = True
-            elif owner.has_read(message):
-                cursor.pass_over(offset, message)
-                self.note_change()
+            elif owner.has_read(message) and not cursor.stretched:
+                self.pass_over(cursor, offset, message)
             else:
                 self.lagging = True
 
@@ -449,22 +459,27 @@ class Session:
         if self._unfinished is not None and self._unfinished.resends:
             return False  # what an earlier connection left open goes first (MQTT-4.6.0-1)
         if message.expired(now_ms):
-            self.counters.dropped_expired += 1
+            self.dropped().add_expired()
         elif not (route.no_local and message.publisher == self.client_id):
             qos = route.qos if route.qos < message.qos else message.qos
             retain = message.retain and route.retain_as_published
-            cursor.read(offset, message)
-            if qos == 0:
-                cursor.ack(offset)
-                self.note_change()
-                self.send(message, 0, retain, False, route.identifiers, None, now_ms)
-            else:
+            dup = offset < cursor.sent_before  # or so it may be (MQTT-3.3.1-1)
+            if qos > 0:
+                cursor.read(offset, message)
                 entry = Inflight(cursor, cursor.topic_filter, offset, qos)
-                self.send(message, qos, retain, False, route.identifiers, entry, now_ms)
-            return True
-        cursor.pass_over(offset, message)
-        self.note_change()
+                self.send(message, qos, retain, dup, route.identifiers, entry, now_ms)
+                return True
+            if dup:  # MQTT-3.3.1-2: nothing could say so
+                self.dropped().add_qos0_repeated()
+            else:
+                self.send(message, 0, retain, False, route.identifiers, None, now_ms)
+        self.pass_over(cursor, offset, message)
         return True
+
+    def pass_over(self, cursor: Cursor, offset: int, message: Message) -> None:
+        """Go on behind a message of the cursor that is done with."""
+        cursor.pass_over(offset, message)
+        self._note_progress(cursor)
 
     def send(
         self,
@@ -485,7 +500,7 @@ class Session:
         if outlet.maximum_packet_size and self._is_oversized(head, tail):
             if entry is not None:
                 entry.acknowledged()
-                self.note_change()
+                self._note_ack(entry)
             return
         self.counters.messages_sent += 1
         if qos == 0:
@@ -498,7 +513,7 @@ class Session:
 
     def reserve(self, entry: Inflight) -> int:
         """Have a packet id for an exchange, which counts against the window from here on."""
-        packet_id = self._allocate()
+        packet_id = self._allocate(entry)
         self.inflight[packet_id] = entry
         self.in_window += 1
         return packet_id
@@ -556,7 +571,7 @@ class Session:
         limit = self.outlet.maximum_packet_size
         if not limit or len(head) + len(tail) + (2 if tail else 0) <= limit:
             return False
-        self.counters.dropped_oversized += 1
+        self.dropped().add_oversized()
         return True
 
     def note_recorded(self, entry: Inflight) -> None:
@@ -565,13 +580,13 @@ class Session:
             entry.recorded = True
             self.recorded += 1
 
-    def unrecorded(self, filters: set[bytes]) -> list[tuple[int, bytes, int]]:
+    def unrecorded(self, filters: set[bytes]) -> list[tuple[int, bytes, int, int]]:
         """The messages on their way by these filters that the log does not know of, to be recorded now."""
-        found: list[tuple[int, bytes, int]] = []
+        found: list[tuple[int, bytes, int, int]] = []
         for packet_id, entry in self.inflight.items():
             if entry.phase == SENT and not entry.recorded and not entry.leased and entry.topic_filter in filters:
                 self.note_recorded(entry)
-                found.append((packet_id, entry.topic_filter, entry.offset))
+                found.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
         return found
 
     def restore(self, packet_id: int, entry: Inflight) -> None:
@@ -588,8 +603,8 @@ class Session:
         # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
         retain = not entry.topic_filter or (message.retain and source is not None and source.retain_as_published)
         identifiers = source.identifiers if source is not None else ()
-        # What the log has of a shared subscription is of QoS 2, whatever is granted by now.
-        entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
+        if entry.qos == 0:  # the record is of an older version, which did not tell: as it would be sent now
+            entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
         head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
         if entry.qos == 0 or self._is_oversized(head, tail):
             self.forget(packet_id, entry)
@@ -621,10 +636,14 @@ class Session:
         self.in_window += 1
         self._complete(packet_id, entry)
 
-    def _allocate(self) -> int:
+    def _allocate(self, entry: Inflight) -> int:
         """A packet id that is not in use; the window is smaller than their number (MQTT-2.2.1-3)."""
-        packet_id = self._next_packet_id
         inflight = self.inflight
+        if entry.cursor is not None:
+            packet_id = entry.cursor.packet_id(entry.offset)
+            if packet_id not in inflight:
+                return packet_id
+        packet_id = self._next_packet_id
         while True:
             packet_id += 1
             if packet_id > 0xFFFF:
@@ -683,7 +702,7 @@ class Session:
         self.in_window -= 1
         entry.acknowledged()
         if entry.recorded or entry.cursor is not None:
-            self.note_change()
+            self._note_ack(entry)
         if entry.recorded:
             # The record of the packet id goes only together with a cursor that has passed the message:
             # until then a crash must still know that it was delivered.
@@ -724,6 +743,18 @@ class Session:
             del self.inflight[packet_id]
         self.recorded -= len(free)
         return free
+
+    def _note_ack(self, entry: Inflight) -> None:
+        if entry.cursor is None:
+            self.note_change()
+        else:
+            self._note_progress(entry.cursor)
+
+    def _note_progress(self, cursor: Cursor) -> None:
+        if cursor.strains and self.durable:
+            self._note_urgent()
+        elif not self.changed:
+            self.note_change()
 
     def note_change(self) -> None:
         """Have the session's progress written to the log."""

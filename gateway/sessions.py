@@ -12,16 +12,18 @@ from time import time
 from typing import Final
 
 from gateway.address import NotTaken, address
+from gateway.appending import LastRecords, append
 from gateway.auth.access import Access
 from gateway.auth.dialogue import Dialogue
 from gateway.auth.identity import Identity
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
+from gateway.cursor import reach_of
 from gateway.inbox import Inboxes
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
-from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
+from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.progress import Progress, last_records
 from gateway.pump import Pump
@@ -31,29 +33,20 @@ from gateway.session import RESTORED, Inflight, Session, Subscription
 from gateway.shares import Shares
 from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
-from gateway.wills import Wills
+from gateway.turns import Turns
+from gateway.wills import Wills, will_message, will_set
 from matcher.names import is_shared
 from matcher.reserved import inbox_of, replay_name
 from store import control
-from store.api import Appended, Outbound, SessionState, Store
+from store.api import Outbound, SessionState, Store
 from store.api import Subscription as StoredSubscription
-from store.errors import StoreError
+from store.errors import RecordTooLarge, StoreError
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
 _SWEEP_PAGE: Final = 1000
 _NEVER: Final = 0xFFFF_FFFF
-
-
-class _Turn:
-    """A client id is opened by one connection at a time."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0  # that hold the lock or wait for it
 
 
 class Sessions:
@@ -75,25 +68,28 @@ class Sessions:
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
         self._inboxes = Inboxes(router, counters, self.held)
-        self.wills = Wills(store, counters)
         self._access = Access(store, config, counters, self._connections, self._spawn)
-        self._turns: dict[bytes, _Turn] = {}
-        self._closing: dict[bytes, asyncio.Future[None]] = {}  # the last record is on its way
+        self._turns = Turns()
+        self._wills = Wills(store, counters, self._turns)
+        self._ending = LastRecords(store)
+        self._beginning = 0  # durable sessions whose first record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     # --- life of the node
 
     async def start(self) -> None:
-        """Close what a dead predecessor left open, and begin to look for expired sessions."""
+        """Close what a dead predecessor left open, and begin to look for wills that are due and expired sessions."""
+        await self._wills.start()
         after: bytes | None = None
         while page := await self._store.sessions_open(after, _SWEEP_PAGE):
             now_ms = int(time() * 1000)
-            await self._append(
-                [control.session_closed(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
+            await append(
+                self._store, [control.session_lost(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
             )
             after = page[-1][0]
         await self.shares.start()
+        self._spawn(self._wills.run())
         self._spawn(self._sweep())
         self._spawn(self.sys_tree.run())
 
@@ -107,8 +103,7 @@ class Sessions:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pump.stop()
         await self.shares.stop()
-        await asyncio.gather(*self._closing.values(), return_exceptions=True)
-        self.wills.stop()
+        await asyncio.gather(*self._ending.all())
         self._progress.stop()
         self._access.stop()
 
@@ -117,7 +112,7 @@ class Sessions:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _SWEEP_PAGE):
                     ended = [(c, e) for c, e in expired if c not in self.held]
-                    await self._append([control.session_ended(client, epoch) for client, epoch in ended])
+                    await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
                     if len(expired) < _SWEEP_PAGE:
                         break
             except StoreError as error:
@@ -128,23 +123,6 @@ class Sessions:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _append(self, frames: list[bytes]) -> None:
-        """Append control records and wait for the commit. Raises StoreError."""
-        if not frames:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def done(appended: Appended) -> None:
-            if future.done():
-                return
-            if appended.error is not None:
-                future.set_exception(appended.error)
-            else:
-                future.set_result(None)
-
-        self._store.append(frames, done)
-        await future
 
     # --- CONNECT
 
@@ -164,15 +142,8 @@ class Sessions:
             client_id = self._admit(connection, packet)
             identity = await self._access.identify(connection, packet, client_id)
             self._check_answer(connection, packet, identity)
-            turn = self._turns.setdefault(client_id, _Turn())
-            turn.users += 1
-            try:
-                async with turn.lock:
-                    await self._open(connection, packet, identity)
-            finally:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[client_id]
+            async with self._turns.of(client_id):
+                await self._open(connection, packet, identity)
         except Refused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
@@ -180,7 +151,9 @@ class Sessions:
             pass
         except StoreError as error:
             self._counters.connections_refused += 1
-            connection.refuse(ReasonCode.SERVER_UNAVAILABLE, str(error))
+            # Nothing is large in it but a will with very many user properties.
+            large = isinstance(error, RecordTooLarge)
+            connection.refuse(ReasonCode.PACKET_TOO_LARGE if large else ReasonCode.SERVER_UNAVAILABLE, str(error))
 
     def _admit(self, connection: Connection, packet: Connect) -> bytes:
         """The client id to serve. Raises Refused."""
@@ -224,49 +197,44 @@ class Sessions:
             if not identity.may_take_over(held[1].identity):
                 raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "another user is connected with this client id")
             self._counters.takeovers += 1
-            held[1].close(ReasonCode.SESSION_TAKEN_OVER)
-        closing = self._closing.get(client_id)
-        if closing is not None:
-            await closing
+        await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
         state = await self._store.session(client_id)
         expiry = self._expiry(packet)
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
-        frames: list[bytes] = []
-        if expiry > 0:
-            frames.append(control.session_opened(client_id, epoch, expiry, fresh))
-        elif state is not None:
-            # The session goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
-            frames.append(control.session_opened(client_id, epoch, 0, fresh))
-        await self._append(frames)
-        if fresh:
-            self.wills.send_now(client_id)  # the session that it belongs to has ended
-            state = None
-        else:
-            self.wills.cancel(client_id)  # MQTT-3.1.3-9
-            state = await self._store.session(client_id)
+        window = min(packet.receive_maximum, self._config.max_in_flight)
+        frames = await self._wills.overdue(client_id, None if fresh else state)
+        wills = len(frames)
+        if expiry > 0 or state is not None:
+            # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
+            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window)))
+        if packet.will is not None:
+            frames.append(will_set(client_id, epoch, packet.will))
+        await self._record_open(frames, is_new=state is None and expiry > 0)
+        self._wills.sent(wills)
         session = Session(
             client_id,
             epoch,
             expiry,
-            min(packet.receive_maximum, self._config.max_in_flight),
+            window,
             connection,
             self._counters,
             self._note_change,
             self._start_pump,
         )
-        session.recorded_open = bool(frames)
+        session.recorded_open = expiry > 0 or state is not None
         try:
+            state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
         except (Refused, StoreError):
-            self._close_session(session)
+            self._close_session(session, packet.will, is_sent=False)
             raise
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.durable = expiry > 0 or state is not None
         if connection.is_closed():  # meanwhile
-            self._close_session(session)
+            self._close_session(session, packet.will, is_sent=False)
             return
         if state is not None:
             self._restore(session, state)
@@ -303,10 +271,32 @@ class Sessions:
                 names = {*forbidden, *map(replay_name, forbidden)}
                 sent = [outbound.packet_id for outbound in state.outbound if outbound.topic_filter in names]
                 frames = [control.outbound_changed(state.client_id, completed=sent)] if sent else []
-                await self._append([*frames, control.unsubscribed(state.client_id, forbidden)])
+                await append(self._store, [*frames, control.unsubscribed(state.client_id, forbidden)])
                 state = await self._store.session(state.client_id)
             if not await self._access.renew(identity) and not forbidden:
                 return state
+
+    async def _end_connection(self, client_id: bytes, reason: ReasonCode) -> None:
+        """Close the client's connection, if it has one, and wait for its last records."""
+        held = self.held.get(client_id)
+        if held is not None:
+            held[1].close(reason)
+        ending = self._ending.of(client_id)
+        if ending is not None:
+            await ending
+
+    async def _record_open(self, frames: list[bytes], is_new: bool) -> None:
+        """Append the first records of a connection. Raises Refused and StoreError."""
+        if not is_new:
+            await append(self._store, frames)
+            return
+        if self._store.session_count() + self._beginning >= self._config.max_sessions:
+            raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are as many sessions as there may be (mqtt.max_sessions)")
+        self._beginning += 1
+        try:
+            await append(self._store, frames)
+        finally:
+            self._beginning -= 1
 
     def _expiry(self, packet: Connect) -> int:
         """Session expiry interval to serve, in seconds."""
@@ -356,7 +346,7 @@ class Sessions:
             elif cursor is not None:
                 cursor.pass_by(outbound.offset)
                 cursor = None
-            entry = Inflight(cursor, outbound.topic_filter, outbound.offset, 2)
+            entry = Inflight(cursor, outbound.topic_filter, outbound.offset, outbound.qos)
             entry.released = outbound.released
             session.restore(outbound.packet_id, entry)
             if cursor is None or outbound.released:
@@ -405,9 +395,8 @@ class Sessions:
         held = self.held.get(session.client_id)
         if held is not None and held[0] is session:
             del self.held[session.client_id]
-        if connection.will is not None and not clean:
-            self.wills.send(session.client_id, connection.will, session.expiry_interval)
-        self._close_session(session)
+        is_sent = not clean and not connection.is_will_dropped
+        self._close_session(session, connection.will, is_sent)
         connection.session = None
 
     def _progress_failed(self, session: Session, error: StoreError) -> None:
@@ -416,29 +405,32 @@ class Sessions:
         if held is not None and held[0] is session:
             held[1].append_failed(error)
 
-    def _close_session(self, session: Session) -> None:
+    def _close_session(self, session: Session, will: Will | None, is_sent: bool) -> None:
+        """The session has no connection any more; `is_sent`: the will of that is to be sent."""
         session.closed = True
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
         self.shares.close(session)
         self._progress.forget(session)
         self._pump.forget(session)
-        if not session.recorded_open:
-            session.let_go()
-            return
         client_id = session.client_id
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._closing[client_id] = future
+        frames = last_records(session) if session.recorded_open else []
+        waits = False
+        if will is not None:
+            waits = is_sent and min(will.delay_interval, session.expiry_interval) > 0
+            if not is_sent:
+                frames.insert(max(len(frames) - 1, 0), control.will_dropped(client_id, session.epoch))
+            elif not waits:
+                frames.insert(max(len(frames) - 1, 0), will_message(client_id, will))
 
-        def done(appended: Appended) -> None:
-            if self._closing.get(client_id) is future:
-                del self._closing[client_id]
-            if not future.done():
-                future.set_result(None)
-            if appended.error is not None:
-                log.error("recording the end of session %r failed: %s", client_id, appended.error)
+        def recorded() -> None:
+            if waits:
+                self._wills.waits()
+            elif is_sent and will is not None:
+                self._wills.sent(1)
 
-        self._store.append(last_records(session), done)
+        if frames:
+            self._ending.record(client_id, frames, recorded)
         session.let_go()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from gateway.beginning import PROPERTY, split_replay
 from gateway.config import MqttConfig
 from gateway.connection import Connection
-from gateway.cursor import Cursor
+from gateway.cursor import Cursor, reach_of
 from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
@@ -275,7 +275,9 @@ class Subscriptions:
         is_recorded = session.durable and stored.qos > 0
         cursor: Cursor | None = None
         if is_recorded or (stored.replay >= 0 and not is_wild):
-            cursor = Cursor(topic_filter, subscription_queue(topic_filter), stored.offset, stored.start_position)
+            reach = reach_of(session.window) if is_recorded else 0
+            queue = subscription_queue(topic_filter)
+            cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
         subscription = Subscription(
             session,
             topic_filter,
@@ -290,7 +292,7 @@ class Subscriptions:
             cursor.live = stored.replay
         elif stored.replay >= 0:
             end = stored.start_position if is_recorded else FOLLOW
-            subscription.history = History(topic_filter, stored.replay, end, is_recorded)
+            subscription.history = History(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
             subscription.is_live = is_recorded
             if cursor is not None:
                 cursor.waits = True

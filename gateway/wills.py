@@ -1,64 +1,137 @@
-"""Will messages: published when a connection ends without a clean DISCONNECT (MQTT-3.1.2-8)."""
+"""Wills: sent when a connection ends without a DISCONNECT that drops them (MQTT-3.1.2-8), also when the node dies.
+
+A will is state of the log from CONNECT on. Its message carries FLAG_WILL, and so the record that sends a will also ends
+it: each is sent once. A will that waits for its delay has a place in the order of time there, by the end of the
+connection; for a connection that was open when its node died, that is the start of the next one. A new connection
+of the client drops it, unless it ends the session too (MQTT-3.1.3-9).
+"""
 
 import asyncio
 import logging
+from contextlib import suppress
 from time import time
+from typing import Final
 
 from gateway.address import address, framed
+from gateway.appending import append
 from gateway.counters import Counters
 from gateway.mqtt.packets import Will
-from record.layout import FLAG_RETAIN
-from store.api import Appended, Store
+from gateway.turns import Turns
+from record.layout import FLAG_RETAIN, FLAG_WILL
+from store import control
+from store.api import SessionState, Store
+from store.api import Will as StoredWill
+from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
+_PAGE: Final = 256
+_SIZE: Final = 1 << 20  # bytes of wills in one append
+_LOOK_SECONDS: Final = 60.0  # between looks at the clock, which somebody may set
+
+
+def will_set(client_id: bytes, epoch: int, will: Will) -> bytes:
+    """The record of a connection's will."""
+    flags = will.qos | (FLAG_RETAIN if will.retain else 0)
+    return control.will_set(client_id, epoch, will.delay_interval, will.topic, flags, will.properties, will.payload)
+
+
+def will_message(client_id: bytes, will: Will) -> bytes:
+    """The record that sends a connection's will, and ends it."""
+    flags = will.qos | (FLAG_RETAIN if will.retain else 0)
+    return _message(client_id, will.topic, flags, will.properties, will.payload)
+
+
+def stored_message(will: StoredWill) -> bytes:
+    """The same of one that is read from the store."""
+    return _message(will.client_id, will.topic, will.flags, will.properties, will.payload)
+
+
+def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payload: bytes) -> bytes:
+    where = address(topic, int(time() * 1000))  # `$delayed/…` counts from here
+    return framed(where, flags | FLAG_WILL, 0, client_id, properties, payload)
+
 
 class Wills:
-    """Sends wills, at once or after their delay."""
+    """Sends the wills whose delay has passed."""
 
-    def __init__(self, store: Store, counters: Counters) -> None:
+    def __init__(self, store: Store, counters: Counters, turns: Turns) -> None:
         self._store = store
         self._counters = counters
-        self._loop = asyncio.get_running_loop()
-        self._delayed: dict[bytes, tuple[asyncio.TimerHandle, Will]] = {}  # at most one per client id
+        self._turns = turns
+        self._new = asyncio.Event()  # one has begun to wait
 
-    def send(self, client_id: bytes, will: Will, expiry_interval: int) -> None:
-        """Publish when the will delay has passed or the session ends, whichever comes first (MQTT-3.1.3-9)."""
-        delay = min(will.delay_interval, expiry_interval)
-        if delay == 0:
-            self._publish(client_id, will)
-            return
-        self.cancel(client_id)
-        self._delayed[client_id] = (self._loop.call_later(delay, self._due, client_id), will)
+    async def start(self) -> None:
+        """Send those that do not wait, of connections that were open when the last node died. Raises StoreError."""
+        after: bytes | None = None
+        while page := await self._store.wills(after, _PAGE):
+            frames: list[bytes] = []
+            size = 0
+            for will in page:
+                if will.due_ms or (will.delay_interval and await self._may_wait(will)):
+                    continue
+                frames.append(stored_message(will))
+                size += len(frames[-1])
+                if size > _SIZE:
+                    await self._send(frames)
+                    frames, size = [], 0
+            await self._send(frames)
+            after = page[-1].client_id
 
-    def send_now(self, client_id: bytes) -> None:
-        """The session has ended before the will delay passed (MQTT-3.1.3-9)."""
-        if client_id in self._delayed:
-            self._delayed[client_id][0].cancel()
-            self._due(client_id)
+    async def overdue(self, client_id: bytes, state: SessionState | None) -> list[bytes]:
+        """What has to be sent before the client, which has no connection, gets one: its will, if that is due or its
+        session ends here (`state` is None)."""
+        will = await self._store.will(client_id)
+        if will is None:
+            return []
+        due = will.due_ms <= int(time() * 1000) if will.due_ms else not will.delay_interval
+        return [stored_message(will)] if due or state is None else []
 
-    def cancel(self, client_id: bytes) -> None:
-        """The client is back in time: its will is not sent."""
-        delayed = self._delayed.pop(client_id, None)
-        if delayed is not None:
-            delayed[0].cancel()
+    def sent(self, count: int) -> None:
+        """So many wills are in the log."""
+        self._counters.wills_sent += count
 
-    def stop(self) -> None:
-        """Drop the timers."""
-        for client_id in list(self._delayed):
-            self.cancel(client_id)
+    def waits(self) -> None:
+        """A will has begun to wait for its delay."""
+        self._new.set()
 
-    def _due(self, client_id: bytes) -> None:
-        _timer, will = self._delayed.pop(client_id)
-        self._publish(client_id, will)
+    async def run(self) -> None:
+        """Send each when its time has come."""
+        while True:
+            try:
+                seconds = await self._send_due()
+            except StoreError as error:
+                log.error("sending wills failed: %s", error)
+                seconds = 1.0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._new.wait()
+            self._new.clear()
 
-    def _publish(self, client_id: bytes, will: Will) -> None:
-        flags = will.qos | (FLAG_RETAIN if will.retain else 0)
-        where = address(will.topic, int(time() * 1000))  # `$delayed/…` counts from here
-        self._counters.wills_sent += 1
-        self._store.append([framed(where, flags, 0, client_id, will.properties, will.payload)], self._done)
+    async def _send_due(self) -> float:
+        """Send what is due. Returns in how many seconds to look again."""
+        while True:
+            now_ms = int(time() * 1000)
+            waiting = await self._store.wills_waiting(_PAGE)
+            due = [client_id for client_id, due_ms in waiting if due_ms <= now_ms]
+            if not due:
+                return min(_LOOK_SECONDS, (waiting[0][1] - now_ms) / 1000) if waiting else _LOOK_SECONDS
+            results = await asyncio.gather(*[self._send_one(client_id) for client_id in due], return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
 
-    @staticmethod
-    def _done(appended: Appended) -> None:
-        if appended.error is not None:
-            log.error("a will could not be stored: %s", appended.error)
+    async def _send_one(self, client_id: bytes) -> None:
+        async with self._turns.of(client_id):
+            will = await self._store.will(client_id)
+            if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):
+                await self._send([stored_message(will)])
+
+    async def _send(self, frames: list[bytes]) -> None:
+        await append(self._store, frames)
+        self.sent(len(frames))
+
+    async def _may_wait(self, will: StoredWill) -> bool:
+        """Whether the will's session outlives its connection."""
+        state = await self._store.session(will.client_id)
+        return state is not None and not state.closed_at and state.expiry_interval > 0

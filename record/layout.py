@@ -54,6 +54,7 @@ FLAG_DELAYED: Final = 0x0010  # held until its due time, which ends the frame
 FLAG_HALF: Final = 0x0020  # held until its transaction ends
 FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose own record is gone; its handle ends the frame
 FLAG_ADDRESSED: Final = 0x0080  # to the inbox of one client: its session, if there is a durable one, gets it unasked
+FLAG_WILL: Final = 0x0100  # the will of the publisher, which has none from here on
 FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
 
 MAX_TOPIC: Final = 0xFFFF
@@ -87,6 +88,9 @@ class Kind(IntEnum):
     SHARE_HELD = 20
     SHARE_LEFT = 21
     SHARE_HANDED = 22
+    WILL_SET = 23
+    WILL_DROPPED = 24
+    SESSION_LOST = 25
     USER_SET = 26
     USER_REMOVED = 27
     RULES_SET = 28

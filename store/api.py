@@ -268,16 +268,19 @@ class Subscription:
     # first offset of what is not older. For a wildcard filter, whose queue has nothing older: the log position to read
     # on from. To `store.control.subscribed` it says where to begin: an offset of the topic's queue, or a position.
     replay: int = -1
+    # Offsets below it, and all of a wildcard filter's replay, may have been sent by a node that died; -1: nothing was.
+    sent_before: int = -1
 
 
 @dataclass(slots=True)
 class Outbound:
-    """A QoS 2 message on its way to a durable session: which packet id carries which queue entry."""
+    """A message on its way to a durable session: which packet id carries which queue entry."""
 
     packet_id: int
     topic_filter: bytes  # the subscription whose cursor sent it
     offset: int  # in that subscription's queue
     released: bool  # PUBREC came: PUBREL is owed, the message itself must not be sent again
+    qos: int  # at which it was sent; 0: a record of an older version, which did not tell
 
 
 @dataclass(slots=True)
@@ -312,6 +315,19 @@ class Rule:
     publish: bool
     subscribe: bool
     topic_filter: bytes  # `%c` and `%u` as levels stand for the client id and the user name
+
+
+@dataclass(slots=True, frozen=True)
+class Will:
+    """The will of a connection: to be sent when that has ended in another way than by a DISCONNECT that drops it."""
+
+    client_id: bytes
+    delay_interval: int  # seconds
+    due_ms: int  # 0: no end of the connection is recorded
+    topic: bytes
+    flags: int  # QoS and RETAIN as in a frame; that of its message has FLAG_WILL as well
+    properties: bytes  # MQTT 5 block, no length prefix
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -361,6 +377,7 @@ class StoreStats:
     view_bytes: int
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
+    sessions: int  # durable ones
     damaged_places: int  # of the log, known and served around
     damaged_bytes: int  # in them
     damage_met: int  # other places where reads of this process met damage
@@ -409,6 +426,20 @@ class Store(Protocol):
 
     async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         """The session's subscriptions with these filters, by filter, at a cost that does not grow with the others."""
+
+    async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Client ids of durable sessions, sorted, behind `after`."""
+
+    def session_count(self) -> int:
+        """How many durable sessions there are."""
+
+    async def will(self, client_id: bytes) -> Will | None: ...
+
+    async def wills(self, after: bytes | None, limit: int) -> list[Will]:
+        """All wills, sorted by client id, behind that of the client `after`."""
+
+    async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
+        """Wills whose connection is known to have ended, as (client id, due in ms), the next first."""
 
     async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
         """Sessions that no SESSION_CLOSED has followed, sorted, behind `after`: (client id, epoch, expiry interval)."""

@@ -5,13 +5,16 @@ A builder for each kind makes its unsealed frame; what the record does to the vi
 `parse_*` reads them back. Names are UTF-8, as MQTT wants them: others are a ValueError.
 """
 
+import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 import record
 from record.layout import Kind
+
+MAX_REACH: Final = 65_536  # of a session that does not tell
 
 
 class SubscriptionLike(Protocol):
@@ -61,16 +64,23 @@ class RuleLike(Protocol):
     def topic_filter(self) -> bytes: ...
 
 
-def session_opened(client_id: bytes, epoch: int, expiry_interval: int, clean: bool) -> bytes:
+def session_opened(client_id: bytes, epoch: int, expiry_interval: int, clean: bool, reach: int = MAX_REACH) -> bytes:
     """A node holds the session from here on. `expiry_interval` in seconds, 0xFFFFFFFF for never; `clean` drops all
-    older state of the client. Ignored when the view has a newer epoch."""
-    return _record(Kind.SESSION_OPENED, client_id, [epoch, expiry_interval, clean])
+    older state of the client, and its will goes in any case. `reach`: so many offsets, of each subscription, may be
+    sent from the first one on that the log knows as not acknowledged. Ignored when the view has a newer epoch."""
+    return _record(Kind.SESSION_OPENED, client_id, [epoch, expiry_interval, clean, reach])
 
 
 def session_closed(client_id: bytes, epoch: int, expiry_interval: int, at_ms: int) -> bytes:
     """The connection is gone: the session's expiry runs from `at_ms`; an interval of 0 ends it. Ignored when the
     view has a newer epoch."""
     return _record(Kind.SESSION_CLOSED, client_id, [epoch, expiry_interval, at_ms])
+
+
+def session_lost(client_id: bytes, epoch: int, expiry_interval: int, at_ms: int) -> bytes:
+    """The same for a session whose node died: nobody knows what it sent last. What its subscriptions may have sent, by
+    the reach of the connection, may be sent a second time from here on."""
+    return _record(Kind.SESSION_LOST, client_id, [epoch, expiry_interval, at_ms])
 
 
 def session_ended(client_id: bytes, epoch: int) -> bytes:
@@ -108,14 +118,29 @@ def inbound_released(client_id: bytes, packet_ids: Sequence[int]) -> bytes:
 
 def outbound_changed(
     client_id: bytes,
-    sent: Sequence[tuple[int, bytes, int]] = (),
+    sent: Sequence[tuple[int, bytes, int, int]] = (),
     received: Sequence[int] = (),
     completed: Sequence[int] = (),
 ) -> bytes:
-    """QoS 2 towards the client, folded in this order: messages sent as (packet id, filter, offset), packet ids
+    """Exchanges with the client, folded in this order: messages sent as (packet id, filter, offset, QoS), packet ids
     whose PUBREC came, packet ids that are free again."""
-    rows = [[packet_id, name.decode(), offset] for packet_id, name, offset in sent]
+    rows = [[packet_id, name.decode(), offset, qos] for packet_id, name, offset, qos in sent]
     return _record(Kind.OUTBOUND_CHANGED, client_id, [rows, list(received), list(completed)])
+
+
+def will_set(
+    client_id: bytes, epoch: int, delay_s: int, topic: bytes, flags: int, properties: bytes, payload: bytes
+) -> bytes:
+    """The client's connection has a will, instead of any older one. `flags` are those of the message: its QoS, RETAIN.
+    A close of its session has it wait for `delay_s`, or for the end of the session if that comes first; the message
+    with FLAG_WILL, when it is sent, ends it. Ignored when the view has a session with a newer epoch."""
+    block, body = base64.b64encode(properties).decode(), base64.b64encode(payload).decode()
+    return _record(Kind.WILL_SET, client_id, [epoch, delay_s, topic.decode(), flags, block, body])
+
+
+def will_dropped(client_id: bytes, epoch: int) -> bytes:
+    """The client's will is not sent. Ignored when it is of a newer epoch."""
+    return _record(Kind.WILL_DROPPED, client_id, [epoch])
 
 
 def group_offsets_committed(group: bytes, parent: bytes, offsets: Mapping[int, int]) -> bytes:
@@ -213,6 +238,7 @@ class Opened(NamedTuple):
     epoch: int
     expiry_interval: int  # seconds
     clean: bool
+    reach: int = MAX_REACH  # offsets
 
 
 class Closed(NamedTuple):
@@ -232,9 +258,18 @@ class Subscribed(NamedTuple):
 
 
 class OutboundChange(NamedTuple):
-    sent: list[tuple[int, bytes, int]]
+    sent: list[tuple[int, bytes, int, int]]  # QoS 0: an older version did not tell
     received: list[int]
     completed: list[int]
+
+
+class WillSet(NamedTuple):
+    epoch: int
+    delay_s: int
+    topic: bytes
+    flags: int
+    properties: bytes
+    payload: bytes
 
 
 class GroupOffsets(NamedTuple):
@@ -288,6 +323,7 @@ def parse_session_opened(payload: bytes) -> Opened:
 
 
 def parse_session_closed(payload: bytes) -> Closed:
+    """Also of `session_lost`."""
     return Closed(*orjson.loads(payload))
 
 
@@ -316,7 +352,19 @@ def parse_inbound_released(payload: bytes) -> list[int]:
 
 def parse_outbound_changed(payload: bytes) -> OutboundChange:
     sent, received, completed = orjson.loads(payload)
-    return OutboundChange([(number, name.encode(), at) for number, name, at in sent], received, completed)
+    rows = [(number, name.encode(), at, qos[0] if qos else 0) for number, name, at, *qos in sent]
+    return OutboundChange(rows, received, completed)
+
+
+def parse_will_set(payload: bytes) -> WillSet:
+    epoch, delay_s, topic, flags, properties, body = orjson.loads(payload)
+    return WillSet(epoch, delay_s, topic.encode(), flags, base64.b64decode(properties), base64.b64decode(body))
+
+
+def parse_will_dropped(payload: bytes) -> int:
+    """The epoch."""
+    epoch: int = orjson.loads(payload)[0]
+    return epoch
 
 
 def parse_group_offsets_committed(payload: bytes) -> GroupOffsets:

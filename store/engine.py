@@ -191,6 +191,7 @@ class Engine(Queries):
             view_bytes=self._database.size(),
             tail_bytes=self._tail.size,
             pending_bytes=self._log.pending_bytes,
+            sessions=self._views.sessions.count,
             damaged_places=places,
             damaged_bytes=size,
             damage_met=len(self._reader.met),

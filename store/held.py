@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import record
-from record.layout import FLAG_HELD, FLAG_REVIVED, FLAG_TRACK_ID
+from record.layout import FLAG_HELD, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL
 from store import control
 from store.api import Appended, Done, TransactionListener
 from store.config import StoreConfig
@@ -252,7 +252,7 @@ def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:
     from when it was published."""
     kind, flags, _, topic, publisher, properties, payload = record.decode(kept, 0)
     properties = _expiring(properties, max(0, now_ms - record.store_time_of(kept, 0)) // 1000)
-    flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID) | FLAG_REVIVED
+    flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID | FLAG_WILL) | FLAG_REVIVED
     return record.frame(kind, flags, 0, topic, publisher, properties, payload, handle)
 
 

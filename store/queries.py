@@ -26,6 +26,7 @@ from store.api import (
     Subscription,
     TopicPage,
     User,
+    Will,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.reader import Reader
@@ -140,6 +141,21 @@ class Queries:
 
     async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         return self._views.sessions.subscriptions(client_id, filters)
+
+    async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
+        return self._views.sessions.page(after, limit)
+
+    def session_count(self) -> int:
+        return self._views.sessions.count
+
+    async def will(self, client_id: bytes) -> Will | None:
+        return self._views.wills.will(client_id)
+
+    async def wills(self, after: bytes | None, limit: int) -> list[Will]:
+        return self._views.wills.page(after, limit)
+
+    async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
+        return self._views.wills.waiting(limit)
 
     async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
         return self._views.sessions.open(after, limit)

@@ -254,7 +254,7 @@ class Access:
             return True
         will = connection.will
         if will is not None and not _may_send(permissions, will):
-            connection.will = None
+            connection.is_will_dropped = True
             return False
         names = {filter_of(name) or name for name in session.subscribing}
         names.update(session.subscriptions, session.shares)

@@ -11,12 +11,12 @@ from typing import Final
 from matcher.names import parent_of
 from matcher.trie import Trie
 from record import crc32c
-from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store.api import Commit, Moved, filter_queue, partition_queue, topic_queue
 from store.views.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
-_STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED
+_STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED | FLAG_WILL
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
 _MAX_MATCHES: Final = 1 << 16  # topics whose filters are remembered

@@ -9,7 +9,7 @@ from typing import Final
 import record
 from matcher.names import is_shared, parent_of
 from matcher.reserved import client_of
-from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
 from store.api import Addressed, Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
@@ -32,6 +32,7 @@ from store.views.shares import Shares
 from store.views.state import State
 from store.views.tails import Tails, queue_digest
 from store.views.wanted import Wanted
+from store.views.wills import Wills
 from store.writer import Batch
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
@@ -82,7 +83,9 @@ class Views:
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
         wanted = Wanted(self._state, self._dispatcher)
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
-        self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares)
+        self.wills = Wills(self._state)
+        self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares, self.wills)
+        self.sessions.load()
         wanted.load()
 
     def fold(self, batch: Batch) -> Commit:
@@ -233,6 +236,8 @@ class Views:
             self.retained.fold(topic, reference, not fields[_PAYLOAD])
         if flags & FLAG_TRACK_ID:
             self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
+        if flags & FLAG_WILL and not flags & FLAG_REVIVED:
+            self.wills.drop(fields[_PUBLISHER])
         if flags & FLAG_ADDRESSED:
             self._address(commit, topic, commit.position + start, offset)
 
@@ -249,6 +254,8 @@ class Views:
         if not flags & FLAG_REVIVED:
             if flags & FLAG_TRACK_ID:
                 self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
+            if flags & FLAG_WILL:
+                self.wills.drop(fields[_PUBLISHER])
             self.held.hold(data, start, digests)
             return False
         if not self.held.revived(record.trailer_of(data, start)):
@@ -300,7 +307,9 @@ class Views:
             self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in handed])
             for client, packet_id, offset in handed:
                 if packet_id:
-                    self.sessions.outbound_changed(client, control.OutboundChange([(packet_id, group, offset)], [], []))
+                    self.sessions.outbound_changed(
+                        client, control.OutboundChange([(packet_id, group, offset, 2)], [], [])
+                    )
 
     def _fold_group(self, kind: int, commit: Commit, start: int, group: bytes, payload: bytes) -> None:
         pops = self.pops
@@ -359,6 +368,8 @@ class Views:
             sessions.opened(subject, control.parse_session_opened(payload))
         elif kind == Kind.SESSION_CLOSED:
             sessions.closed(subject, control.parse_session_closed(payload))
+        elif kind == Kind.SESSION_LOST:
+            sessions.lost(subject, control.parse_session_closed(payload))
         elif kind == Kind.SESSION_ENDED:
             sessions.ended(subject, control.parse_session_ended(payload))
         elif kind == Kind.UNSUBSCRIBED:
@@ -369,5 +380,9 @@ class Views:
             sessions.inbound_released(subject, control.parse_inbound_released(payload))
         elif kind == Kind.OUTBOUND_CHANGED:
             sessions.outbound_changed(subject, control.parse_outbound_changed(payload))
+        elif kind == Kind.WILL_SET:
+            sessions.will_set(subject, control.parse_will_set(payload))
+        elif kind == Kind.WILL_DROPPED:
+            self.wills.dropped(subject, control.parse_will_dropped(payload))
         else:
             raise ValueError("unknown kind: a newer version wrote it")

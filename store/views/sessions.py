@@ -5,29 +5,34 @@ session that the view does not have, or has with a newer epoch, changes nothing.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from store.api import Outbound, SessionState, Subscription, subscription_queue
-from store.control import Closed, Opened, OutboundChange, Subscribed
+from store.control import MAX_REACH, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
 from store.views.shares import Shares
 from store.views.state import State, owned
 from store.views.wanted import Wanted
+from store.views.wills import Wills
 
 _SESSIONS: Final = b"s"
-_OPEN: Final = b"a"
+_OPEN: Final = b"a"  # client → reach of its connection
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _INBOUND: Final = b"i"
 _OUTBOUND: Final = b"o"
+_COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
 _REPLAYS: Final = 0x40  # an option: where the replay is follows, u64
-_OUTBOUND_ROW: Final = Struct(">?Q")  # released, offset; the filter follows
+_WAS_SENT: Final = 0x80  # an option: the offset below which messages may have been sent follows, u64
+_OUTBOUND_ROW: Final = Struct(">BQ")  # released and QoS, offset; the filter follows
+_RELEASED: Final = 1
 _INBOX: Final = 2  # options of an inbox that its client did not subscribe to: QoS 2
 _NEVER: Final = 0xFFFF_FFFF
 
@@ -35,13 +40,23 @@ _NEVER: Final = 0xFFFF_FFFF
 class Sessions:
     """Sessions by client id. Tells which filters are wanted, and of members of shared subscriptions."""
 
-    __slots__ = ("_dispatcher", "_shares", "_state", "_wanted")
+    __slots__ = ("_dispatcher", "_shares", "_state", "_wanted", "_wills", "count")
 
-    def __init__(self, state: State, dispatcher: Dispatcher, wanted: Wanted, shares: Shares) -> None:
+    def __init__(self, state: State, dispatcher: Dispatcher, wanted: Wanted, shares: Shares, wills: Wills) -> None:
         self._state = state
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._shares = shares
+        self._wills = wills
+        self.count = 0
+
+    def load(self) -> None:
+        """Count the sessions, as of the checkpoint."""
+        row = self._state.get(_COUNT, b"")
+        if row is None:  # views of an older version
+            self.count = sum(1 for _ in self._state.scan(_SESSIONS))
+        else:
+            self.count = int.from_bytes(row, "big")
 
     def opened(self, client: bytes, event: Opened) -> None:
         row = self._row(client)
@@ -52,13 +67,24 @@ class Sessions:
             if event.clean:
                 self._drop(client)
             self._unset_expiry(client, expiry, closed_at)
+        else:
+            self._counted(1)
+        self._wills.drop(client)
         self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, 0))
-        self._state.put(_OPEN, client, b"")
+        self._state.put(_OPEN, client, event.reach.to_bytes(4, "big"))
+
+    def lost(self, client: bytes, event: Closed) -> None:
+        row = self._row(client)
+        reach = self._state.get(_OPEN, client)
+        if row is not None and row[0] <= event.epoch and reach is not None:
+            self._mark_sent(client, int.from_bytes(reach, "big") if reach else MAX_REACH)
+        self.closed(client, event)
 
     def closed(self, client: bytes, event: Closed) -> None:
         row = self._row(client)
         if row is None or row[0] > event.epoch:
             return
+        self._wills.closed(client, max(event.at_ms, 1), event.expiry_interval)
         self._unset_expiry(client, row[1], row[2])
         if event.expiry_interval == 0:
             self._end(client)
@@ -132,9 +158,14 @@ class Sessions:
             if known is None:
                 continue
             row = _Row.of(known)
-            moved = row.replayed(offset) if replayed else row.acknowledged(topic_filter, offset)
+            moved = row.replayed(topic_filter, offset) if replayed else row.acknowledged(topic_filter, offset)
             if moved != row:
                 self._state.put(bucket, topic_filter, moved.packed())
+
+    def will_set(self, client: bytes, event: WillSet) -> None:
+        session = self._row(client)
+        if session is None or session[0] <= event.epoch:
+            self._wills.set(client, event)
 
     def inbound_received(self, client: bytes, packet_id: int) -> None:
         """Take the packet id of a QoS 2 message that is in the log."""
@@ -150,13 +181,13 @@ class Sessions:
         if self._row(client) is None:
             return
         bucket = owned(_OUTBOUND, client)
-        for packet_id, topic_filter, offset in event.sent:
-            row = _OUTBOUND_ROW.pack(False, offset) + topic_filter
+        for packet_id, topic_filter, offset, qos in event.sent:
+            row = _OUTBOUND_ROW.pack(qos << 1, offset) + topic_filter
             self._state.put(bucket, packet_id.to_bytes(2, "big"), row)
         for packet_id in event.received:
             known = self._state.get(bucket, packet_id.to_bytes(2, "big"))
             if known is not None:
-                self._state.put(bucket, packet_id.to_bytes(2, "big"), b"\1" + known[1:])
+                self._state.put(bucket, packet_id.to_bytes(2, "big"), bytes([known[0] | _RELEASED]) + known[1:])
         for packet_id in event.completed:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
 
@@ -172,9 +203,14 @@ class Sessions:
             found.inbound.append(int.from_bytes(name, "big"))
         size = _OUTBOUND_ROW.size
         for name, value in self._state.scan(owned(_OUTBOUND, client_id)):
-            released, offset = _OUTBOUND_ROW.unpack_from(value)
-            found.outbound.append(Outbound(int.from_bytes(name, "big"), value[size:], offset, released))
+            marks, offset = _OUTBOUND_ROW.unpack_from(value)
+            sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, bool(marks & _RELEASED), marks >> 1)
+            found.outbound.append(sent)
         return found
+
+    def page(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` client ids, sorted, behind `after`."""
+        return [client for client, _ in islice(self._state.scan(_SESSIONS, after=after), limit)]
 
     def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         """Those of the session's subscriptions that have one of these filters."""
@@ -209,7 +245,23 @@ class Sessions:
         epoch, expiry, closed_at = _SESSION_ROW.unpack(row)
         return epoch, expiry, closed_at
 
+    def _mark_sent(self, client_id: bytes, reach: int) -> None:
+        """Note what the session's subscriptions may have sent: nobody knows how far they came."""
+        bucket = owned(_SUBSCRIPTIONS, client_id)
+        for name, packed in list(self._state.scan(bucket)):
+            if is_shared(name):
+                continue  # what a member has is leased to it
+            row = _Row.of(packed)
+            lost = row.lost(name, reach, self._dispatcher.end(subscription_queue(name)))
+            if lost != row:
+                self._state.put(bucket, name, lost.packed())
+
+    def _counted(self, change: int) -> None:
+        self.count += change
+        self._state.put(_COUNT, b"", self.count.to_bytes(8, "big"))
+
     def _end(self, client_id: bytes) -> None:
+        self._counted(-1)
         self._drop(client_id)
         self._state.delete(_SESSIONS, client_id)
         self._state.delete(_OPEN, client_id)
@@ -256,6 +308,7 @@ def _subscription(topic_filter: bytes, packed: bytes) -> Subscription:
         row.start,
         row.offset,
         row.replay,
+        row.sent_before,
     )
 
 
@@ -267,28 +320,52 @@ class _Row(NamedTuple):
     start: int
     offset: int
     replay: int = -1  # see `store.api.Subscription`
+    sent_before: int = -1  # the same
 
     @classmethod
     def of(cls, packed: bytes) -> "_Row":
         options, identifier, start, offset = _SUBSCRIPTION_ROW.unpack_from(packed)
-        replay = int.from_bytes(packed[_SUBSCRIPTION_ROW.size :], "big") if options & _REPLAYS else -1
-        return cls(options & ~_REPLAYS, identifier, start, offset, replay)
+        if not options & (_REPLAYS | _WAS_SENT):
+            return cls(options, identifier, start, offset)
+        places = [int.from_bytes(packed[at : at + 8], "big") for at in range(_SUBSCRIPTION_ROW.size, len(packed), 8)]
+        replay = places.pop(0) if options & _REPLAYS else -1
+        sent_before = places.pop(0) if options & _WAS_SENT else -1
+        return cls(options & ~(_REPLAYS | _WAS_SENT), identifier, start, offset, replay, sent_before)
 
     def packed(self) -> bytes:
-        options, identifier, start, offset, replay = self
-        if replay < 0:
-            return _SUBSCRIPTION_ROW.pack(options, identifier, start, offset)
-        return _SUBSCRIPTION_ROW.pack(options | _REPLAYS, identifier, start, offset) + replay.to_bytes(8, "big")
+        options, identifier, start, offset, replay, sent_before = self
+        places = b""
+        if replay >= 0:
+            options |= _REPLAYS
+            places += replay.to_bytes(8, "big")
+        if sent_before >= 0:
+            options |= _WAS_SENT
+            places += sent_before.to_bytes(8, "big")
+        return _SUBSCRIPTION_ROW.pack(options, identifier, start, offset) + places
 
     def acknowledged(self, topic_filter: bytes, offset: int) -> "_Row":
         """The cursor has come to `offset`."""
         if offset <= self.offset:
             return self
         is_done = not has_wildcard(topic_filter) and offset >= self.replay
-        return self._replace(offset=offset, replay=-1 if is_done else self.replay)
+        return self._replace(offset=offset, replay=-1 if is_done else self.replay)._unmarked(topic_filter)
 
-    def replayed(self, position: int) -> "_Row":
+    def replayed(self, topic_filter: bytes, position: int) -> "_Row":
         """The history is acknowledged up to `position`."""
         if not 0 <= self.replay < position:
             return self
-        return self._replace(replay=position if position < self.start else -1)
+        return self._replace(replay=position if position < self.start else -1)._unmarked(topic_filter)
+
+    def lost(self, topic_filter: bytes, reach: int, end: int) -> "_Row":
+        """The node died. What it may have sent is in its queue, which ends at `end`, and no further than the reach."""
+        before = min(self.offset + reach, end)
+        has_history = self.replay >= 0 and has_wildcard(topic_filter)
+        if not self.options & 3 or (before <= self.offset and not has_history):
+            return self
+        return self._replace(sent_before=max(before, self.sent_before))
+
+    def _unmarked(self, topic_filter: bytes) -> "_Row":
+        """Without a mark that is passed."""
+        if self.offset < self.sent_before or (self.replay >= 0 and has_wildcard(topic_filter)):
+            return self
+        return self._replace(sent_before=-1)

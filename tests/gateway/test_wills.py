@@ -87,11 +87,12 @@ async def test_a_delayed_will_waits_and_a_client_that_is_back_cancels_it(node: N
     watching = await watcher(node.ports)
     client = await device(node.ports, delayed(b"d", 1000, 1000))
     await client.drop()
-    while b"d" in node._sessions.held:
+    engine = node._engine
+    assert engine is not None
+    while not await engine.wills_waiting(9):
         await watching.quiet()
-    assert b"d" in node._sessions.wills._delayed
     client = await device(node.ports, connect(5, b"d", False, expiry=1000))
-    assert not node._sessions.wills._delayed
+    assert await engine.wills(None, 9) == []
     await client.disconnect()
     client = await device(node.ports, delayed(b"e", 1, 1000))
     await client.drop()

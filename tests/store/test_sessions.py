@@ -137,7 +137,7 @@ async def test_clean_start_drops_what_was(bench: Bench):
     await bench.append(
         control.session_opened(b"c", 1, 60, True),
         control.subscribed(b"c", [wish(b"a/+")]),
-        control.outbound_changed(b"c", sent=[(5, b"a/+", 0)]),
+        control.outbound_changed(b"c", sent=[(5, b"a/+", 0, 2)]),
         message(b"a/b", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=3),
     )
     await bench.append(control.session_opened(b"c", 2, 60, True), message(b"a/b"))
@@ -171,13 +171,13 @@ async def test_qos_2_in_both_directions(bench: Bench):
         await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=packet_id))
     await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"nobody", packet_id=1))
     await bench.append(control.inbound_released(b"c", [8, 100]))
-    await bench.append(control.outbound_changed(b"c", sent=[(1, b"a", 0), (2, b"a", 1), (3, b"a", 2)]))
+    await bench.append(control.outbound_changed(b"c", sent=[(1, b"a", 0, 2), (2, b"a", 1, 2), (3, b"a", 2, 1)]))
     await bench.append(control.outbound_changed(b"c", received=[2, 44], completed=[1]))
     for _ in range(2):
         found = await bench.engine.session(b"c")
         assert found is not None
         assert found.inbound == [7, 9]
-        assert found.outbound == [Outbound(2, b"a", 1, True), Outbound(3, b"a", 2, False)]
+        assert found.outbound == [Outbound(2, b"a", 1, True, 2), Outbound(3, b"a", 2, False, 1)]
         await bench.reopen()
 
 
@@ -186,7 +186,7 @@ async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
         control.subscribed(b"c", [wish(b"a/+")]),
         control.unsubscribed(b"c", [b"a/+"]),
         control.cursors_committed(b"c", {b"a/+": 1}),
-        control.outbound_changed(b"c", sent=[(1, b"a/+", 0)]),
+        control.outbound_changed(b"c", sent=[(1, b"a/+", 0, 2)]),
         control.inbound_released(b"c", [1]),
         control.session_closed(b"c", 1, 60, 1),
         control.session_ended(b"c", 1),
@@ -335,3 +335,82 @@ async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: 
     state = await bench.engine.session(b"c")
     assert state is not None
     assert state.subscriptions[0].offset == 3
+
+
+async def test_what_a_session_may_have_sent_when_its_node_died(bench: Bench):
+    """By the reach of its connection, no further than its queues go, and until the cursor is past it."""
+    await bench.append(control.session_opened(b"c", 1, 60, True, reach=3))
+    await bench.append(control.subscribed(b"c", [wish(b"a"), wish(b"b"), wish(b"b/#"), wish(b"none", 0)]))
+    await bench.append(*[message(b"a") for _ in range(5)], message(b"b"), message(b"none"))
+    await bench.append(control.cursors_committed(b"c", {b"a": 1}))
+
+    async def marks() -> list[tuple[int, int]]:
+        found = await bench.engine.session(b"c")
+        assert found is not None
+        return [(s.offset, s.sent_before) for s in found.subscriptions]
+
+    await bench.append(control.session_lost(b"c", 1, 60, 1000))
+    assert await bench.engine.sessions_open(None, 9) == []
+    for _ in range(2):
+        assert await marks() == [(1, 4), (0, 1), (0, 1), (0, -1)]
+        await bench.reopen()
+    await bench.append(control.session_opened(b"c", 2, 60, False, reach=1))
+    await bench.append(control.cursors_committed(b"c", {b"a": 3, b"b": 1}), control.subscribed(b"c", [wish(b"a", 2)]))
+    assert await marks() == [(3, 4), (1, -1), (0, 1), (0, -1)]
+    await bench.append(control.session_lost(b"c", 1, 60, 1000))  # of an old epoch
+    await bench.append(control.session_lost(b"c", 2, 60, 1000), control.session_lost(b"c", 2, 60, 1000))
+    assert await marks() == [(3, 4), (1, -1), (0, 1), (0, -1)]
+    await bench.append(control.cursors_committed(b"c", {b"a": 4, b"b/#": 1}))
+    assert await marks() == [(4, -1), (1, -1), (1, -1), (0, -1)]
+
+
+async def test_sessions_are_counted(bench: Bench):
+    async def count() -> int:
+        assert await bench.engine.sessions(None, 99) == sorted(await bench.engine.sessions(None, 99))
+        assert len(await bench.engine.sessions(None, 99)) == bench.engine.stats().sessions
+        return bench.engine.stats().sessions
+
+    assert await count() == 0
+    for client in (b"b", b"a", b"c"):
+        await bench.append(control.session_opened(client, 1, 60, True), control.session_opened(client, 2, 60, True))
+    assert await count() == 3
+    assert await bench.engine.sessions(b"a", 1) == [b"b"]
+    await bench.reopen()
+    assert await count() == 3
+    await bench.append(control.session_closed(b"a", 2, 0, 1), control.session_ended(b"a", 2))
+    await bench.append(control.session_ended(b"b", 1), control.session_ended(b"none", 1))
+    assert await count() == 2
+    await bench.append(control.session_ended(b"b", 2))
+    await bench.reopen()
+    assert await count() == 1
+
+
+async def test_sessions_of_views_of_an_older_version_are_counted(bench: Bench):
+    """They have no count."""
+    await bench.append(*[control.session_opened(b"%d" % number, 1, 60, True) for number in range(3)])
+    bench.engine._views._state.delete(b"S", b"")
+    await bench.reopen()
+    assert bench.engine.stats().sessions == 3
+    await bench.append(control.session_ended(b"1", 1))
+    await bench.reopen()
+    assert bench.engine.stats().sessions == 2
+
+
+async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
+    """Of a topic's, as much as any cursor; of a wildcard filter's, whatever is left of it."""
+    await bench.append(message(b"a"), message(b"a"), message(b"a"), control.session_opened(b"c", 1, 60, True, reach=1))
+    await bench.append(replay(b"a", 0), replay(b"+", 0))
+
+    async def marks() -> dict[bytes, int]:
+        state = await bench.engine.session(b"c")
+        assert state is not None
+        return {s.topic_filter: s.sent_before for s in state.subscriptions}
+
+    await bench.append(control.session_lost(b"c", 1, 60, 1000))
+    for _ in range(2):
+        assert await marks() == {b"a": 1, b"+": 0}
+        await bench.reopen()
+    await bench.append(control.cursors_committed(b"c", {b"a": 1, b"+": 1, b"$replay/+": 9}))
+    assert await marks() == {b"a": -1, b"+": 0}
+    await bench.append(control.cursors_committed(b"c", {b"$replay/+": 1 << 40}))
+    assert await marks() == {b"a": -1, b"+": -1}

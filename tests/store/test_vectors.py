@@ -5,12 +5,21 @@ from pathlib import Path
 from random import Random
 
 import record
-from store.api import GroupQueueState, Start, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from record.layout import FLAG_RETAIN
+from store.api import (
+    GroupQueueState,
+    Start,
+    Will,
+    dead_letter_queue,
+    filter_queue,
+    partition_queue,
+    topic_queue,
+)
 from store.config import StoreConfig
 from store.engine import Engine
 from tests.store.simulation.checks import check_state, read_log
 from tests.store.simulation.truth import Truth
-from tests.store.vectors.make import LATER, batches, moved_batches
+from tests.store.vectors.make import LATER, START, batches, moved_batches, session_batches
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -36,6 +45,26 @@ async def test_the_folder_of_format_1_opens_and_reads_back_exactly(tmp_path: Pat
     assert await engine.session(b"old") is None
     assert await engine.group_offsets(b"billing", b"home") == {0: 1, 1: 3}
     assert [value.topic for value in await engine.retained(b"#", None, 9)] == [b"home/bath/temp"]
+    await engine.close()
+
+
+async def test_wills_of_format_1_and_a_session_whose_node_died(tmp_path: Path):
+    shutil.copytree(VECTORS / "v1-sessions", tmp_path / "data")
+    engine = await Engine.open(tmp_path / "data", StoreConfig())
+    frames = await read_log(engine)
+    expected = [frame for batch in session_batches() for frame in batch]
+    assert [record.decode(frame, 0) for frame in frames] == [record.decode(frame, 0) for frame in expected]
+    truth = Truth(engine.partitions)
+    truth.grow(frames)
+    await check_state(engine, truth.model, Random(1))
+    session = await engine.session(b"lost")
+    assert session is not None
+    assert [(s.offset, s.sent_before) for s in session.subscriptions] == [(1, 5)]
+    assert [(o.packet_id, o.released, o.qos) for o in session.outbound] == [(7, True, 2), (8, False, 1)]
+    clean, lost = await engine.wills(None, 9)
+    assert lost == Will(b"lost", 60, START + 60_000, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone")
+    assert clean == Will(b"clean", 0, 0, b"wills/clean", 2, b"", b"\xff")
+    assert await engine.wills_waiting(9) == [(b"lost", START + 60_000)]
     await engine.close()
 
 

@@ -117,6 +117,9 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
     await _check_access(engine, model)
     assert await engine.shares_held(None, 100) == sorted(model.shares.held)
+    assert await engine.sessions(None, 100) == sorted(model.sessions.by_client)
+    assert engine._views.sessions.count == len(model.sessions.by_client), "the number of sessions"
+    await _check_wills(engine, model)
     await _check_names(engine, model, rng)
     await _check_retained(engine, model, rng)
     await _check_keys(engine, model, rng)
@@ -131,6 +134,16 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     names |= {partition_queue(b, n) for b in (b"a", b"b", b"c", b"", b"many") for n in range(engine.partitions)}
     for name in sorted(names):
         await _check_queue(engine, model, name, rng)
+
+
+async def _check_wills(engine: Queries, model: Model) -> None:
+    wills = model.sessions.wills.all()
+    assert await engine.wills(None, 100) == wills, "wills"
+    assert await engine.wills(CLIENTS[0], 1) == [will for will in wills if will.client_id > CLIENTS[0]][:1]
+    assert await engine.wills_waiting(100) == model.sessions.wills.waiting()
+    for client in CLIENTS:
+        own = [will for will in wills if will.client_id == client]
+        assert await engine.will(client) == (own[0] if own else None)
 
 
 async def _check_held(engine: Queries, model: Model, rng: Random) -> None:

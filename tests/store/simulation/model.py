@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import record
 from matcher.names import matches, parent_of
-from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
 from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
 from tests.store.simulation.model_access import Access
@@ -110,6 +110,8 @@ class Model:
         _, flags, packet_id, _, publisher, _, _ = record.decode(frame, 0)
         if flags & FLAG_TRACK_ID:
             self.sessions.received(publisher, packet_id)
+        if flags & FLAG_WILL and not flags & FLAG_REVIVED:
+            self.sessions.wills.by_client.pop(publisher, None)
         if flags & FLAG_HELD:
             self.held.hold(frame, position, time)
         elif not flags & FLAG_REVIVED:

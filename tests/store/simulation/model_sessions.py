@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from matcher.names import has_wildcard
+from matcher.names import has_wildcard, is_shared
+from matcher.reserved import filter_of
 from record.layout import Kind
 from store import control
-from store.api import Outbound, SessionState, Subscription, subscription_queue
+from store.api import Outbound, SessionState, Subscription, Will, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -17,10 +18,45 @@ class Session:
 
     epoch: int
     expiry: int
+    reach: int
     closed_at: int = 0
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
     outbound: dict[int, Outbound] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A will, and when it is due."""
+
+    event: control.WillSet
+    due: int = 0
+
+    def will(self, client: bytes) -> Will:
+        e = self.event
+        return Will(client, e.delay_s, self.due, e.topic, e.flags, e.properties, e.payload)
+
+
+class Wills:
+    """Wills by client."""
+
+    def __init__(self) -> None:
+        self.by_client: dict[bytes, Waiting] = {}
+
+    def dropped(self, client: bytes, epoch: int) -> None:
+        if client in self.by_client and self.by_client[client].event.epoch <= epoch:
+            del self.by_client[client]
+
+    def closed(self, client: bytes, at_ms: int, expiry: int) -> None:
+        will = self.by_client.get(client)
+        if will is not None and not will.due:
+            will.due = at_ms + min(will.event.delay_s, expiry) * 1000
+
+    def all(self) -> list[Will]:
+        return [self.by_client[client].will(client) for client in sorted(self.by_client)]
+
+    def waiting(self) -> list[tuple[bytes, int]]:
+        return [(c, due) for due, c in sorted((will.due, c) for c, will in self.by_client.items() if will.due)]
 
 
 class Sessions:
@@ -29,16 +65,33 @@ class Sessions:
     def __init__(self, end_of: Callable[[bytes], int]) -> None:
         self._end_of = end_of
         self.by_client: dict[bytes, Session] = {}
+        self.wills = Wills()
+        self.were_any = False
 
     def fold(self, kind: Kind, client: bytes, payload: bytes, position: int) -> None:
         """Take a record about a session."""
         session = self.by_client.get(client)
         if kind == Kind.SESSION_OPENED:
             self._opened(client, control.parse_session_opened(payload))
-        elif session is None:
-            pass
-        elif kind == Kind.SESSION_CLOSED:
+        elif kind in (Kind.WILL_SET, Kind.WILL_DROPPED):
+            self._will(kind, client, payload)
+        elif session is not None:
+            self._change(session, kind, client, payload, position)
+
+    def _will(self, kind: Kind, client: bytes, payload: bytes) -> None:
+        session = self.by_client.get(client)
+        if kind == Kind.WILL_DROPPED:
+            self.wills.dropped(client, control.parse_will_dropped(payload))
+            return
+        will = control.parse_will_set(payload)
+        if session is None or session.epoch <= will.epoch:
+            self.wills.by_client[client] = Waiting(will)
+
+    def _change(self, session: Session, kind: Kind, client: bytes, payload: bytes, position: int) -> None:
+        if kind == Kind.SESSION_CLOSED:
             self._closed(client, session, control.parse_session_closed(payload))
+        elif kind == Kind.SESSION_LOST:
+            self._lost(client, session, control.parse_session_closed(payload))
         elif kind == Kind.SESSION_ENDED:
             if control.parse_session_ended(payload) >= session.epoch:
                 del self.by_client[client]
@@ -49,8 +102,7 @@ class Sessions:
             for name in control.parse_unsubscribed(payload):
                 session.subscriptions.pop(name, None)
         elif kind == Kind.CURSORS_COMMITTED:
-            for name, offset in control.parse_cursors_committed(payload).items():
-                _acknowledge(session, name, offset)
+            _commit(session, control.parse_cursors_committed(payload))
         elif kind == Kind.INBOUND_RELEASED:
             session.inbound.difference_update(control.parse_inbound_released(payload))
         elif kind == Kind.OUTBOUND_CHANGED:
@@ -68,7 +120,7 @@ class Sessions:
 
     def sent(self, client: bytes, packet_id: int, name: bytes, offset: int) -> None:
         """A message is on its way to a client."""
-        self.by_client[client].outbound[packet_id] = Outbound(packet_id, name, offset, released=False)
+        self.by_client[client].outbound[packet_id] = Outbound(packet_id, name, offset, released=False, qos=2)
 
     def state(self, client: bytes) -> SessionState | None:
         """The session as `Store.session` gives it."""
@@ -89,14 +141,28 @@ class Sessions:
 
     def _opened(self, client: bytes, event: control.Opened) -> None:
         session = self.by_client.get(client)
-        if session is None or (event.clean and session.epoch <= event.epoch):
-            self.by_client[client] = Session(event.epoch, event.expiry_interval)
-        elif session.epoch <= event.epoch:
+        self.were_any = True
+        if session is not None and session.epoch > event.epoch:
+            return
+        self.wills.by_client.pop(client, None)
+        if session is None or event.clean:
+            self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach)
+        else:
             session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry_interval, 0
+            session.reach = event.reach
+
+    def _lost(self, client: bytes, session: Session, event: control.Closed) -> None:
+        if event.epoch >= session.epoch and not session.closed_at:
+            for name, s in session.subscriptions.items():
+                before = min(s.offset + session.reach, self._end_of(subscription_queue(name)))
+                if s.qos and not is_shared(name) and (before > s.offset or _has_history(s)):
+                    s.sent_before = max(s.sent_before, before)
+        self._closed(client, session, event)
 
     def _closed(self, client: bytes, session: Session, event: control.Closed) -> None:
         if event.epoch < session.epoch:
             return
+        self.wills.closed(client, max(event.at_ms, 1), event.expiry_interval)
         if event.expiry_interval == 0:
             del self.by_client[client]
         session.epoch, session.expiry = event.epoch, event.expiry_interval
@@ -105,41 +171,42 @@ class Sessions:
     def _subscribe(self, session: Session, wish: control.Subscribed, position: int) -> None:
         name = wish.topic_filter
         known = session.subscriptions.get(name)
-        if known is not None and (known.qos > 0 or wish.qos == 0):  # with QoS 0 there was no cursor to keep
-            start, offset, replay = known.start_position, known.offset, known.replay
-        else:
-            start, offset, replay = self._begin(wish, position)
-        session.subscriptions[name] = Subscription(*wish[:-1], start, offset, replay)
-
-    def _begin(self, wish: control.Subscribed, position: int) -> tuple[int, int, int]:
-        """Start, cursor and replay of a subscription that a record at `position` makes."""
-        name = wish.topic_filter
         end = self._end_of(subscription_queue(name))
-        if wish.replay < 0 or wish.qos == 0:
-            return position, end, -1
-        if has_wildcard(name):
-            return position, end, wish.replay if wish.replay < position else -1
-        return position, min(wish.replay, end), end if wish.replay < end else -1
+        places = (position, end, -1, -1)
+        if known is not None and (known.qos > 0 or wish.qos == 0):  # with QoS 0 there was no cursor to keep
+            places = (known.start_position, known.offset, known.replay, known.sent_before)
+        elif has_wildcard(name) and wish.qos and 0 <= wish.replay < position:
+            places = (position, end, wish.replay, -1)
+        elif not has_wildcard(name) and wish.qos and 0 <= wish.replay < end:
+            places = (position, wish.replay, end, -1)
+        session.subscriptions[name] = Subscription(*wish[:6], *places)
 
 
-def _acknowledge(session: Session, name: bytes, place: int) -> None:
-    """A cursor moves on, or the place in a history; the history ends where the subscription began."""
-    is_history = name.startswith(b"$replay/")
-    subscription = session.subscriptions.get(name.removeprefix(b"$replay/"))
-    if subscription is None:
-        return
-    if is_history:
-        if 0 <= subscription.replay < place:
-            subscription.replay = place if place < subscription.start_position else -1
-    elif place > subscription.offset:
-        subscription.offset = place
-        if not has_wildcard(name) and place >= subscription.replay:
-            subscription.replay = -1
+def _commit(session: Session, offsets: dict[bytes, int]) -> None:
+    for name, offset in offsets.items():
+        replayed = filter_of(name)
+        s = session.subscriptions.get(replayed or name)
+        if s is None:
+            continue
+        if not replayed and offset > s.offset:
+            s.offset = offset
+            if not has_wildcard(name) and offset >= s.replay:
+                s.replay = -1
+        elif replayed and 0 <= s.replay < offset:
+            s.replay = offset if offset < s.start_position else -1
+        else:
+            continue
+        if s.offset >= s.sent_before and not _has_history(s):
+            s.sent_before = -1
+
+
+def _has_history(subscription: Subscription) -> bool:
+    return subscription.replay >= 0 and has_wildcard(subscription.topic_filter)
 
 
 def _outbound(session: Session, change: control.OutboundChange) -> None:
-    for number, name, offset in change.sent:
-        session.outbound[number] = Outbound(number, name, offset, released=False)
+    for number, name, offset, qos in change.sent:
+        session.outbound[number] = Outbound(number, name, offset, False, qos)
     for number in change.received:
         if number in session.outbound:
             session.outbound[number].released = True

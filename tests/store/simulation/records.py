@@ -5,7 +5,7 @@ from random import Random
 
 import record
 from matcher.reserved import replay_name
-from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
 from store.api import Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
 
@@ -94,6 +94,8 @@ class Records:
         if rng.random() < 0.3:
             flags |= rng.choice((FLAG_DELAYED, FLAG_DELAYED, FLAG_HALF, FLAG_HELD))
             flags &= -1 if self._held_retain else ~FLAG_RETAIN
+        if rng.random() < 0.1:
+            flags |= FLAG_WILL
         due = max(now + rng.choice(self._delays), 0) if flags & FLAG_DELAYED else None
         topic = rng.choice(self._topics)
         return record.frame(Kind.MESSAGE, flags, number, topic, rng.choice(CLIENTS), properties, payload, due)
@@ -140,7 +142,7 @@ class Records:
             return self._control()
         handle = self._rng.choice(sorted(self.handles))
         _, flags, _, topic, publisher, properties, payload = record.decode(self.handles[handle], 0)
-        flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID) | FLAG_REVIVED
+        flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID | FLAG_WILL) | FLAG_REVIVED
         if self._rng.random() < 0.2:
             handle += 1
         return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, properties, payload, handle)
@@ -155,11 +157,15 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(14):
+        match rng.randrange(17):
             case 0 | 1 | 2:
-                return control.session_opened(client, epoch, expiry, clean=rng.random() < 0.3)
+                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, rng.choice((1, 4, 65_536)))
             case 3:
                 return control.session_closed(client, epoch, expiry, rng.randrange(30_000))
+            case 15:
+                return control.session_lost(client, epoch, expiry, rng.randrange(30_000))
+            case 14 | 16:
+                return self._will(client, epoch)
             case 4:
                 return control.session_ended(client, epoch)
             case 5 | 6 | 7:
@@ -171,7 +177,7 @@ class Records:
             case 10:
                 if rng.random() < 0.5:
                     return control.inbound_released(client, self._numbers())
-                sent = [(number, rng.choice(FILTERS), rng.randrange(9)) for number in self._numbers()]
+                sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(3)) for number in self._numbers()]
                 return control.outbound_changed(client, sent, self._numbers(), self._numbers())
             case 11:
                 return self._access()
@@ -209,6 +215,15 @@ class Records:
             case _:
                 handed = [(rng.choice(CLIENTS), rng.randrange(6), rng.randrange(12)) for _ in range(rng.randrange(4))]
                 return control.share_handed(group, handed)
+
+    def _will(self, client: bytes, epoch: int) -> bytes:
+        rng = self._rng
+        if rng.random() < 0.2:
+            return control.will_dropped(client, epoch)
+        flags = rng.choice((0, 1, FLAG_RETAIN | 2))
+        payload = rng.randbytes(rng.choice((0, 3, 200)))
+        delay_s = rng.choice((0, 5, 15, 0xFFFF_FFFF))
+        return control.will_set(client, epoch, delay_s, rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload)
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))

@@ -14,7 +14,7 @@ from struct import pack
 
 import record
 from matcher.names import has_wildcard, parent_of
-from record.layout import FLAG_HALF
+from record.layout import FLAG_HALF, Kind
 from store.config import StoreConfig
 from store.engine import Engine
 from store.views.database import Database
@@ -142,21 +142,22 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     for client, session in model.sessions.by_client.items():
         rows[b"s" + client] = pack(">QIQ", session.epoch, session.expiry, session.closed_at)
         if not session.closed_at:
-            rows[b"a" + client] = b""
+            rows[b"a" + client] = pack(">I", session.reach)
         elif session.expiry != NEVER:
             deadline = session.closed_at + session.expiry * 1000
             rows[b"x" + pack(">Q", deadline) + client] = pack(">Q", session.epoch)
         for name, s in session.subscriptions.items():
             options = s.qos | s.no_local << 2 | s.retain_as_published << 3 | s.retain_handling << 4
-            cursor = pack(">IQQ", s.identifier, s.start_position, s.offset)
-            replay = pack(">Q", s.replay) if s.replay >= 0 else b""
-            rows[b"u" + _sized(client) + name] = pack(">B", options | (0x40 if replay else 0)) + cursor + replay
+            options |= (s.replay >= 0) << 6 | (s.sent_before >= 0) << 7
+            places = [place for place in (s.replay, s.sent_before) if place >= 0]
+            row = pack(">BIQQ", options, s.identifier, s.start_position, s.offset)
+            rows[b"u" + _sized(client) + name] = row + pack(f">{len(places)}Q", *places)
             wanted[name] += has_wildcard(name) and name not in model.shares.there
         for number in session.inbound:
             rows[b"i" + _sized(client) + pack(">H", number)] = b""
         for number, sent in session.outbound.items():
             rows[b"o" + _sized(client) + pack(">H", number)] = (
-                pack(">BQ", sent.released, sent.offset) + sent.topic_filter
+                pack(">BQ", sent.released | sent.qos << 1, sent.offset) + sent.topic_filter
             )
     for name in model.shares.wanted():
         wanted[name] += 1
@@ -167,6 +168,14 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     for name, count in wanted.items():
         if count:
             rows[b"f" + name] = pack(">I", count)
+    if model.sessions.were_any:
+        rows[b"S"] = pack(">Q", len(model.sessions.by_client))
+    for client, waiting in model.sessions.wills.by_client.items():
+        will = waiting.will(client)
+        message = record.frame(Kind.MESSAGE, will.flags, 0, will.topic, client, will.properties, will.payload)
+        rows[b"W" + client] = pack(">QIQ", waiting.event.epoch, will.delay_interval, will.due_ms) + message
+        if will.due_ms:
+            rows[b"V" + pack(">Q", will.due_ms) + client] = b""
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:

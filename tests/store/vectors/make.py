@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import record
-from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
 from store.api import Appended, Subscription, partition_queue
 from store.config import StoreConfig
@@ -26,18 +26,24 @@ def message(topic: bytes, payload: bytes, flags: int = 1, packet_id: int = 0) ->
     return record.frame(Kind.MESSAGE, flags, packet_id, topic, b"device", b"\x01\x01", payload)
 
 
+def opened(client: bytes, epoch: int, expiry_interval: int, clean: bool) -> bytes:
+    """SESSION_OPENED as it was before sessions told their reach."""
+    fields = b"[%d,%d,%b]" % (epoch, expiry_interval, b"true" if clean else b"false")
+    return record.frame(Kind.SESSION_OPENED, 0, 0, client, b"", b"", fields)
+
+
 def batches() -> list[list[bytes]]:
     """The unsealed records of the folder, as they were appended."""
     wishes = [Subscription(b"home/+/temp", 1, True, False, 1, 7, 0, 0), Subscription(b"home/bath", 2, *[0] * 6)]
     return [
-        [control.session_opened(b"device", 1, 3600, clean=True), control.subscribed(b"device", wishes)],
+        [opened(b"device", 1, 3600, clean=True), control.subscribed(b"device", wishes)],
         [message(b"home/bath/temp", b"21.5", 1 | FLAG_RETAIN), message(b"home/bath", b"", 2 | FLAG_TRACK_ID, 9)],
         [message(b"home/%d/temp" % i, bytes([i]) * 700) for i in range(9)],
         [control.cursors_committed(b"device", {b"home/+/temp": 2}), control.inbound_released(b"device", [8])],
-        [control.outbound_changed(b"device", [(3, b"home/bath", 0)], [3], [])],
+        [record.frame(Kind.OUTBOUND_CHANGED, 0, 0, b"device", b"", b"", b'[[[3,"home/bath",0]],[3],[]]')],
         [control.group_offsets_committed(b"billing", b"home", {0: 1, 1: 3})],
-        [control.session_opened(b"gone", 1, 10, clean=False), control.session_closed(b"gone", 1, 10, 5000)],
-        [control.session_opened(b"old", 1, 10, clean=False), control.session_ended(b"old", 1)],
+        [opened(b"gone", 1, 10, clean=False), control.session_closed(b"gone", 1, 10, 5000)],
+        [opened(b"old", 1, 10, clean=False), control.session_ended(b"old", 1)],
         [control.unsubscribed(b"device", [b"home/bath"]), message(b"", b"\xff\xfe", 0)],
     ]
 
@@ -56,7 +62,7 @@ def moved_batches() -> list[list[bytes]]:
     a message's position, its handle, is what is before it."""
     partition = partition_queue(b"plant", 0)
     first = [
-        control.session_opened(b"panel", 1, 3600, clean=True),
+        opened(b"panel", 1, 3600, clean=True),
         control.subscribed(b"panel", [Subscription(b"plant/#", 1, False, False, 0, 0, 0, 0)]),
         held(b"plant/fired", FLAG_DELAYED | 1, LATER, key(b"a") + key(b"b")),
         held(b"plant/recalled", FLAG_DELAYED, LATER),
@@ -88,6 +94,25 @@ def moved_batches() -> list[list[bytes]]:
     ]
 
 
+def session_batches() -> list[list[bytes]]:
+    """The unsealed records of the folder with wills and a session whose node died."""
+    wish = Subscription(b"plant/+", 1, False, False, 0, 0, 0, 0)
+    return [
+        [control.session_opened(b"lost", 3, 3600, clean=True, reach=4), control.subscribed(b"lost", [wish])],
+        [control.will_set(b"lost", 3, 60, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone")],
+        [control.will_set(b"clean", 1, 0, b"wills/clean", 2, b"", b"\xff")],
+        [
+            control.will_set(b"sent", 1, 0, b"wills/sent", 0, b"", b""),
+            control.will_set(b"dropped", 1, 9, b"w", 0, b"", b""),
+        ],
+        [message(b"plant/%d" % number, b"x") for number in range(6)],
+        [control.outbound_changed(b"lost", [(7, b"plant/+", 1, 2), (8, b"plant/+", 2, 1)], [7], [])],
+        [control.cursors_committed(b"lost", {b"plant/+": 1})],
+        [record.frame(Kind.MESSAGE, FLAG_WILL, 0, b"wills/sent", b"sent", b"", b"")],
+        [control.will_dropped(b"dropped", 1), control.session_lost(b"lost", 3, 3600, START)],
+    ]
+
+
 async def make(folder: Path, config: StoreConfig, appends: list[list[bytes]]) -> None:
     """Write the folder: `store.json` and the log. The views are folded from it, and not of this format alone."""
     now = START - 1000
@@ -103,5 +128,9 @@ async def make(folder: Path, config: StoreConfig, appends: list[list[bytes]]) ->
 
 
 if __name__ == "__main__":
-    made = {"v1": (CONFIG, batches()), "v1-moved": (MOVED_CONFIG, moved_batches())}
+    made = {
+        "v1": (CONFIG, batches()),
+        "v1-moved": (MOVED_CONFIG, moved_batches()),
+        "v1-sessions": (CONFIG, session_batches()),
+    }
     asyncio.run(make(Path(sys.argv[2]), *made[sys.argv[1]]))

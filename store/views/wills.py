@@ -1,0 +1,93 @@
+"""The wills view: the will of each connection that has one, and when it is due once the connection has ended.
+
+A will is set by its record. It goes when a record drops it, when the session is opened anew, or with the message that
+it is, which has FLAG_WILL: that one record sends it and ends it, so that no crash sends it twice.
+"""
+
+from struct import Struct
+from typing import Final
+
+import record
+from record.layout import Kind
+from store.api import Will
+from store.control import WillSet
+from store.views.state import State
+
+_WILLS: Final = b"W"
+_WAITING: Final = b"V"  # due (u64 ms) and client id
+_ROW: Final = Struct(">QIQ")  # epoch, delay in seconds, due in ms or 0; the message follows as an unsealed frame
+
+
+class Wills:
+    """Wills by client id."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def set(self, client: bytes, event: WillSet) -> None:
+        """The connection has this will."""
+        self.drop(client)
+        message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
+        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay_s, 0) + message)
+
+    def dropped(self, client: bytes, epoch: int) -> None:
+        """The connection of this epoch has no will any more."""
+        row = self._state.get(_WILLS, client)
+        if row is not None and _ROW.unpack_from(row)[0] <= epoch:
+            self.drop(client)
+
+    def drop(self, client: bytes) -> None:
+        """The client has no will any more."""
+        row = self._state.get(_WILLS, client)
+        if row is None:
+            return
+        due = _ROW.unpack_from(row)[2]
+        if due:
+            self._state.delete(_WAITING, _waiting_name(client, due))
+        self._state.delete(_WILLS, client)
+
+    def closed(self, client: bytes, at_ms: int, expiry_interval: int) -> None:
+        """The connection ended: the will is due after its delay, or with the end of the session."""
+        row = self._state.get(_WILLS, client)
+        if row is None:
+            return
+        epoch, delay, due = _ROW.unpack_from(row)
+        if due:
+            return
+        due = at_ms + min(delay, expiry_interval) * 1000
+        self._state.put(_WILLS, client, _ROW.pack(epoch, delay, due) + row[_ROW.size :])
+        self._state.put(_WAITING, _waiting_name(client, due), b"")
+
+    def will(self, client: bytes) -> Will | None:
+        row = self._state.get(_WILLS, client)
+        return None if row is None else _will(client, row)
+
+    def page(self, after: bytes | None, limit: int) -> list[Will]:
+        """Up to `limit` wills, behind that of the client `after`."""
+        found: list[Will] = []
+        for client, row in self._state.scan(_WILLS, after=after):
+            if len(found) == limit:
+                break
+            found.append(_will(client, row))
+        return found
+
+    def waiting(self, limit: int) -> list[tuple[bytes, int]]:
+        """Up to `limit` (client id, due in ms) of connections that have ended, the next first."""
+        found: list[tuple[bytes, int]] = []
+        for name, _ in self._state.scan(_WAITING):
+            if len(found) == limit:
+                break
+            found.append((name[8:], int.from_bytes(name[:8], "big")))
+        return found
+
+
+def _will(client: bytes, row: bytes) -> Will:
+    _, delay, due = _ROW.unpack_from(row)
+    _, flags, _, topic, _, properties, payload = record.decode(row, _ROW.size)
+    return Will(client, delay, due, topic, flags, properties, payload)
+
+
+def _waiting_name(client: bytes, due: int) -> bytes:
+    return due.to_bytes(8, "big") + client
