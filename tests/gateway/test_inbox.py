@@ -122,16 +122,16 @@ async def test_a_new_session_begins_with_nothing(node: Node) -> None:
 async def test_what_comes_while_a_session_is_being_opened(node: Node) -> None:
     """Between its record and the moment that it is held."""
     sessions = node._sessions
-    append = sessions._append
+    record_open = sessions._record_open
     sent: list[int] = []
 
-    async def slow(frames: list[bytes]) -> None:
-        await append(frames)
+    async def slow(frames: list[bytes], is_new: bool) -> None:
+        await record_open(frames, is_new)
         if not sent:
             sent.append(0)
             sent[:] = await send(node, b"lamp", b"1")
 
-    sessions._append = slow  # type: ignore[method-assign]
+    sessions._record_open = slow  # type: ignore[method-assign]
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
     assert sent == [0]
     assert [m.payload for m in await client.take(1)] == [b"1"]
