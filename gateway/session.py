@@ -266,6 +266,11 @@ class Session:
         return self._shares
 
     @property
+    def has_shares(self) -> bool:
+        """Whether it has, or had, shared subscriptions."""
+        return self._shares is not None
+
+    @property
     def inbound(self) -> dict[int, int]:
         """QoS 2 packet ids received and not released: where each stands."""
         if self._inbound is None:

@@ -136,6 +136,8 @@ class Shares:
 
     def close(self, session: Session) -> None:
         """The connection is over: what was leased to it goes to others."""
+        if not session.has_shares:
+            return
         lost: dict[Share, list[Leased]] = {}
         for packet_id, entry in list(session.inflight.items()):
             if entry.leased and isinstance(entry, Leased):

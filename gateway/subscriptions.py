@@ -63,7 +63,7 @@ class Subscriptions:
         self._spawn(self._begin(connection, session, packet.packet_id, wishes))
 
     def _wishes(self, connection: Connection, session: Session, packet: Subscribe) -> list[Wish]:
-        names = session.subscribing.union(session.subscriptions, session.shares)
+        names = session.subscribing.union(session.subscriptions, session.shares if session.has_shares else ())
         words = dict(packet.user_properties).get(PROPERTY, b"")
         wishes: list[Wish] = []
         for request in packet.requests:
@@ -255,7 +255,7 @@ class Subscriptions:
         self._store.append([*frames, control.unsubscribed(session.client_id, filters)], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
-        if topic_filter in session.shares:
+        if session.has_shares and topic_filter in session.shares:
             return self._shares.leave(session, topic_filter)
         subscription = session.unsubscribe(topic_filter)
         if subscription is None:
