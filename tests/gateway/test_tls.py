@@ -125,7 +125,7 @@ async def test_the_certificate_is_that_of_the_server_name(make_node: MakeNode, a
 
 
 @pytest.mark.parametrize(("source", "device"), [("cn", b"device-7"), ("san", b"urn:device:7")])
-@pytest.mark.mqtt5("3.2.2-16")
+@pytest.mark.mqtt5("3.1.3-8", "3.2.2-16")
 async def test_the_client_id_of_the_certificate(
     make_node: MakeNode, authority: Authority, source: str, device: bytes
 ) -> None:
