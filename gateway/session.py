@@ -23,6 +23,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
 from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
+from matcher.trie import Trie
 from store.api import Moved
 
 SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
@@ -38,6 +39,7 @@ RESTORED: Final = 2  # committed, and received on an earlier connection
 MAX_STAGED: Final = 1024  # messages of a session that wait for a record
 MAX_HELD: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
 _MAX_ROUTES: Final = 1024  # cached per session
+_FEW: Final = 16  # subscriptions that are looked at one by one
 _ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and a byte more of two lengths
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
@@ -248,6 +250,7 @@ class Session:
         self._inflight: dict[int, Inflight] | None = None
         self._unfinished: Unfinished | None = None
         self._routes: dict[bytes, Route | None] | None = None
+        self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
 
@@ -316,7 +319,13 @@ class Session:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add or replace a subscription."""
-        self.subscriptions[subscription.topic_filter] = subscription
+        topic_filter = subscription.topic_filter
+        if self._trie is not None:
+            old = self.subscriptions.get(topic_filter)
+            if old is not None:
+                self._trie.remove(topic_filter, old)
+            self._trie.add(topic_filter, subscription)
+        self.subscriptions[topic_filter] = subscription
         self._routes = None
 
     def want_retained(self, subscription: Subscription) -> None:
@@ -327,7 +336,10 @@ class Session:
         self._routes = None
         if self._unfinished is not None:
             self._unfinished.retained.pop(topic_filter, None)
-        return self.subscriptions.pop(topic_filter, None)
+        subscription = self.subscriptions.pop(topic_filter, None)
+        if subscription is not None and self._trie is not None:
+            self._trie.remove(topic_filter, subscription)
+        return subscription
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""
@@ -336,7 +348,7 @@ class Session:
             routes = self._routes = {}
         if topic in routes:
             return routes[topic]
-        found = [s for s in self.subscriptions.values() if s.is_live and matches(s.topic_filter, topic)]
+        found = [s for s in self._matching(topic) if s.is_live]
         route: Route | None = None
         if len(found) == 1:
             route = found[0].route
@@ -346,6 +358,17 @@ class Session:
             routes.clear()
         routes[topic] = route
         return route
+
+    def _matching(self, topic: bytes) -> list[Subscription]:
+        subscriptions = self.subscriptions
+        if len(subscriptions) <= _FEW:
+            return [s for s in subscriptions.values() if matches(s.topic_filter, topic)]
+        trie = self._trie
+        if trie is None:
+            trie = self._trie = Trie(0)
+            for subscription in subscriptions.values():
+                trie.add(subscription.topic_filter, subscription)
+        return trie.match(topic)
 
     def cursor_of(self, name: bytes) -> Cursor | None:
         """The cursor that sent an exchange, by what the log calls it: a filter, or the history of one."""
@@ -360,6 +383,7 @@ class Session:
         collector, which looks through all of it at once."""
         self._subscriptions = None
         self._routes = None
+        self._trie = None
         if self._unfinished is not None:
             self._unfinished.retained.clear()
 
