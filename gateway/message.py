@@ -1,16 +1,22 @@
 """One message on its way out: decoded once per node, encoded once per shape of subscriber.
 
 The shapes are few: protocol version, QoS, RETAIN and DUP. Subscribers of one shape share one encoding
-(design section 5.3), and those that know the topic by an alias share another, but for the alias; only
-subscription identifiers (MQTT-3.3.4-3) and a running message expiry make an encoding of its own.
+(design section 5.3), and those that know the topic by an alias share another, but for the alias. Subscription
+identifiers (MQTT-3.3.4-3) and a running message expiry make shapes without number: the first few of them are shared
+too, for fleets whose clients all give the same identifier, and the others are encoded for each subscriber.
 """
+
+from typing import Final
 
 from gateway.mqtt.encode import aliased_parts, publish_parts
 from gateway.mqtt.properties import TOPIC_ALIAS, message_expiry, number_property, with_message_expiry
 from record import decode, position_of, store_time_of
 from record.layout import FLAG_HELD, FLAG_QOS, FLAG_RETAIN
 
-_SHAPES = 24  # version × QoS × RETAIN × DUP
+_SHAPES: Final = 24  # version × QoS × RETAIN × DUP
+_VARIANTS: Final = 16  # shapes with identifiers or an expiry that are kept of a message
+
+_Variant = tuple[int, tuple[int, ...], int]  # shape, identifiers, seconds until the expiry or -1
 
 
 class Message:
@@ -18,7 +24,9 @@ class Message:
 
     __slots__ = (
         "_aliased",
+        "_aliased_variants",
         "_encoded",
+        "_variants",
         "expires_at",
         "held",
         "payload",
@@ -49,6 +57,8 @@ class Message:
                 self.expires_at = self.store_time + expiry * 1000
         self._encoded: list[tuple[bytes, bytes] | None] | None = None
         self._aliased: list[tuple[bytes, bytes, bytes] | None] | None = None
+        self._variants: dict[_Variant, tuple[bytes, bytes]] | None = None
+        self._aliased_variants: dict[_Variant, tuple[bytes, bytes, bytes]] | None = None
 
     def expired(self, now_ms: int) -> bool:
         """Whether its message expiry interval has passed (MQTT-3.3.2-5)."""
@@ -61,13 +71,13 @@ class Message:
 
         `now_ms` counts the message expiry down by the time spent here (MQTT-3.3.2-6).
         """
-        if identifiers or (self.expires_at and now_ms - self.store_time >= 1000):
-            return self._encode(version, qos, retain, dup, identifiers, now_ms)
+        shape = qos * 8 + (4 if version == 5 else 0) + (2 if retain else 0) + (1 if dup else 0)
+        if version == 5 and (identifiers or (self.expires_at and now_ms - self.store_time >= 1000)):
+            return self._variant((shape, identifiers, self._left(now_ms)), qos, retain, dup, now_ms)
         encoded = self._encoded
         if encoded is None:
             encoded = [None] * _SHAPES
             self._encoded = encoded
-        shape = qos * 8 + (4 if version == 5 else 0) + (2 if retain else 0) + (1 if dup else 0)
         shared = encoded[shape]
         if shared is None:
             shared = self._encode(version, qos, retain, dup, identifiers, self.store_time)
@@ -85,14 +95,14 @@ class Message:
         self, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int, alias: int
     ) -> tuple[bytes, bytes]:
         """As `parts`, for a client that knows the topic by `alias`."""
+        shape = qos * 8 + (2 if retain else 0) + (1 if dup else 0)
         if identifiers or (self.expires_at and now_ms - self.store_time >= 1000):
-            pieces = aliased_parts(self.payload, qos, retain, dup, self._properties(5, now_ms), identifiers)
+            pieces = self._aliased_variant((shape, identifiers, self._left(now_ms)), qos, retain, dup, now_ms)
         else:
             aliased = self._aliased
             if aliased is None:
                 aliased = [None] * _SHAPES
                 self._aliased = aliased
-            shape = qos * 8 + (2 if retain else 0) + (1 if dup else 0)
             shared = aliased[shape]
             if shared is None:
                 properties = self._properties(5, self.store_time)
@@ -105,6 +115,30 @@ class Message:
             return head, b"".join((prefix, number, rest))
         return b"".join((head, prefix, number, rest)), b""
 
+    def _variant(self, key: _Variant, qos: int, retain: bool, dup: bool, now_ms: int) -> tuple[bytes, bytes]:
+        variants = self._variants
+        if variants is None:
+            variants = self._variants = {}
+        shared = variants.get(key)
+        if shared is None:
+            shared = self._encode(5, qos, retain, dup, key[1], now_ms)
+            if len(variants) < _VARIANTS:
+                variants[key] = shared
+        return shared
+
+    def _aliased_variant(
+        self, key: _Variant, qos: int, retain: bool, dup: bool, now_ms: int
+    ) -> tuple[bytes, bytes, bytes]:
+        variants = self._aliased_variants
+        if variants is None:
+            variants = self._aliased_variants = {}
+        shared = variants.get(key)
+        if shared is None:
+            shared = aliased_parts(self.payload, qos, retain, dup, self._properties(5, now_ms), key[1])
+            if len(variants) < _VARIANTS:
+                variants[key] = shared
+        return shared
+
     def _encode(
         self, version: int, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> tuple[bytes, bytes]:
@@ -115,4 +149,8 @@ class Message:
         """The block to send, its expiry counted down. What was sent before is sent again though it has expired."""
         if not self.expires_at or version != 5:
             return self.properties
-        return with_message_expiry(self.properties, max(0, (self.expires_at - now_ms + 999) // 1000))
+        return with_message_expiry(self.properties, self._left(now_ms))
+
+    def _left(self, now_ms: int) -> int:
+        """Seconds until it expires; -1: it never does."""
+        return max(0, (self.expires_at - now_ms + 999) // 1000) if self.expires_at else -1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import idle, peers, report, rounds
+from benchmarks import idle, matcher, peers, report, rounds
 from benchmarks.brokers import Broker, BrokerUnavailable, family
 from benchmarks.figures import NOTHING, Figure, Sample, figure
 from benchmarks.idle import Idle
@@ -167,3 +167,10 @@ def test_the_processes_of_a_broker_are_counted_together() -> None:
 def test_wrong_usage_of_the_loader_is_2(loader: Path, words: list[str]) -> None:
     if words:
         assert subprocess.run([loader, *words], capture_output=True, check=False).returncode == 2
+
+
+def test_the_trie_is_measured() -> None:
+    figures = matcher.measure(1000)
+    assert figures.filters == 1000
+    assert min(figures.add_us, figures.cached_us, figures.uncached_us, figures.storm_us) > 0
+    assert "| 1,000 |" in matcher.table([figures])
