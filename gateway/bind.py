@@ -11,6 +11,9 @@ from gateway.listener_config import parse_address
 from gateway.proxy import address_text
 
 _BACKLOG: Final = 4096  # connections the kernel may hold for us
+# Bytes that the kernel may hold for a client that does not read; it counts them twice, for what it needs itself. Left
+# alone it goes up to 4 MB each: thousands of such clients would have the machine's memory.
+_SEND_BUFFER: Final = 256 * 1024
 
 
 class ListenError(OSError):
@@ -51,6 +54,7 @@ def _inet(family: int, place: tuple[object, ...]) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of what it accepts, too
         listening.bind(place)
         listening.listen(_BACKLOG)
         listening.setblocking(False)
