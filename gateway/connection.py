@@ -411,11 +411,7 @@ class Connection(Outlet):
             where = self._where(packet)
             if where is None:
                 return
-        if self.permissions is not None and not self.permissions.may_publish(
-            packet.topic if where is None else where.topic
-        ):
-            self.counters.messages_denied += 1
-            self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
+        if self.permissions is not None and self._denied(session, self.permissions, packet, where):
             return
         if packet.is_text and not is_utf8(packet.payload):
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
@@ -444,6 +440,16 @@ class Connection(Outlet):
             unit.add(packet, flags | FLAG_TRACK_ID, packet_id, where)
         else:
             unit.add(packet, flags, 0, where)
+
+    def _denied(self, session: Session, permissions: Permissions, packet: Publish, where: Address | None) -> bool:
+        """Whether a message may not go where it goes; its sender was told then."""
+        if permissions.may_publish(packet.topic if where is None else where.topic):
+            return False
+        if packet.qos == 2 and packet.packet_id in session.inbound:
+            return False  # it was taken when it still might be: the exchange goes to its end
+        self.counters.messages_denied += 1
+        self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
+        return True
 
     def _where(self, packet: Publish) -> Address | None:
         """Where a message goes whose topic begins with $; None when it goes nowhere, and its sender was told."""

@@ -8,11 +8,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from gateway.appending import append
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from matcher.names import is_valid_filter, is_valid_topic, split_shared
 from store import control
-from store.api import Appended, Rule, Store, User
+from store.api import Rule, Store, User
 
 MAX_RULES: Final = 256  # of a user; of everybody
 _MAX_NAME: Final = 1024  # bytes
@@ -64,21 +65,21 @@ class Administration:
             if await self._store.user(b"") is None:
                 nobody = User(b"", secrets.token_bytes(_KEY_SIZE), user.iterations, bytes(_KEY_SIZE), bytes(_KEY_SIZE))
                 frames.insert(0, control.user_set(nobody))
-            await self._append(frames)
+            await append(self._store, frames)
         return {}
 
     async def _change(self, body: dict[str, Any]) -> dict[str, Any]:
         user = _user(body)
         async with self._changing:
             await self._expect(user.name)
-            await self._append([control.user_set(user)])
+            await append(self._store, [control.user_set(user)])
         return {}
 
     async def _remove(self, body: dict[str, Any]) -> dict[str, Any]:
         name = user_name(body["name"])
         async with self._changing:
             await self._expect(name)
-            await self._append([control.user_removed(name)])
+            await append(self._store, [control.user_removed(name)])
         return {}
 
     async def _users(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Administration:
         if len(rules) > MAX_RULES:
             raise WrongRequest(f"no more than {MAX_RULES} rules, please: placeholders may help")
         async with self._changing:
-            await self._append([control.rules_set(name, rules)])
+            await append(self._store, [control.rules_set(name, rules)])
         return {}
 
     async def _rules(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -127,14 +128,6 @@ class Administration:
                     whose = owner.decode() or "everybody"
                     return {"allowed": rule.allow, "because": f"rule {number} of {whose}: {rule_text(rule)}"}
         return {"allowed": bool(body["default"]), "because": "no rule fits: the listener's default"}
-
-    async def _append(self, frames: list[bytes]) -> None:
-        """Returns when they are committed. Raises StoreError."""
-        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._store.append(frames, answer.set_result)
-        error = (await answer).error
-        if error is not None:
-            raise error
 
 
 def user_name(text: str) -> bytes:

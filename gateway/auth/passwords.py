@@ -6,6 +6,7 @@ at once cost a thousand digests. What waits for a thread, and what a source may 
 
 import asyncio
 import hashlib
+import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -18,6 +19,7 @@ from gateway.refusal import Refused
 from store.api import User
 
 _THREADS: Final = 2  # the rest of the cores is for others
+_NICE: Final = 10  # those who are connected come first
 _MAX_WAITING: Final = 4096  # at 3 ms each and two at a time: six seconds
 _MAX_PROVEN: Final = 131_072  # of about 100 bytes
 
@@ -31,7 +33,7 @@ class Passwords:
         self._proven: dict[bytes, None] = {}  # digests, the one that was proved first to be forgotten first
         self._waiting = 0
         self._turns = asyncio.Semaphore(_THREADS)
-        self._pool = ThreadPoolExecutor(_THREADS, "password")
+        self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # which Linux takes for the thread
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:

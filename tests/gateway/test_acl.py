@@ -217,6 +217,22 @@ async def test_rules_stay_when_the_password_changes_and_go_with_the_user(node: N
     assert (await client.expect(PUBACK)).reason == 0x87
 
 
+async def test_an_exchange_that_began_when_it_might_goes_to_its_end(node: Node) -> None:
+    """Refused, its packet id would stay taken, and the next message under it be taken for a repetition."""
+    client = await alice(node, clean=False, expiry=100)
+    client.send(wire.publish(5, b"public/x", b"first", 2, 1))
+    assert (await client.expect(PUBREC)).reason == 0
+    await client.drop()
+    await set_rules(node, "alice", "allow publish elsewhere")
+    client = await alice(node, clean=False, expiry=100)
+    client.send(wire.publish(5, b"public/x", b"first", 2, 1, b"", False, True))
+    assert (await client.expect(PUBREC)).reason == 0
+    client.send(ack(PUBREL, 1))
+    assert (await client.expect(PUBCOMP)).reason == 0
+    client.send(wire.publish(5, b"public/x", b"second", 2, 1))
+    assert (await client.expect(PUBREC)).reason == 0x87
+
+
 # --- certificates
 
 

@@ -1,6 +1,7 @@
 """Who may connect: passwords, SCRAM in AUTH packets (section 4.12), authenticating again, users that come and go."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -106,6 +107,15 @@ async def test_many_who_come_back_at_once_are_served(make_node: MakeNode) -> Non
         await set_user(node, f"u{number}", b"p%d" % number)
     storm = [login(node.ports.mqtt, b"u%d" % n, b"p%d" % n, 5, b"c%d" % n) for n in range(20)]
     assert [connack.reason for _, connack in await asyncio.gather(*storm)] == [0] * 20
+
+
+async def test_who_is_connected_comes_before_passwords(node: Node) -> None:
+    """The threads are nicer than the loop, and only they."""
+    assert (await login(node.ports.mqtt, b"alice", b"wonderland"))[1].reason == 0
+    pool = node._sessions._access._passwords._pool
+    before = os.nice(0)
+    assert await asyncio.get_running_loop().run_in_executor(pool, os.nice, 0) == min(before + 10, 19)
+    assert os.nice(0) == before
 
 
 async def test_no_more_wait_for_their_password_to_be_checked_than_may(
