@@ -373,9 +373,18 @@ class Share:
     # --- the clock
 
     def tick(self) -> None:
-        """A round is over: take what silent members have, renew the other leases, look whether something was missed."""
+        """A round is over: take what silent members have, renew the other leases, pop what came again by itself."""
         now = self._hub.round
         self._listen(now)
+        if self._out or self._waiting:
+            self._keep(now)
+        for member in list(self.members.values()):
+            member.look()
+        if self._is_due():
+            self.wake()
+
+    def _keep(self, now: int) -> None:
+        """See to what is leased."""
         taken: list[Leased] = []
         renewed: dict[int, list[int]] = {}
         for entry in self._out.values():
@@ -395,9 +404,6 @@ class Share:
             self._hub.spawn(self._settle((), again))
         if taken:
             self._give_back(taken)
-        for member in list(self.members.values()):
-            member.look()
-        self.wake()
 
     def _listen(self, now: int) -> None:
         """Find out who is silent: never the only one."""

@@ -477,3 +477,19 @@ async def test_stale_acknowledgement_of_a_removed_group_does_nothing(node: Node)
     queue = filter_queue(b"t/#")
     assert await engine.settle(GROUP, [Receipts(queue, 0, 1, 1)]) == [Receipts(queue, 0, 1, 1)]
     assert await groups(node) == {}
+
+
+async def test_full_socket_takes_nothing_and_loses_nothing(node: Node) -> None:
+    """With QoS 0 too: who does not read gets what its socket takes, the others the rest."""
+    clients = await members(node, 2, 5, 0)
+    stuck, reading = clients
+    publishing = asyncio.create_task(publish(node, b"t/x", *[b"%05d" % i + bytes(20_000) for i in range(1000)]))
+    got = [m.payload[:5] for m in await reading.take(600)]
+    await publishing
+    rest = await gather(clients, 400)
+    assert sorted(got + [payload[:5] for each in rest for payload in each]) == numbers(0, 1000)
+    assert len(rest[0]) < 500
+    assert node.counters.dropped_qos0 == 0
+    await publish(node, b"t/x", *numbers(0, 4))
+    assert sorted(len(each) for each in await gather([stuck, reading], 4)) == [2, 2]
+    await until_groups(node, {GROUP: 0})
