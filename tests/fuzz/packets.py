@@ -5,36 +5,20 @@ import random
 from tests.gateway.mqtt import wire
 
 TOPICS = (
-    *(
-        b"a",
-        b"a/b",
-        b"a/b/c",
-        b"a//",
-        b"/",
-        b"\xc3\xbc/x",
-        b"\xef\xbb\xbfbom",
-        b"$SYS/x",
-        b"$dollar/a",
-        b"home/bath/temp",
-    ),
-    *(
-        b"$delayed/1/a",
-        b"$share/g/a",
-        b"x" * 300,
-        b"/".join([b"l"] * 130),
-        b"a/+",
-        b"",
-        b"nul\0",
-        b"\xed\xa0\x80",
-        b"\xff",
-    ),
+    *(b"a", b"a/b", b"a/b/c", b"a//", b"/", b"\xc3\xbc/x", b"\xef\xbb\xbfbom", b"$dollar/a", b"home/bath/temp"),
+    *(b"$delayed/0/a", b"$delayed/1/a/b", b"$inbox/client-1", b"$inbox/client-2", b"$share/g/a"),
+    *(b"$SYS/x", b"$delayed/x/a", b"$delayed/99999999999/a", b"$delayed/1/$delayed/1/a", b"$delayed/1/$inbox/client-1"),
+    *(b"$inbox/", b"$inbox/%", b"$inbox/client-1/x", b"$replay/earliest/a", b"x" * 300, b"/".join([b"l"] * 130)),
+    *(b"a/+", b"", b"nul\0", b"\xed\xa0\x80", b"\xff"),
 )
 FILTERS = (
-    *(b"#", b"+", b"a/#", b"a/+", b"a/b", b"+/b", b"/", b"a//", b"+/+/+", b"$SYS/#", b"$dollar/#", b"$share/g/a/#"),
-    *(b"$share/g/#", b"$share//a", b"$share/g+/a", b"$share/g", b"$replay/earliest/a/#", b"$replay/x/a", b"a#", b"a+"),
-    *(b"", b"#/a", b"\xff", b"nul\0", b"/".join([b"+"] * 130), b"x" * 300),
+    *(b"#", b"a/#", b"a/+", b"a/b", b"+/b", b"a//", b"$SYS/#", b"$dollar/#", b"$share/g/a/#"),
+    *(b"$share/g/#", b"$share/h/a/b", b"$replay/earliest/a/#", b"$replay/-3600/#", b"$replay/offset:0/a/b"),
+    *(b"$inbox/client-1", b"$inbox/#", b"$share//a", b"$share/g+/a", b"$share/g", b"$replay/x/a", b"$replay/earliest"),
+    *(b"$replay/99999999999999/a", b"$replay/earliest/$share/g/a", b"$share/g/$replay/earliest/a", b"$delayed/1/a"),
+    *(b"a#", b"a+", b"", b"#/a", b"\xff", b"nul\0", b"/".join([b"+"] * 130), b"x" * 300),
 )
-_PLAIN = 10  # that many of both are names like any
+_PLAIN = 14  # that many of both are names that mean something
 CLIENTS = (b"", *(b"client-%d" % number for number in range(120)))
 PAYLOADS = (b"", b"x", b"21.5", b"\xff\xfe", b"\xc3\xbc", bytes(100), bytes(3000))
 _REASONS = {  # that a client may give, by the first byte of the packet
@@ -46,6 +30,18 @@ _REASONS = {  # that a client may give, by the first byte of the packet
     0xF0: (0x18, 0x19),
 }
 _ODD = 0.01  # of what is made is wrong by itself, for each of the ways
+_TEXTS = {  # of some properties that are texts or binary
+    0x15: (b"SCRAM-SHA-256", b"SCRAM-SHA-256", b"SCRAM-SHA-256", b"OTHER"),
+    0x16: (
+        b"n,,n=user,r=nonce",
+        b"y,,n==2C,r=x",
+        b"c=biws,r=nonce,p=cHJvb2Y=",
+        b"p=tls-unique,,n=u,r=n",
+        b"",
+        b"n,,\xff",
+    ),
+}
+_VARINT, _REPLAY = -1, -2  # in place of the bytes of a number
 _FLAGS = (0, 1)
 _VALUES = {  # of properties that are numbers
     0x02: (0, 1, 60, 0xFFFF_FFFF),
@@ -81,14 +77,14 @@ class Maker:
             flags |= 4 | (24 if self.odd() else chance.choice((0, 8, 16))) | chance.choice((0, 0x20))
             rest += self._block(version, ((0x18, 4), (0x02, 4), (0x01, 1), (0x03, 0), (0x26, 0)))
             rest += wire.text(self.topic()) + wire.text(chance.choice(PAYLOADS))
-        if chance.random() < 0.2:
+        if chance.random() < 0.05:
             flags |= 0x80
             rest += wire.text(chance.choice(CLIENTS))
         if flags & 0x80 and chance.random() < 0.5:
             flags |= 0x40
             rest += wire.text(chance.choice(PAYLOADS))
         wanted = ((0x11, 4), (0x21, 2), (0x27, 4), (0x22, 2), (0x17, 1), (0x19, 1), (0x26, 0))
-        if chance.random() < 0.03:
+        if chance.random() < 0.1:
             wanted = (*wanted, (0x15, 0), (0x16, 0))
         body = wire.text(b"MQTT") + bytes((version, flags)) + wire.u16(chance.choice((0, 60, 60, 65535)))
         body += self._block(version, wanted) + wire.text(client) + rest
@@ -104,7 +100,7 @@ class Maker:
 
     def subscribe(self, version: int) -> bytes:
         chance = self.chance
-        body = self.packet_id() + self._block(version, ((0x0B, -1), (0x26, 0)))
+        body = self.packet_id() + self._block(version, ((0x0B, _VARINT), (0x26, 0), (0x26, _REPLAY)))
         for _ in range(0 if self.odd() else chance.choice((1, 1, 2, 5))):
             options = chance.choice((0, 1, 2, 2)) | (chance.choice((0, 4, 8, 12, 0x10, 0x20)) if version == 5 else 0)
             body += wire.text(self.filter()) + bytes((options,))
@@ -152,7 +148,7 @@ class Maker:
         return self.chance.choice(FILTERS if self.chance.random() < 0.06 else FILTERS[:_PLAIN])
 
     def _block(self, version: int, wanted: tuple[tuple[int, int], ...]) -> bytes:
-        """A property block of some of those that the packet may have: identifier, and bytes of a number or 0."""
+        """A block of some of the properties that the packet may have: identifier, and bytes of a number or its kind."""
         if version != 5:
             return b""
         chance = self.chance
@@ -162,14 +158,16 @@ class Maker:
         for identifier, size in wanted:
             if chance.random() > 0.25:
                 continue
-            if identifier == 0x26:
+            if identifier == 0x26 and not size:
                 block += wire.pair(chance.choice(CLIENTS), chance.choice(CLIENTS)) * chance.choice((1, 1, 2, 20))
+            elif size == _REPLAY:
+                block += wire.pair(b"replay", chance.choice((b"earliest", b"-60", b"-60", b"1", b"offset:0", b"x")))
             elif size > 0:
                 value = chance.choice(_VALUES.get(identifier, _FLAGS) if not self.odd() else (0, 1, 255))
                 block += bytes((identifier,)) + value.to_bytes(size, "big")
-            elif size < 0:
+            elif size == _VARINT:
                 block += bytes((identifier,)) + wire.varint(chance.choice((0, 1, 127, 128, 268_435_455)))
             else:
-                value_text = b"SCRAM-SHA-256" if identifier == 0x15 else chance.choice(TOPICS[:_PLAIN])
+                value_text = chance.choice(_TEXTS.get(identifier, TOPICS[:_PLAIN]))
                 block += bytes((identifier,)) + wire.text(value_text)
         return wire.sized(block)

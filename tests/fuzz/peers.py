@@ -43,6 +43,9 @@ class Peer(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """There is no buffer."""
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self.waiting))
 
