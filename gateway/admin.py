@@ -16,6 +16,8 @@ from aiohttp import web
 
 from gateway.auth.administration import Administration, WrongRequest
 from gateway.listen import IDLE_SECONDS, listen_at
+from gateway.roster import Roster
+from gateway.sessions import Sessions
 from store.engine import Engine
 from store.errors import StoreError
 from store.exports.stage import STAGING
@@ -31,8 +33,9 @@ _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 class AdminFront:
     """Serves the commands of whoever runs the node."""
 
-    def __init__(self, engine: Engine, data_dir: Path) -> None:
+    def __init__(self, engine: Engine, sessions: Sessions, data_dir: Path) -> None:
         self._engine = engine
+        self._roster = Roster(engine, sessions)
         self._administration = Administration(engine)
         self._data_dir = data_dir
         self._runner: web.AppRunner | None = None
@@ -48,6 +51,7 @@ class AdminFront:
         app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_post("/stage", self._stage)
         app.router.add_post("/access/{question}", self._access)
+        app.router.add_post("/sessions/{question}", self._sessions)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         self._listener = await listen_at(self._runner, listening, self._has_room)
@@ -76,6 +80,16 @@ class AdminFront:
         except (StoreError, OSError) as error:
             return _refusal(503, str(error))
         return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})
+
+    async def _sessions(self, request: web.Request) -> web.Response:
+        """Questions about sessions (see `gateway.roster`)."""
+        try:
+            answer = await self._roster.answer(request.match_info["question"], await request.json())
+        except (WrongRequest, ValueError) as error:
+            return _refusal(400, str(error))
+        except StoreError as error:
+            return _refusal(503, str(error))
+        return web.json_response(answer)
 
     async def _access(self, request: web.Request) -> web.Response:
         """Questions about users and rules (see `gateway.auth.administration`)."""

@@ -1,6 +1,10 @@
 """What a session was not sent, and why. Counted for the node as well (`gateway.counters`)."""
 
+from typing import Final
+
 from gateway.counters import Counters
+
+_MAX_KEPT: Final = 65_536  # sessions without a connection
 
 
 class Drops:
@@ -33,3 +37,23 @@ class Drops:
     def add_qos0_repeated(self) -> None:
         self.qos0_repeated += 1
         self._counters.dropped_repeated += 1
+
+
+class KeptDrops:
+    """The counts of durable sessions that have no connection now, the oldest of which are forgotten first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, Drops] = {}
+
+    def keep(self, client_id: bytes, drops: Drops) -> None:
+        self._kept.pop(client_id, None)
+        self._kept[client_id] = drops
+        if len(self._kept) > _MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def of(self, client_id: bytes) -> Drops | None:
+        return self._kept.get(client_id)
+
+    def take(self, client_id: bytes) -> Drops | None:
+        """The client is back, or its session has ended."""
+        return self._kept.pop(client_id, None)

@@ -82,7 +82,7 @@ class Node:
         self._listeners: Listeners | None = None
         self._rpc = RpcServer(engine)
         self._http = HttpFront(engine, self.counters, self._front)
-        self._admin = AdminFront(engine, config.data_dir)
+        self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
             await self._sessions.start()

@@ -20,6 +20,7 @@ from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import reach_of
+from gateway.drops import KeptDrops
 from gateway.inbox import Inboxes
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
@@ -72,6 +73,7 @@ class Sessions:
         self._turns = Turns()
         self._wills = Wills(store, counters, self._turns)
         self._ending = LastRecords(store)
+        self.kept_drops = KeptDrops()
         self._beginning = 0  # durable sessions whose first record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -225,6 +227,8 @@ class Sessions:
             self._start_pump,
         )
         session.recorded_open = expiry > 0 or state is not None
+        kept = self.kept_drops.take(client_id)
+        session.drops = None if fresh else kept
         try:
             state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
@@ -431,7 +435,33 @@ class Sessions:
 
         if frames:
             self._ending.record(client_id, frames, recorded)
+        if session.drops is not None and session.expiry_interval:
+            self.kept_drops.keep(client_id, session.drops)
         session.let_go()
+
+    # --- on behalf of who runs the node
+
+    async def kick(self, client_id: bytes) -> bool:
+        """Close the client's connection; its session stays. False: it has none."""
+        async with self._turns.of(client_id):
+            if client_id not in self.held:
+                return False
+            await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
+            return True
+
+    async def remove(self, client_id: bytes) -> bool:
+        """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
+        Raises StoreError."""
+        async with self._turns.of(client_id):
+            was_held = client_id in self.held
+            await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
+            state = await self._store.session(client_id)
+            frames = await self._wills.overdue(client_id, None)
+            self.kept_drops.take(client_id)
+            if state is not None:
+                await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
+                self._wills.sent(len(frames))
+            return was_held or state is not None
 
 
 def _has_expired(state: SessionState) -> bool:

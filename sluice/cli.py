@@ -5,7 +5,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sluice.commands import acl, backup, demo, find, log, pub, restore, serve, show, sub, topics, user, version
+from sluice.commands import (
+    acl,
+    backup,
+    demo,
+    find,
+    log,
+    pub,
+    restore,
+    serve,
+    sessions,
+    show,
+    sub,
+    topics,
+    user,
+    version,
+)
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -34,6 +49,6 @@ def parser() -> argparse.ArgumentParser:
         epilog="`sluice COMMAND --help` explains a command with an example.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, demo, pub, sub, topics, find, backup, restore, show, log, user, acl, version):
+    for command in (serve, demo, pub, sub, topics, find, sessions, backup, restore, show, log, user, acl, version):
         command.add(commands)
     return root

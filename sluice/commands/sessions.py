@@ -1,0 +1,143 @@
+"""`sluice sessions`: who is connected to a node and whose session waits there, what is behind, and an end to it."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.moment import told
+from sluice.commands.records import printable
+
+EXAMPLE: Final = "sluice sessions list --data-dir /var/lib/sluice --connected"
+_NEVER: Final = 0xFFFF_FFFF
+_PAGE: Final = 1000
+
+Row = dict[str, Any]
+
+
+def add(subparsers: Subparsers) -> None:
+    about = "list and show the sessions of a running node, disconnect and remove them"
+    parser = declare(subparsers, "sessions", about, EXAMPLE, run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, run)
+    listing.set_defaults(action=_list, name_of_command="sluice sessions list")
+    listing.add_argument("--connected", action="store_true", help="only those that are connected")
+    listing.add_argument("--after", metavar="CLIENT", help="go on behind this one")
+    listing.add_argument("--limit", type=positive, default=1000, metavar="N", help="sessions to show (default: 1000)")
+    _add_common(listing)
+    for name, summary, action in (
+        ("show", "show a session with its subscriptions", _show),
+        ("kick", "close a client's connection (MQTT 5 hears 0x98); its session stays", _kick),
+        ("remove", "end a session with all it has, and its connection", _remove),
+    ):
+        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", run)
+        one.set_defaults(action=action, name_of_command=f"sluice sessions {name}")
+        one.add_argument("client", metavar="CLIENT", help="client id")
+        _add_common(one)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the node's (default: data)")
+    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+
+
+def run(arguments: Arguments) -> int:
+    from sluice.admin import NodeError  # noqa: PLC0415
+
+    try:
+        return int(arguments.action(arguments))
+    except BrokenPipeError:  # the whole command's matter
+        raise
+    except (NodeError, OSError) as error:
+        print(f"{arguments.name_of_command}: {error}", file=sys.stderr)
+        return 1
+
+
+def _list(arguments: Arguments) -> int:
+    left = arguments.limit
+    for row in _rows(arguments):
+        if not left:
+            print("sluice sessions list: there are more: go on with --after, or raise --limit", file=sys.stderr)
+            break
+        left -= 1
+        print(json.dumps(row) if arguments.json else _line(row))
+    return 0
+
+
+def _rows(arguments: Arguments) -> Iterator[Row]:
+    after: str | None = arguments.after
+    while True:
+        limit = min(_PAGE, arguments.limit + 1)
+        page = _ask(arguments, "list", {"after": after, "limit": limit, "connected": arguments.connected})
+        yield from page["sessions"]
+        after = page["after"]
+        if after is None:
+            return
+
+
+def _show(arguments: Arguments) -> int:
+    row = _ask(arguments, "show", {"client_id": arguments.client})
+    if arguments.json:
+        print(json.dumps(row))
+        return 0
+    print(_line(row))
+    for each in row["filters"]:
+        print(f"  {printable(each['filter'])} qos {each['qos']}, backlog {each['backlog']}")
+    if row["will"] is not None:
+        due = row["will"]["due_ms"]
+        print(f"  will to {printable(row['will']['topic'])}" + (f", due {told(due)}" if due is not None else ""))
+    dropped = [f"{count} {reason}" for reason, count in row["dropped"].items() if count]
+    if dropped:
+        print(f"  dropped since the node started: {', '.join(dropped)}")
+    return 0
+
+
+def _kick(arguments: Arguments) -> int:
+    return _end(arguments, "kick", "disconnected")
+
+
+def _remove(arguments: Arguments) -> int:
+    return _end(arguments, "remove", "removed")
+
+
+def _end(arguments: Arguments, question: str, done: str) -> int:
+    _ask(arguments, question, {"client_id": arguments.client})
+    fact = {"client_id": arguments.client, "done": done}
+    print(json.dumps(fact) if arguments.json else f"{done} {printable(arguments.client)}")
+    return 0
+
+
+def _line(row: Row) -> str:
+    """A session on a line."""
+    if row["connected"]:
+        where = f"connected from {printable(row['address'])} with MQTT {row['version']}"
+    else:
+        where = f"away since {told(row['closed_at_ms'])}" if row["closed_at_ms"] else "away"
+    expiry = row["expiry_interval"]
+    lasts = (
+        "ends with its connection"
+        if not expiry
+        else "never expires"
+        if expiry == _NEVER
+        else f"expires {expiry} s after"
+    )
+    dropped = sum(row["dropped"].values())
+    counts = f"{row['subscriptions']} subscriptions, backlog {row['backlog']}, {row['in_flight']} in flight"
+    return f"{printable(row['client_id'])}: {where}, {lasts}, {counts}" + (f", {dropped} dropped" if dropped else "")
+
+
+def _ask(arguments: Arguments, question: str, body: Row) -> Row:
+    """What the node answers. Raises NodeError."""
+    from sluice.admin import NodeError, NodeLink  # noqa: PLC0415
+
+    node = NodeLink.find(arguments.data_dir)
+    if node is None:
+        text = f"no node runs on {arguments.data_dir}: sluice show tells what a folder holds"
+        raise NodeError(text)
+    try:
+        return node.ask(f"/sessions/{question}", body)
+    finally:
+        node.close()
