@@ -21,6 +21,7 @@ from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
 from gateway.replay import Replays
+from gateway.retained import RetainedPages
 from gateway.router import Router
 from gateway.session import Route, Session
 from matcher.names import matches
@@ -33,7 +34,6 @@ from store.errors import OffsetOutOfRange, StoreError
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES: Final = 256 * 1024  # of the log, read at once
-_RETAINED_PAGE: Final = 64
 _SLICE: Final = 0.002  # seconds of turns before others on the loop have theirs
 _LONGEST_SLICE: Final = 0.01  # where the others take long: turns are half as long as they are
 _WORKERS: Final = 16  # turns that may wait for the disk at the same time
@@ -48,6 +48,7 @@ class Pump:
         self._store = store
         self._router = router
         self._late = LateMessages(store)
+        self._retained = RetainedPages(store)
         self._replays = Replays(store, router, self._late, self.start)
         self._ranges = Ranges()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
@@ -161,7 +162,12 @@ class Pump:
         session.tidy()
 
     def _has_work(self, session: Session) -> bool:
-        if session.behind >= 0 or session.retained or session.resends or self._replays.has_work(session):
+        if session.retained or session.resends or self._replays.has_work(session):
+            return True
+        return self._has_messages(session)
+
+    def _has_messages(self, session: Session) -> bool:
+        if session.behind >= 0:
             return True
         return any(s.cursor is not None and s.cursor.lagging for s in session.subscriptions.values())
 
@@ -170,13 +176,15 @@ class Pump:
         if session.resends:
             await self._resend(session)
             return True
+        moved = False
         if session.retained:
-            await self._retained(session)
-            return True
+            moved = True
+            await self._retained.send(session, self._has_messages(session))
+            if not _may_send(session):
+                return True
         if session.behind >= 0:
             await self._read_log(session)
             return True
-        moved = False
         for subscription in list(session.subscriptions.values()):
             cursor = subscription.cursor
             if cursor is not None and cursor.lagging and not cursor.stretched:
@@ -272,8 +280,10 @@ class Pump:
             else:
                 continue
             store_time = store_time_of(chunk.data, starts[i])
-            if not self._send_behind(session, messages, chunk.position + starts[i], store_time):
-                return
+            position = chunk.position + starts[i]
+            while not self._send_behind(session, messages, position, store_time):
+                if not session.unfinished.waiting or not await self._retained.send_ahead(session):
+                    return
         session.behind = chunk.next_position
         if session.behind >= self._router.delivered_end:
             session.behind = -1
@@ -312,36 +322,12 @@ class Pump:
         if message.expired(now_ms):
             session.dropped().add_expired()
             return True
-        if not session.has_room:
+        if not session.has_room or session.waits(message.topic):
             return False
         qos = min(route.qos, message.qos)
         retain = message.retain and route.retain_as_published
         session.send(message, qos, retain, False, route.identifiers, None, now_ms)
         return True
-
-    # --- retained messages
-
-    async def _retained(self, session: Session) -> None:
-        request = next(iter(session.retained.values()))
-        subscription = request.subscription
-        topic_filter = subscription.topic_filter
-        page = await self._store.retained(topic_filter, request.after, _RETAINED_PAGE)
-        if session.closed or session.retained.get(topic_filter) is not request:
-            return
-        now_ms = int(time() * 1000)
-        identifiers = (subscription.identifier,) if subscription.identifier else ()
-        for value in page:
-            if not session.has_room:
-                return
-            message = Message(value.frame, 0)
-            qos = min(subscription.qos, message.qos)
-            if message.expired(now_ms):
-                session.dropped().add_expired()
-            elif not (subscription.no_local and message.publisher == session.client_id):
-                session.send(message, qos, True, False, identifiers, None, now_ms)
-            request.after = value.topic
-        if len(page) < _RETAINED_PAGE:
-            del session.retained[topic_filter]
 
 
 def _may_send(session: Session) -> bool:

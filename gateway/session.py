@@ -178,23 +178,46 @@ class Staged:
 
 
 class RetainedRequest:
-    """Retained values that a new subscription is still to get, beginning behind topic `after`."""
+    """Retained values that a new subscription is still to get, beginning behind topic `after`, in the order of levels.
 
-    __slots__ = ("after", "subscription")
+    What is published meanwhile does not wait for all of them, but never overtakes the value of its own topic."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    __slots__ = ("after", "ahead", "page", "since", "subscription")
+
+    def __init__(self, subscription: Subscription, since: int) -> None:
         self.subscription = subscription
+        self.since = since  # log position: younger values come, or came, as what they are: messages
         self.after: bytes | None = None
+        self.ahead: set[bytes] = set()  # topics whose values went before their turn
+        self.page: int = 8  # values to be read next
+
+    def awaits(self, topic: bytes) -> bool:
+        """Whether the value of the topic, if it has one, is still to be sent."""
+        if topic in self.ahead or not matches(self.subscription.topic_filter, topic):
+            return False
+        return self.after is None or topic.replace(b"/", b"\0") > self.after.replace(b"/", b"\0")
 
 
 class Unfinished:
     """What a session has to do besides handing on what comes."""
 
-    __slots__ = ("late", "late_time", "received", "resends", "retained", "staged", "subscribing")
+    __slots__ = (
+        "is_paged",
+        "late",
+        "late_time",
+        "received",
+        "resends",
+        "retained",
+        "staged",
+        "subscribing",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
+        self.waiting: bytes = b""  # topic of a message that waits for its retained value
+        self.is_paged: bool = False  # retained values had the last turn
         self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
         self.staged: list[Staged] = []
         self.received: list[int] = []  # PUBREC came: recorded before PUBREL goes out
@@ -328,9 +351,21 @@ class Session:
         self.subscriptions[topic_filter] = subscription
         self._routes = None
 
-    def want_retained(self, subscription: Subscription) -> None:
-        """Queue the retained values of a subscription; asking again begins anew."""
-        self.unfinished.retained[subscription.topic_filter] = RetainedRequest(subscription)
+    def want_retained(self, subscription: Subscription, since: int) -> None:
+        """Queue the retained values of a subscription that were there at log position `since`; asking again begins
+        anew."""
+        self.unfinished.retained[subscription.topic_filter] = RetainedRequest(subscription, since)
+
+    def waits(self, topic: bytes) -> bool:
+        """Whether a message on this topic has to wait, for the retained value that a new subscription is owed."""
+        unfinished = self._unfinished
+        if unfinished is None or not unfinished.retained:
+            return False
+        for request in unfinished.retained.values():
+            if request.awaits(topic):
+                unfinished.waiting = topic
+                return True
+        return False
 
     def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
         self._routes = None
@@ -421,11 +456,10 @@ class Session:
             self.dropped().add_expired()
             return
         qos = route.qos if route.qos < message.qos else message.qos
-        if qos == 0:
-            if self.outlet.congested:
-                self.dropped().add_qos0_congested()
-                return
-        elif not self.has_room:
+        if qos == 0 and self.outlet.congested:
+            self.dropped().add_qos0_congested()
+            return
+        if (qos and not self.has_room) or (self._unfinished is not None and self.waits(message.topic)):
             self.behind = message.position
             self.lagging = True
             return
@@ -487,6 +521,8 @@ class Session:
             return False
         if self._unfinished is not None and self._unfinished.resends:
             return False  # what an earlier connection left open goes first (MQTT-4.6.0-1)
+        if self._unfinished is not None and self.waits(message.topic):
+            return False
         if message.expired(now_ms):
             self.dropped().add_expired()
         elif not (route.no_local and message.publisher == self.client_id):

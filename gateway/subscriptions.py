@@ -216,7 +216,7 @@ class Subscriptions:
                 if is_below(stored.topic_filter, SYS):
                     self._greet(subscription)
                 else:
-                    session.want_retained(subscription)
+                    session.want_retained(subscription, self._router.delivered_end)
         if session.retained:
             session.lagging = True
             self._pump.start(session)

@@ -1,0 +1,89 @@
+"""Retained values on their way to new subscriptions: a page at a time, as far as there is room.
+
+A filter may match a million of them. Neither do they all come at once, nor do messages that are published meanwhile
+wait for the last: one whose topic has a value that is still to be sent has that sent before its turn, and follows.
+"""
+
+from time import time
+from typing import Final
+
+from gateway.message import Message
+from gateway.session import RetainedRequest, Session
+from store.api import Retained, Store
+
+_MAX_PAGE: Final = 64  # values
+_PAGE_BYTES: Final = 256 * 1024  # of values read at once, as far as the last page tells how large they are
+_MAX_AHEAD: Final = 1024  # topics of a request; then what is published on others waits for their turn
+
+
+class RetainedPages:
+    """Sends retained values to the sessions that want them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def send(self, session: Session, has_messages: bool) -> None:
+        """Send what comes next: the value that a message waits for; else a page, every second time where there are
+        messages to be sent as well. Raises StoreError."""
+        unfinished = session.unfinished
+        if unfinished.waiting:
+            await self.send_ahead(session)
+            return
+        unfinished.is_paged = not unfinished.is_paged
+        if unfinished.is_paged or not has_messages:
+            await self._send_page(session)
+
+    async def send_ahead(self, session: Session) -> bool:
+        """Send the value that a message waits for. Whether it waits no more. Raises StoreError."""
+        topic = session.unfinished.waiting
+        session.unfinished.waiting = b""
+        for topic_filter, request in list(session.retained.items()):
+            if not request.awaits(topic):
+                continue
+            if len(request.ahead) >= _MAX_AHEAD:
+                return False
+            values = await self._store.retained(topic, None, 1)
+            if session.closed or session.retained.get(topic_filter) is not request:
+                return False
+            if request.awaits(topic):
+                if not all(_send(session, request, value) for value in values):
+                    return False
+                request.ahead.add(topic)
+        return True
+
+    async def _send_page(self, session: Session) -> None:
+        topic_filter, request = next(iter(session.retained.items()))
+        limit = request.page
+        if request.subscription.qos:
+            limit = min(limit, max(1, session.window - session.in_window))
+        page = await self._store.retained(topic_filter, request.after, limit)
+        if session.closed or session.retained.get(topic_filter) is not request:
+            return
+        for value in page:
+            if value.topic not in request.ahead and not _send(session, request, value):
+                return
+            request.ahead.discard(value.topic)
+            request.after = value.topic
+        if len(page) < limit:
+            del session.retained[topic_filter]
+        else:
+            size = sum([len(value.frame) for value in page])
+            request.page = max(1, min(_MAX_PAGE, 2 * request.page, _PAGE_BYTES * len(page) // size))
+
+
+def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
+    """Send a value, unless it is not to be sent. False: there was no room."""
+    if not session.has_room:
+        return False
+    subscription = request.subscription
+    message = Message(value.frame, 0)
+    now_ms = int(time() * 1000)
+    if message.position >= request.since:
+        return True
+    if message.expired(now_ms):
+        session.dropped().add_expired()
+    elif not (subscription.no_local and message.publisher == session.client_id):
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        qos = min(subscription.qos, message.qos)
+        session.send(message, qos, True, False, identifiers, None, now_ms)
+    return True
