@@ -106,9 +106,10 @@ class _Unit:
         self.frames: list[bytes] = []
         self.size = 0  # of the frames, in bytes
         self.acks: list[bytes] = []
-        self.addressed: list[tuple[int, int, int, int]] = []  # to one client: index of frame and ack, QoS, packet id
+        # To one client: index of frame and ack, QoS, packet id.
+        self.addressed: list[tuple[int, int, int, int]] | None = None
         self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
-        self.received: list[int] = []  # QoS 2 packet ids
+        self.received: list[int] | None = None  # QoS 2 packet ids
 
     def add(self, packet: Publish, flags: int, packet_id: int, where: Address | None) -> None:
         """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session. `where`: its
@@ -120,6 +121,8 @@ class _Unit:
         else:
             framed = framed_to(where, flags, packet_id, self.session.client_id, packet.properties, packet.payload)
             if where.flags == FLAG_ADDRESSED and packet.qos:
+                if self.addressed is None:
+                    self.addressed = []
                 self.addressed.append((len(self.frames), len(self.acks) - 1, packet.qos, packet.packet_id))
         self.size += len(framed)
         self.frames.append(framed)
@@ -129,11 +132,11 @@ class _Unit:
         connection.uncommitted -= self.size
         connection.backlog.committed(self.size)
         if appended.error is not None:
-            for packet_id in self.received:
+            for packet_id in self.received or ():
                 self.session.inbound.pop(packet_id, None)
             connection.append_failed(appended.error)
             return
-        if self.received:
+        if self.received is not None:
             inbound = self.session.inbound
             for packet_id in self.received:
                 if packet_id in inbound:
@@ -141,7 +144,7 @@ class _Unit:
         if self.settled:
             connection.decoder.acknowledged(self.settled)
         acks = self.acks
-        for index, at, qos, packet_id in self.addressed:
+        for index, at, qos, packet_id in self.addressed or ():
             if connection.desk.is_unreached(appended.positions[index]):
                 answer = puback if qos == 1 else pubrec
                 acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
@@ -434,6 +437,8 @@ class Connection(Outlet):
                 self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
             return
         session.inbound[packet_id] = ARRIVING
+        if unit.received is None:
+            unit.received = []
         unit.received.append(packet_id)
         unit.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
         if session.durable:

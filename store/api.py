@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from matcher.names import has_wildcard, split_shared
-from store.errors import StoreError
+from store.appended import Appended as Appended  # noqa: PLC0414  part of this face
 
 
 def topic_queue(topic: bytes) -> bytes:
@@ -121,15 +121,6 @@ class Commit:
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
         self.users: list[bytes] = []  # that were set or removed
         self.rules: list[bytes] = []  # users whose rules were set; the empty name: those for everybody
-
-
-@dataclass(slots=True)
-class Appended:
-    """What an append came to. `error` is set when it is not committed, and then nothing may be acknowledged."""
-
-    positions: Sequence[int] = ()  # of each frame, in the order given
-    store_time: int = 0  # ms
-    error: StoreError | None = None
 
 
 Done = Callable[[Appended], None]

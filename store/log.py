@@ -5,7 +5,9 @@ The flush thread (`store.writer`) sleeps in system calls with the GIL free.
 
 Pacing: a flush starts as soon as the disk is free, which is right for a lone publisher that waits for each
 answer and for large batches. When flushes carry many small appends (a thousand devices, one message in flight
-each), starting at once makes two half-full batches out of one; then they start `spacing_ms` apart.
+each), starting at once makes two half-full batches out of one. Then a flush waits for those who are likely to append:
+who had waited when the last one ended, and whom that one answered. When they are there it starts, and `spacing_ms`
+after the last start it does so without them (decisions/0016).
 """
 
 import asyncio
@@ -92,6 +94,7 @@ class Log:
         self._sync_timer: asyncio.TimerHandle | None = None
         self._last_start = 0.0
         self._last_count = 0  # appends in the last flush
+        self._likely = 0  # appends that are worth waiting for
         self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
         self.failed = False  # appends fail until a restart, and the views take no checkpoint
@@ -119,7 +122,7 @@ class Log:
         self.pending_bytes += size
         self._waiting_bytes += size
         if self._timer is not None:
-            if self._waiting_bytes >= LARGE:
+            if self._waiting_bytes >= LARGE or len(self._units) >= self._likely:
                 self._timer.cancel()
                 self._timer = None
                 self._loop.call_soon(self._tick)
@@ -176,7 +179,8 @@ class Log:
         if self._in_flight or not self._units:
             return
         now = self._loop.time()
-        if self._last_count >= MANY and self._waiting_bytes < LARGE and self._idle is None:
+        is_small = self._waiting_bytes < LARGE and len(self._units) < self._likely
+        if self._last_count >= MANY and is_small and self._idle is None:
             wait = self._last_start + self._config.spacing_ms / 1000 - now
             if wait > 0:
                 self._timer = self._loop.call_at(now + wait, self._tick)
@@ -204,6 +208,7 @@ class Log:
             self._split(flushed.units, error)
             return
         if error is None:
+            self._likely = len(self._units) + len(flushed.units)
             self._tick()  # the disk works on the next batch while this one is folded
             try:
                 for batch in flushed.batches:

@@ -119,7 +119,7 @@ class Views:
 
     def is_full(self) -> bool:
         """Whether what waits in memory has reached its bound."""
-        waiting = self._tails.dirty + self._state.count + self.pops.changed
+        waiting = self._tails.dirty + self._state.count + self.sessions.inbound.changed + self.pops.changed
         return waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
 
     def checkpoint(self, durable: int) -> None:
@@ -127,6 +127,7 @@ class Views:
         if not self.is_dirty and not self._state.count:
             return
         self.pops.checkpoint()
+        self.sessions.inbound.checkpoint()
         batch = self._database.batch()
         self._state.drain(batch)
         self._tails.drain(index_prefix(self._index.newest), batch.put)

@@ -14,6 +14,7 @@ from matcher.reserved import filter_of
 from store.api import Outbound, SessionState, Subscription, subscription_queue
 from store.control import MAX_REACH, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
+from store.views.inbound import Inbound
 from store.views.shares import Shares
 from store.views.state import State, owned
 from store.views.wanted import Wanted
@@ -23,7 +24,6 @@ _SESSIONS: Final = b"s"
 _OPEN: Final = b"a"  # client → reach of its connection
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
-_INBOUND: Final = b"i"
 _OUTBOUND: Final = b"o"
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
@@ -40,7 +40,7 @@ _NEVER: Final = 0xFFFF_FFFF
 class Sessions:
     """Sessions by client id. Tells which filters are wanted, and of members of shared subscriptions."""
 
-    __slots__ = ("_dispatcher", "_shares", "_state", "_wanted", "_wills", "count")
+    __slots__ = ("_dispatcher", "_shares", "_state", "_wanted", "_wills", "count", "inbound")
 
     def __init__(self, state: State, dispatcher: Dispatcher, wanted: Wanted, shares: Shares, wills: Wills) -> None:
         self._state = state
@@ -49,6 +49,7 @@ class Sessions:
         self._shares = shares
         self._wills = wills
         self.count = 0
+        self.inbound = Inbound(state)
 
     def load(self) -> None:
         """Count the sessions, as of the checkpoint."""
@@ -65,11 +66,12 @@ class Sessions:
             if epoch > event.epoch:
                 return
             if event.clean:
-                self._drop(client)
+                self._drop(client, True)
             self._unset_expiry(client, expiry, closed_at)
         else:
             self._counted(1)
         self._wills.drop(client)
+        self.inbound.opened(client)
         self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, 0))
         self._state.put(_OPEN, client, event.reach.to_bytes(4, "big"))
 
@@ -169,13 +171,14 @@ class Sessions:
 
     def inbound_received(self, client: bytes, packet_id: int) -> None:
         """Take the packet id of a QoS 2 message that is in the log."""
-        if self._row(client) is not None:
-            self._state.put(owned(_INBOUND, client), packet_id.to_bytes(2, "big"), b"")
+        if not self.inbound.knows(client):
+            self.inbound.load(client, self._row(client) is not None)
+        self.inbound.received(client, packet_id)
 
     def inbound_released(self, client: bytes, packet_ids: list[int]) -> None:
-        bucket = owned(_INBOUND, client)
-        for packet_id in packet_ids:
-            self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+        if not self.inbound.knows(client):
+            self.inbound.load(client, self._row(client) is not None)
+        self.inbound.released(client, packet_ids)
 
     def outbound_changed(self, client: bytes, event: OutboundChange) -> None:
         if self._row(client) is None:
@@ -199,8 +202,7 @@ class Sessions:
         found = SessionState(client_id, *row)
         for name, value in self._state.scan(owned(_SUBSCRIPTIONS, client_id)):
             found.subscriptions.append(_subscription(name, value))
-        for name, _ in self._state.scan(owned(_INBOUND, client_id)):
-            found.inbound.append(int.from_bytes(name, "big"))
+        found.inbound.extend(self.inbound.of(client_id))
         size = _OUTBOUND_ROW.size
         for name, value in self._state.scan(owned(_OUTBOUND, client_id)):
             marks, offset = _OUTBOUND_ROW.unpack_from(value)
@@ -262,19 +264,19 @@ class Sessions:
 
     def _end(self, client_id: bytes) -> None:
         self._counted(-1)
-        self._drop(client_id)
+        self._drop(client_id, False)
         self._state.delete(_SESSIONS, client_id)
         self._state.delete(_OPEN, client_id)
 
-    def _drop(self, client_id: bytes) -> None:
+    def _drop(self, client_id: bytes, goes_on: bool) -> None:
         """Drop what the session has, not the session."""
         subscriptions = owned(_SUBSCRIPTIONS, client_id)
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
-        for view in (_INBOUND, _OUTBOUND):
-            bucket = owned(view, client_id)
-            for name in [name for name, _ in self._state.scan(bucket)]:
-                self._state.delete(bucket, name)
+        self.inbound.drop(client_id, goes_on)
+        bucket = owned(_OUTBOUND, client_id)
+        for name in [name for name, _ in self._state.scan(bucket)]:
+            self._state.delete(bucket, name)
 
     def _unset_expiry(self, client_id: bytes, expiry: int, closed_at: int) -> None:
         if closed_at and expiry != _NEVER:

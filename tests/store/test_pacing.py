@@ -41,6 +41,36 @@ async def test_many_small_appends_are_spaced_until_they_are_worth_a_flush(tmp_pa
     await engine.close()
 
 
+async def test_a_flush_waits_for_those_that_were_answered_and_no_longer(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    for round_number in range(1, 4):
+        await asyncio.gather(*[append(engine) for _ in range(MANY)])
+        assert engine.stats().batches == round_number
+    few = [append(engine) for _ in range(MANY - 1)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in few)
+    await append(engine)
+    assert all(each.done() for each in few)
+    assert engine.stats().batches == 4
+    await engine.close()
+
+
+async def test_those_that_waited_and_those_that_were_answered_go_together(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    first = [append(engine) for _ in range(MANY)]
+    await asyncio.sleep(0)  # their flush is under way
+    second = [append(engine) for _ in range(MANY)]
+    await asyncio.gather(*first)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in second)
+    await asyncio.gather(*[append(engine) for _ in range(MANY)])
+    assert all(each.done() for each in second)
+    assert engine.stats().batches == 2
+    await engine.close()
+
+
 async def test_closing_does_not_wait_for_the_next_slot(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     await asyncio.gather(*[append(engine) for _ in range(MANY)])

@@ -1,0 +1,100 @@
+"""The QoS 2 messages of clients that are not released: packet ids by session, one row for each.
+
+Most are released before the next checkpoint. So the ids of the sessions that use them are kept in memory beside what
+RocksDB has, and only the difference is ever written.
+"""
+
+from typing import Final
+
+from store.views.state import State, owned
+
+_VIEW: Final = b"i"
+_MAX_SESSIONS: Final = 4096  # that are kept beyond a checkpoint
+_MAX_IDS: Final = 1 << 16  # of all of them
+
+
+class _Ids:
+    """The packet ids of one session."""
+
+    __slots__ = ("exists", "now", "stored")
+
+    def __init__(self, exists: bool, stored: set[int]) -> None:
+        self.exists = exists  # the view has the session
+        self.stored = stored  # as rows, as of the last checkpoint
+        self.now = set(stored)
+
+
+class Inbound:
+    """Packet ids by client. `exists` of the sessions view is told by who calls."""
+
+    __slots__ = ("_ids", "_state", "changed")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._ids: dict[bytes, _Ids] = {}
+        self.changed: int = 0  # rows that the next checkpoint puts or deletes
+
+    def knows(self, client: bytes) -> bool:
+        """Whether the client's ids are in memory: if not, who calls says with `load` whether there is a session."""
+        return client in self._ids
+
+    def load(self, client: bytes, exists: bool) -> None:
+        self._ids[client] = _Ids(exists, set(self._stored(client)))
+
+    def received(self, client: bytes, packet_id: int) -> None:
+        """Take the packet id of a message that is in the log. Without a session nothing is taken."""
+        ids = self._ids[client]
+        if ids.exists and packet_id not in ids.now:
+            ids.now.add(packet_id)
+            self.changed += -1 if packet_id in ids.stored else 1
+
+    def released(self, client: bytes, packet_ids: list[int]) -> None:
+        ids = self._ids[client]
+        for packet_id in packet_ids:
+            self._release(ids, packet_id)
+
+    def opened(self, client: bytes) -> None:
+        """There is a session, if there was none."""
+        if client in self._ids:
+            self._ids[client].exists = True
+
+    def drop(self, client: bytes, exists: bool) -> None:
+        """Release all, and say whether the session goes on."""
+        ids = self._ids.get(client)
+        if ids is None:
+            bucket = owned(_VIEW, client)
+            for packet_id in self._stored(client):
+                self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+            return
+        ids.exists = exists
+        for packet_id in list(ids.now):
+            self._release(ids, packet_id)
+
+    def of(self, client: bytes) -> list[int]:
+        """The session's packet ids, sorted."""
+        ids = self._ids.get(client)
+        return self._stored(client) if ids is None else sorted(ids.now)
+
+    def checkpoint(self) -> None:
+        """Hand what changed to `State`."""
+        kept = 0
+        for client, ids in self._ids.items():
+            if ids.now != ids.stored:
+                bucket = owned(_VIEW, client)
+                for packet_id in ids.now - ids.stored:
+                    self._state.put(bucket, packet_id.to_bytes(2, "big"), b"")
+                for packet_id in ids.stored - ids.now:
+                    self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+                ids.stored = set(ids.now)
+            kept += len(ids.now)
+        self.changed = 0
+        if len(self._ids) > _MAX_SESSIONS or kept > _MAX_IDS:
+            self._ids = {}
+
+    def _release(self, ids: _Ids, packet_id: int) -> None:
+        if packet_id in ids.now:
+            ids.now.discard(packet_id)
+            self.changed += 1 if packet_id in ids.stored else -1
+
+    def _stored(self, client: bytes) -> list[int]:
+        return [int.from_bytes(name, "big") for name, _ in self._state.scan(owned(_VIEW, client))]
