@@ -17,6 +17,7 @@ SEEDS ?= 200
 FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
+WORK ?= ingest
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
 HOT := compiled.txt $(wildcard gateway/*.pyx record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
@@ -96,6 +97,8 @@ bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publis
 
 bench-matcher: $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)
+profile: $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads (WORK=ingest, WORK=fan-out …)
+	@$(BIN)/python -m benchmarks.profile --work '$(WORK)' $(ARGS)
 
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)

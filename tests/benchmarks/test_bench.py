@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import idle, matcher, peers, report, rounds
+from benchmarks import idle, matcher, peers, profile, report, rounds
 from benchmarks.brokers import Broker, BrokerUnavailable, family
 from benchmarks.figures import NOTHING, Figure, Sample, figure
 from benchmarks.idle import Idle
@@ -59,6 +59,11 @@ def test_the_table_compares_with_peers_and_marks_what_was_lost() -> None:
 def test_a_target_is_met_or_missed_or_not_known(target: Target, met: bool | None) -> None:
     row = {"sluice": of("sluice", a_sample(0.002)), "mosquitto": of("mosquitto", a_sample(0.005))}
     assert report.is_met(target, row) is met
+
+
+def test_the_top_of_a_profile_is_what_ran_itself() -> None:
+    stacks = "main;loop (a.py:1);recv 6\nmain;loop (a.py:1);send 3\nmain;other;recv 1\n"
+    assert profile.top(stacks).splitlines() == [" 70.0%  recv", " 30.0%  send"]
 
 
 def test_memory_has_a_table_of_its_own() -> None:
