@@ -97,6 +97,7 @@ bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publis
 
 bench-matcher: $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)
+
 profile: $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads (WORK=ingest, WORK=fan-out …)
 	@$(BIN)/python -m benchmarks.profile --work '$(WORK)' $(ARGS)
 
