@@ -54,7 +54,7 @@ controls = st.one_of(
     st.builds(
         control.outbound_changed,
         clients,
-        st.lists(st.tuples(numbers, filters, numbers), max_size=3),
+        st.lists(st.tuples(numbers, filters, numbers, st.integers(1, 2)), max_size=3),
         st.lists(numbers, max_size=3),
         st.lists(numbers, max_size=3),
     ),
