@@ -163,6 +163,14 @@ async def test_a_wrong_proof(node: Node, name: bytes, password: bytes) -> None:
     assert node.counters.logins_failed == 1
 
 
+async def test_wrong_proofs_are_counted_as_wrong_passwords_are(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__auth=["scram"], mqtt__max_wrong_passwords=2)
+    await set_user(node, "alice", b"wonderland")
+    guesses = (b"1", b"2", b"3", b"wonderland")
+    answers = [(await scram(node.ports.mqtt, b"alice", guess))[2].reason for guess in guesses]
+    assert answers == [0x86, 0x86, 0x9F, 0x9F]
+
+
 async def test_who_is_not_there_is_challenged_like_who_is(node: Node, make_node: MakeNode) -> None:
     """The same salt each time, also by another process, and as many iterations."""
 

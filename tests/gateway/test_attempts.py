@@ -1,0 +1,49 @@
+"""Wrong passwords by source, with a clock in the test's hand."""
+
+import pytest
+
+from gateway.auth import attempts
+from gateway.auth.attempts import WrongPasswords, source_of
+
+
+def test_so_many_a_minute_and_source() -> None:
+    wrong = WrongPasswords(3)
+    for _ in range(3):
+        assert wrong.may_try("a", 0.0)
+        wrong.count("a", 0.0)
+    assert not wrong.may_try("a", 0.0)
+    assert wrong.may_try("b", 0.0)
+    assert not wrong.may_try("a", 19.9)
+    assert wrong.may_try("a", 20.1)
+    wrong.count("a", 20.1)
+    assert not wrong.may_try("a", 20.1)
+
+
+def test_no_limit() -> None:
+    wrong = WrongPasswords(0)
+    for _ in range(100):
+        wrong.count("a", 0.0)
+    assert wrong.may_try("a", 0.0)
+
+
+def test_sources_are_bounded_and_the_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_MAX_SOURCES", 2)
+    wrong = WrongPasswords(1)
+    for source in ("a", "b", "c"):
+        wrong.count(source, 0.0)
+    assert [wrong.may_try(source, 0.0) for source in ("a", "b", "c")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("peer", "source"),
+    [
+        ("192.0.2.1:5000", "192.0.2.1"),
+        ("[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2:ffff::]:9", "2001:db8:1:2::/64"),
+        ("[::ffff:192.0.2.1]:5000", "192.0.2.1"),
+        ("[fe80::1%eth0]:5000", "fe80::/64"),
+        ("a local process", "a local process"),
+    ],
+)
+def test_whose_failures_are_counted_together(peer: str, source: str) -> None:
+    assert source_of(peer) == source
