@@ -7,8 +7,10 @@ wait for the last: one whose topic has a value that is still to be sent has that
 from time import time
 from typing import Final
 
+from gateway.browse import browse
 from gateway.message import Message
 from gateway.session import RetainedRequest, Session
+from matcher.reserved import TOPICS, is_below
 from store.api import Retained, Store
 
 _MAX_PAGE: Final = 64  # values
@@ -56,7 +58,10 @@ class RetainedPages:
         limit = request.page
         if request.subscription.qos:
             limit = min(limit, max(1, session.window - session.in_window))
-        page = await self._store.retained(topic_filter, request.after, limit)
+        if is_below(topic_filter, TOPICS):
+            page = await browse(self._store, topic_filter, request.after, limit)
+        else:
+            page = await self._store.retained(topic_filter, request.after, limit)
         if session.closed or session.retained.get(topic_filter) is not request:
             return
         for value in page:

@@ -63,7 +63,8 @@ class Subscriptions:
         self._spawn(self._begin(connection, session, packet.packet_id, wishes))
 
     def _wishes(self, connection: Connection, session: Session, packet: Subscribe) -> list[Wish]:
-        names = session.subscribing.union(session.subscriptions, session.shares if session.has_shares else ())
+        shares = session.shares if session.has_shares else ()
+        names = session.subscribing.union(session.subscriptions, shares, session.retained)
         words = dict(packet.user_properties).get(PROPERTY, b"")
         wishes: list[Wish] = []
         for request in packet.requests:
@@ -99,7 +100,11 @@ class Subscriptions:
         left: list[Wish] | None = None,
     ) -> None:
         """Answer SUBSCRIBE, and make the subscriptions that are granted; of `wishes`, only those that are `left`."""
-        granted = [wish.stored for wish in (wishes if left is None else left) if wish.is_granted]
+        wanted = [wish for wish in (wishes if left is None else left) if wish.is_granted]
+        granted = [wish.stored for wish in wanted if not wish.is_browsing]
+        for wish in wanted:
+            if wish.is_browsing:
+                session.want_retained(self.make(session, wish.stored), FOLLOW)
         refused = b"; ".join(dict.fromkeys([wish.why for wish in wishes if wish.why]))
         why = connection.explain(refused) if refused else None
         reasons = [wish.reason for wish in wishes]
@@ -132,7 +137,7 @@ class Subscriptions:
         wish.check_name(session.client_id)
         if not wish.is_granted:
             return wish.reason, wish.why
-        if connection.permissions is not None and not connection.permissions.may_subscribe(topic_filter):
+        if connection.permissions is not None and not connection.permissions.may_subscribe(wish.reads):
             connection.counters.subscriptions_denied += 1
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.takes_name(split_shared(topic_filter)[1]):

@@ -132,6 +132,6 @@ class SysTree:
 
 def _send(session: Session, route: Route, message: Message, retain: bool, now_ms: int) -> None:
     if session.outlet.congested:
-        session.counters.dropped_qos0 += 1
+        session.dropped().add_qos0_congested()
     else:
         session.send(message, 0, retain, False, route.identifiers, None, now_ms)

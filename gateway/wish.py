@@ -4,6 +4,7 @@ from time import time
 from typing import Final
 
 from gateway.beginning import Beginning, Unreachable, beginning, find, split_replay
+from gateway.browse import above_of
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
 from matcher.names import has_wildcard, split_shared
@@ -12,6 +13,7 @@ from store.api import Store, Subscription
 
 _FORM: Final = b"$replay/<from>/<filter> is the form, from earliest, a time, -<seconds>, or offset:<n> of one topic"
 _WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
+_BROWSING: Final = b"$topics/<levels>/+ and $topics/<levels>/# are the forms, and inboxes are nobody else's"
 _NO_HISTORY: Final = b"groups and what is the node's own have nothing to replay"
 
 
@@ -25,9 +27,11 @@ class Wish:
         self.reason = ReasonCode(request.qos)  # that SUBACK has for it
         self.why = b""  # it is not granted
         self.start: Beginning | None = None  # where it wants to begin; None: now
+        if self.is_browsing:
+            self.reason = ReasonCode.GRANTED_QOS_0
         self.stored = Subscription(
             self.topic_filter,
-            request.qos,
+            int(self.reason),
             request.no_local,
             request.retain_as_published,
             request.retain_handling,
@@ -58,6 +62,16 @@ class Wish:
         elif not _has_history(self.topic_filter):
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _NO_HISTORY)
 
+    @property
+    def is_browsing(self) -> bool:
+        """Whether it asks what topics there are: it is answered once, and no subscription is made."""
+        return is_below(self.topic_filter, TOPICS)
+
+    @property
+    def reads(self) -> bytes:
+        """The filter of what it learns of."""
+        return (above_of(self.topic_filter) or b"") + b"#" if self.is_browsing else self.topic_filter
+
     def check_name(self, client_id: bytes) -> None:
         """Refuse what begins with $ and is not for this client, or for nobody."""
         group, name = split_shared(self.topic_filter)
@@ -67,6 +81,8 @@ class Wish:
             self.refuse(ReasonCode.NOT_AUTHORIZED, b"an inbox is its client's own")
         elif is_below(name, DELAYED):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is delayed comes by its topic")
+        elif self.is_browsing and above_of(name) is None:
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _BROWSING)
         elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
 

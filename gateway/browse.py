@@ -1,0 +1,62 @@
+"""Topics by subscribing: `$topics/<levels>/+` names what follows these levels, `$topics/<levels>/#` all topics below.
+
+What there is comes once, as retained messages do: in pages, at the client's pace. Nothing of it stays behind.
+"""
+
+from typing import Final
+
+import orjson
+
+import record
+from matcher.names import has_wildcard
+from matcher.reserved import INBOX, TOPICS, is_below
+from record.layout import FLAG_RETAIN, MAX_TOPIC, Kind
+from store.api import Retained, Store
+
+_PREFIX: Final = TOPICS + b"/"
+
+
+def above_of(topic_filter: bytes) -> bytes | None:
+    """The levels that a filter below `$topics` asks about, with a slash behind if there are some; None when it has
+    another form, or asks about inboxes."""
+    asked = topic_filter[len(_PREFIX) :]
+    above = asked[:-1]
+    if asked[-1:] not in (b"+", b"#") or has_wildcard(above) or is_below(above[:-1], INBOX):
+        return None
+    return above if not above or above.endswith(b"/") else None
+
+
+async def browse(store: Store, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+    """Up to `limit` answers behind the topic of one; fewer only at the end. Raises StoreError."""
+    above = above_of(topic_filter)
+    found: list[Retained] = []
+    if above is None:
+        return found
+    is_deep = topic_filter.endswith(b"#")
+    behind = None if after is None else after[len(_PREFIX) + (0 if is_deep else len(above)) :]
+    while len(found) < limit:
+        if is_deep:
+            page = await store.topics(above, behind, limit - len(found))
+            behind = page.after
+            found += [_answer(name, {"topic": True}) for name in page.names if _is_shown(name, above)]
+        else:
+            children = await store.children(above, behind, limit - len(found))
+            behind = children.after
+            found += [
+                _answer(above + child.name, {"topic": child.is_topic, "children": child.has_children})
+                for child in children.children
+                if _is_shown(above + child.name, above)
+            ]
+        if behind is None:
+            break
+    return found
+
+
+def _is_shown(name: bytes, above: bytes) -> bool:
+    """As for other wildcards, what begins with $ has to be asked for by its first level."""
+    return len(_PREFIX) + len(name) <= MAX_TOPIC and (bool(above) or not name.startswith(b"$"))
+
+
+def _answer(name: bytes, what: dict[str, bool]) -> Retained:
+    topic = _PREFIX + name
+    return Retained(topic, record.frame(int(Kind.MESSAGE), FLAG_RETAIN, 0, topic, b"", b"", orjson.dumps(what)))
