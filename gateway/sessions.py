@@ -250,6 +250,9 @@ class Sessions:
         connection.identity = identity
         connection.permissions = identity.permissions
         connection.send(self._connack(connection, packet, identity, expiry, not fresh))
+        for stored in state.subscriptions if state is not None else ():
+            if is_shared(stored.topic_filter):  # not before: a message may wait for a member
+                self.shares.join(session, stored)
         connection.opened(session, self._keep_alive(packet))
         if state is not None and not session.closed:
             cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
@@ -336,10 +339,8 @@ class Sessions:
     def _restore(self, session: Session, state: SessionState) -> None:
         """Take up a session where the log has it."""
         for stored in state.subscriptions:
-            if is_shared(stored.topic_filter):
-                self.shares.join(session, stored)
-                continue
-            self._take_up(session, stored)
+            if not is_shared(stored.topic_filter):
+                self._take_up(session, stored)
         for packet_id in state.inbound:
             session.inbound[packet_id] = RESTORED
         first: list[Outbound] = []

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from gateway.node import Node
-from store.api import Receipts, Start, dead_letter_queue, filter_queue
+from store.api import Popped, Receipts, Start, dead_letter_queue, filter_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Message, RawClient, ack
@@ -493,3 +494,40 @@ async def test_full_socket_takes_nothing_and_loses_nothing(node: Node) -> None:
     await publish(node, b"t/x", *numbers(0, 4))
     assert sorted(len(each) for each in await gather([stuck, reading], 4)) == [2, 2]
     await until_groups(node, {GROUP: 0})
+
+
+async def test_message_that_waits_for_a_member_comes_behind_connack(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And under no packet id of an exchange that the session takes up again."""
+    back = await durable(node, b"back")
+    await back.subscribe((GROUP, 2))
+    await publish(node, b"t/x", b"1", qos=2)
+    first = await back.message()
+    await back.drop()
+    full = await RawClient.connect(node.ports.mqtt, b"full", 5, receive_maximum=1)
+    await full.subscribe((GROUP, 1), (b"plain", 1))
+    engine = node._engine
+    assert engine is not None
+    pop, popped, full_now = engine.pop, asyncio.Event(), asyncio.Event()
+
+    async def late(*args: Any) -> Popped:
+        found = await pop(*args)
+        if found.runs:
+            popped.set()
+            await full_now.wait()
+        return found
+
+    monkeypatch.setattr(engine, "pop", late)
+    await publish(node, b"t/x", b"2")
+    await popped.wait()
+    await publish(node, b"plain", b"window")
+    assert (await full.message()).payload == b"window"
+    full_now.set()
+    await full.quiet()
+    back = await durable(node, b"back")
+    got = [await back.message() for _ in range(2)]
+    assert {m.payload: (m.packet_id == first.packet_id, m.dup) for m in got} == {
+        b"1": (True, True),
+        b"2": (False, False),
+    }

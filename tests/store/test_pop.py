@@ -854,7 +854,7 @@ async def test_messages_that_are_handed_over_are_their_sessions(bench: Bench):
     assert bench.engine.stats().records == before + 1
     session = await bench.engine.session(b"c1")
     assert session is not None
-    assert session.outbound == [Outbound(7, group, 0, False)]
+    assert session.outbound == [Outbound(7, group, 0, False, 2)]
     assert await bench.engine.hand_over(group, handed[:2]) == [0, 1]
     await bench.reopen()
     bench.now += 20_000
