@@ -5,12 +5,15 @@ What it is that takes time (CONNECT, silence) is the affair of whoever looks.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 from time import monotonic
 from typing import Final
 
 from gateway.connection import Connection
+
+log = logging.getLogger(__name__)
 
 TICK: Final = 0.25  # seconds: nothing is looked at before its time, and nothing more than a tick later
 _SLICE: Final = 1024  # connections looked at in one turn of the loop
@@ -78,6 +81,9 @@ class Clock:
             connection, tick = due.pop()
             if connection.tick == tick:
                 connection.tick = 0
-                self._on_due(connection, monotonic() - tick * TICK)
+                try:
+                    self._on_due(connection, monotonic() - tick * TICK)
+                except Exception:
+                    log.exception("looking at a connection failed")  # the others have only this one look
         if due:
             self._loop.call_soon(self._look)
