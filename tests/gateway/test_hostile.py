@@ -5,8 +5,10 @@ import random
 
 import pytest
 
+from gateway.connection import Connection
 from gateway.masking import _NO_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
+from gateway.mqtt.packets import Subscribe
 from gateway.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -100,7 +102,12 @@ async def test_many_small_packets_of_one_client_are_served_in_turns(
     """Another client's packet comes between them, though all of them were read before it."""
     served: list[bytes] = []
     subscribe = node._sessions.subscribe
-    monkeypatch.setattr(node._sessions, "subscribe", lambda c, p: (served.append(c.client_id), subscribe(c, p)))
+
+    def counted(connection: Connection, packet: Subscribe) -> None:
+        served.append(connection.client_id)
+        subscribe(connection, packet)
+
+    monkeypatch.setattr(node._sessions, "subscribe", counted)
     greedy = await RawClient.connect(node.ports.mqtt, b"greedy", 5)
     modest = await RawClient.connect(node.ports.mqtt, b"modest", 5)
     count = 3000
