@@ -1,0 +1,58 @@
+"""What `docs/mqtt.md` shows, with mosquitto's clients against a whole node."""
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.system.tools import program
+
+
+def publish(node: Any, topic: str, text: str, *more: str) -> None:
+    common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-q", "1", *more]
+    subprocess.run([program("mosquitto_pub"), *common, "-t", topic, "-m", text], check=True, timeout=20)
+
+
+def take(node: Any, count: int, *flags: str) -> list[str]:
+    """The first messages of a subscriber, as `topic payload`."""
+    common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-v", "-W", "20", "-C", str(count)]
+    done = subprocess.run(
+        [program("mosquitto_sub"), *common, *flags], check=True, timeout=30, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_later_and_from_the_past(node: Any, version: str) -> None:
+    publish(node, "$delayed/1/home/lamp", "off", "-V", version)
+    publish(node, "home/lamp", "on", "-V", version)
+    found = take(node, 2, "-V", version, "-t", "$replay/earliest/home/lamp", "-q", "1")
+    assert found == ["home/lamp on", "home/lamp off"]
+    assert take(node, 2, "-V", version, "-t", "$replay/-3600/home/#", "-q", "1") == found
+    assert take(node, 1, "-V", version, "-t", "$replay/offset:1/home/lamp", "-q", "1") == found[1:]
+
+
+def test_from_the_past_by_a_property(node: Any) -> None:
+    publish(node, "home/lamp", "on")
+    wish = ("-D", "subscribe", "user-property", "replay", "-3600")
+    assert take(node, 1, "-V", "mqttv5", "-t", "home/#", "-q", "1", *wish) == ["home/lamp on"]
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_to_one_client(node: Any, version: str) -> None:
+    away = ["-i", "lamp", "-c", "-t", "nothing", "-q", "1", "-V", version]
+    away += ["-x", "3600"] if version == "mqttv5" else []
+    common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port)]
+    subprocess.run([program("mosquitto_sub"), *common, *away, "-E"], check=True, timeout=20)
+    publish(node, "$inbox/lamp", "off", "-V", version)
+    assert take(node, 1, *away) == ["$inbox/lamp off"]
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_figures_and_topics(node: Any, version: str) -> None:
+    publish(node, "home/bath/temp", "1")
+    publish(node, "home/bath", "1")
+    found = take(node, 1, "-V", version, "-t", "$SYS/broker/version")
+    assert found[0].startswith("$SYS/broker/version sluice ")
+    found = take(node, 1, "-V", version, "-t", "$topics/home/+")
+    assert found == ['$topics/home/bath {"topic":true,"children":true}']
