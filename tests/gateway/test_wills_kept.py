@@ -180,16 +180,18 @@ async def test_a_node_that_stops_sends_wills_and_leaves_those_that_wait(make_nod
 async def test_a_will_that_the_store_has_no_room_for_is_sent_later(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """And so is what else ends a connection."""
     assert node._engine is not None
-    log, refused = node._engine._log, 0
-    offer = log.offer
+    append, refused = node._engine.append, 0
 
-    def busy(frames: list[bytes], done: Callable[[Appended], None]) -> StoreBusy | None:
+    def busy(frames: list[bytes], done: Callable[[Appended], None]) -> None:
         nonlocal refused
         refused += 1
-        return StoreBusy("no room") if refused < 4 else offer(frames, done)  # type: ignore[return-value]
+        if refused < 4:
+            asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
+        else:
+            append(frames, done)
 
     client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000, will=WILL)
-    monkeypatch.setattr(log, "offer", busy)
+    monkeypatch.setattr(node._engine, "append", busy)
     await client.drop()
     next_one = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000)
     assert next_one.session_present
