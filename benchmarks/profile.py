@@ -22,6 +22,8 @@ _RATE: Final = 499  # samples a second
 _ENDLESS: Final = 100_000_000  # messages: the load ends with the recording
 _WARM: Final = 2_000  # messages
 _TOP: Final = 25  # functions that are printed
+# Threads in these wait, though py-spy takes them for running.
+_WAITING: Final = ("PyThread_acquire_lock_timed", "pthread_cond_timedwait", "pthread_cond_wait", "epoll_pwait")
 
 
 def main() -> int:
@@ -80,12 +82,13 @@ def record(work: Work, broker: Broker, seconds: int, folder: Path) -> str:
 
 
 def top(stacks: str) -> str:
-    """The functions at the end of the stacks, those with most samples first. `stacks`: lines of frames with ";" between
-    them, and the number of samples."""
+    """The functions at the end of the stacks, those with most samples first, without those that wait. `stacks`: lines
+    of frames with ";" between them, and the number of samples."""
     own: Counter[str] = Counter()
     for line in stacks.splitlines():
         frames, _, count = line.rpartition(" ")
-        own[frames.rpartition(";")[2]] += int(count)
+        if not any(frame.startswith(_WAITING) for frame in frames.split(";")):
+            own[frames.rpartition(";")[2]] += int(count)
     total = sum(own.values()) or 1
     return "\n".join(f"{count / total:6.1%}  {name}" for name, count in own.most_common(_TOP))
 

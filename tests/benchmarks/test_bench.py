@@ -63,6 +63,7 @@ def test_a_target_is_met_or_missed_or_not_known(target: Target, met: bool | None
 
 def test_the_top_of_a_profile_is_what_ran_itself() -> None:
     stacks = "main;loop (a.py:1);recv 6\nmain;loop (a.py:1);send 3\nmain;other;recv 1\n"
+    stacks += "run;PyThread_acquire_lock_timed (libpython3.11.so);0x7f 90\n"
     assert profile.top(stacks).splitlines() == [" 70.0%  recv", " 30.0%  send"]
 
 
