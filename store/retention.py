@@ -82,10 +82,12 @@ class Retention:
         async with self._one:
             await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)  # what failed last time
             self._expiry.move_floors()
+            entered = self._views.moved.entered
             cut = await self._expiry.cut()
             if cut > self._views.begin:
                 await self._keep_all(cut)
-                # A held message may have entered before it was kept: its parent topic may want its segment to stay.
+            if entered != self._views.moved.entered:
+                # A held message entered before it was kept: its parent topic may want its segment to stay.
                 cut = min(cut, await self._expiry.cut())
             if cut > self._views.begin:
                 await self._take(cut)

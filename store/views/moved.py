@@ -17,14 +17,16 @@ _POSITION: Final = 8  # bytes
 class MovedMessages:
     """Records of messages that entered their queues late, by parent topic and position."""
 
-    __slots__ = ("_generation_bytes", "_state")
+    __slots__ = ("_generation_bytes", "_state", "entered")
 
     def __init__(self, state: State, generation_bytes: int) -> None:
+        self.entered = 0  # since the store is open
         self._state = state
         self._generation_bytes = generation_bytes
 
     def enter(self, topic: bytes, position: int) -> None:
         """A message has entered its queues, whose record is at `position`."""
+        self.entered += 1
         bucket = by_generation(MOVED, position // self._generation_bytes)
         self._state.put(bucket, _prefix(parent_of(topic)) + position.to_bytes(_POSITION, "big"), b"")
 
