@@ -25,6 +25,11 @@ def message(properties: bytes = b"", qos: int = 1) -> Message:
     return Message(record.seal([framed], 0, 1, NOW, 0), 0)
 
 
+def are_same(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
+    """Not only equal; compiled code makes the pair itself anew."""
+    return one[0] is other[0] and one[1] is other[1]
+
+
 @pytest.mark.parametrize("identifiers", [(), (7,), (7, 9)])
 @pytest.mark.parametrize("waited", [0, 999, 1000, 5500])
 @pytest.mark.parametrize("expires", [False, True])
@@ -33,13 +38,13 @@ def test_subscribers_of_one_shape_share_one_encoding(identifiers: tuple[int, ...
     for retain in (False, True):
         for qos in (0, 1, 2):
             first = sent.parts(5, qos, retain, False, identifiers, NOW + waited)
-            assert sent.parts(5, qos, retain, False, identifiers, NOW + waited) is first
+            assert are_same(sent.parts(5, qos, retain, False, identifiers, NOW + waited), first)
             assert (
                 sent.aliased_parts(1, retain, False, identifiers, NOW + waited, 3)[0]
                 is (sent.aliased_parts(1, retain, False, identifiers, NOW + waited, 4)[0])
             )
             old = sent.parts(4, qos, retain, False, (), NOW + waited)
-            assert sent.parts(4, qos, retain, False, (), NOW) is old
+            assert are_same(sent.parts(4, qos, retain, False, (), NOW), old)
 
 
 def test_shapes_without_number_are_not_kept_without_end() -> None:
@@ -47,7 +52,7 @@ def test_shapes_without_number_are_not_kept_without_end() -> None:
     first = sent.parts(5, 1, False, False, (1,), NOW)
     for identifier in range(2, 1000):
         sent.parts(5, 1, False, False, (identifier,), NOW)
-    assert sent.parts(5, 1, False, False, (1,), NOW) is first
+    assert are_same(sent.parts(5, 1, False, False, (1,), NOW), first)
     assert sent._variants is not None
     assert len(sent._variants) <= 16
 
