@@ -125,7 +125,8 @@ async def test_a_message_expires_also_while_the_node_is_down(
     await publisher.publish(b"kept/short", b"x", 1, retain=True, properties=EXPIRY + wire.u32(30))
     await node.stop()
     node = await make_node()
-    monkeypatch.setattr("gateway.pump.time", lambda: time.time() + 40)
+    for module in ("gateway.pump", "gateway.retained"):
+        monkeypatch.setattr(f"{module}.time", lambda: time.time() + 40)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=1000)
     late = await RawClient.connect(node.ports.mqtt, b"late", 5)
     await late.subscribe((b"kept/#", 1))
