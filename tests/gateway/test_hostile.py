@@ -128,9 +128,9 @@ async def test_what_is_behind_many_small_packets_comes_in_order(ports: Ports) ->
         await watcher.subscribe((b"t", 1))
         client = await RawClient.connect(ports.mqtt, b"c", 5)
         many = [wire.subscribe(5, 1 + number, (b"a", 0)) for number in range(500)]
-        client.send(*many, wire.publish(5, b"t", b"behind", 1, 7), *many, last)
-        kinds = [(await client.packet()).kind for _ in range(1001)]
-        assert (kinds.count(SUBACK), kinds.count(PUBACK)) == (1000, 1)
+        # Of QoS 0, because the connection does not wait for the disk to end.
+        client.send(*many, wire.publish(5, b"t", b"behind", 0), *many, last)
+        assert {(await client.packet()).kind for _ in range(1000)} == {SUBACK}
         if reason is not None:
             assert (await client.expect(DISCONNECT)).reason == reason
         await client.closed()
