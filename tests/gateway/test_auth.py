@@ -87,7 +87,7 @@ async def test_too_many_wrong_passwords_have_their_address_wait(make_node: MakeN
     assert [connack.reason for _, connack in answers] == [0x86, 0x86, 0x86, 0x9F, 0x9F]
     old = (await login(node.ports.mqtt, b"alice", b"guess", 4))[1]
     assert old.body[1] == 3
-    # What is known to be right costs nothing and is let in; what would have to be looked at is not.
+    # What is known to be right from there costs nothing and is let in; what would have to be looked at is not.
     assert (await login(node.ports.mqtt, b"alice", b"wonderland"))[1].reason == 0
     assert (await login(node.ports.mqtt, b"bob", b"builder"))[1].reason == 0x9F
 
