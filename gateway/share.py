@@ -106,6 +106,8 @@ class Share:
         if not self.members:
             self.flush()  # before another one gives free what seems to be out
             self._give_back(())
+        elif self._waiting:
+            self._assign()  # what waited for this one may be too large for the others
 
     def line_up(self, member: Member) -> None:
         """A member may have room: it gets what waits here, and what there is in the store."""
@@ -239,8 +241,8 @@ class Share:
         return None
 
     def _is_too_large(self, message: Message, now_ms: int) -> bool:
-        """Whether nobody takes it who is heard of."""
-        return not any(not m.is_silent and m.takes(message, now_ms) for m in self.members.values())
+        """Whether no member takes it. Who is silent may be heard of again: the message waits for it."""
+        return not any(member.takes(message, now_ms) for member in self.members.values())
 
     def _give(self, member: Member, item: _Waiting, now_ms: int) -> None:
         message, session = item.message, member.session

@@ -419,6 +419,30 @@ async def test_too_large_for_one_goes_to_another_and_for_all_is_counted(node: No
     assert node.counters.dropped_oversized == 1
 
 
+async def test_too_large_for_all_but_a_silent_one_waits_for_it(make_node: MakeNode) -> None:
+    """It works for longer than the timeout, and then goes on. When it is gone nobody takes them."""
+    node = await make_node(mqtt__shared_ack_timeout=1)
+    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
+    slow = await RawClient.connect(node.ports.mqtt, b"slow", 5, receive_maximum=1)
+    for client in (small, slow):
+        await client.subscribe((GROUP, 1))
+    large = [payload + bytes(200) for payload in numbers(0, 5)]
+    await publish(node, b"t/x", *large)
+    message = await slow.message()
+    await until_round(node, node._sessions.shares.round + 8)
+    assert node.counters.shared_returned == 1
+    slow.send(ack(PUBACK, message.packet_id))
+    assert sorted(m.payload for m in await slow.take(5)) == large
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.dropped_oversized == 0
+    await publish(node, b"t/x", *large)
+    await slow.message()
+    await small.quiet()
+    await slow.drop()
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.dropped_oversized == 5
+
+
 async def test_given_up_after_too_many_deliveries(make_node: MakeNode) -> None:
     """It becomes a dead letter of the group, which cloud services may receive."""
     node = await make_node(store__max_deliveries=2)
