@@ -77,8 +77,11 @@ class Replays:
         place = history.next
         chunk = await self._chunk(session, history)
         began = monotonic()
-        if chunk is not None and _is_wanted(session, subscription, history) and history.next == place:
-            await self._send(session, subscription, history, chunk)
+        if _is_wanted(session, subscription, history):
+            if chunk is None:
+                self._arrive(session, subscription, history)  # retention may have taken all that was left of it
+            elif history.next == place:
+                await self._send(session, subscription, history, chunk)
         session.note_change()
         if not history.lagging:
             self._on_arrived(session)
@@ -94,7 +97,7 @@ class Replays:
                 raise
             # How many of its messages were there, nobody can tell now.
             session.dropped().add_reclaimed(1)
-            history.move(error.begin)
+            history.move(min(error.begin, history.end))
             return None
         if chunk.damaged:
             session.dropped().add_reclaimed(1)

@@ -421,6 +421,35 @@ async def test_what_was_reclaimed_is_counted(make_node: MakeNode) -> None:
     assert [int(m.payload.rstrip(b".")) for m in await other.take(100 - begin)] == list(range(begin, 100))
 
 
+@pytest.mark.parametrize("stays", [True, False])
+async def test_retention_overtakes_it(make_node: MakeNode, stays: bool) -> None:
+    """All that was left of the history is gone: the subscription goes on with its queue at once."""
+    node = await make_node(
+        store__segment_size=68 << 10, store__retention_bytes=1, store__partitions=1, mqtt__max_packet_size=1024
+    )
+    await publish(node, b"a/b", *numbers(0, 3))
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
+    await replay(client, b"a/+", b"earliest")
+    first = await client.message()
+    history_end = node._sessions.held[b"c"][0].subscriptions[b"a/+"].history
+    assert history_end is not None
+    if not stays:
+        await client.drop()
+    await publish(node, b"a/b", *[b"%d" % i + b"." * 900 for i in range(3, 203)])
+    await engine_of(node).enforce_retention()
+    assert engine_of(node).stats().log_begin > history_end.end
+    begin = (await engine_of(node).bounds(b"ta/b")).begin
+    assert 3 < begin < 203
+    if stays:
+        client.send(ack(PUBACK, first.packet_id))
+    else:
+        client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER)
+    assert [int(m.payload.rstrip(b".")) for m in await client.take(203 - begin)] == list(range(begin, 203))
+    await publish(node, b"a/b", b"new")
+    assert payloads(await client.take(1)) == [b"new"]
+    await client.quiet()
+
+
 async def test_what_a_parent_s_age_hides_is_hidden(make_node: MakeNode) -> None:
     node = await make_node(store__retention_parents={"young": 1, "old": 1_000_000})
     for topic in (b"young/t", b"old/t"):
