@@ -11,7 +11,7 @@ smaller is the part of its window that each may use.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, time
 from typing import Final, cast
 
@@ -44,12 +44,13 @@ _LEAST_OUT: Final = 16  # of its own
 class Pump:
     """Reads the backlogs of a node's sessions."""
 
-    def __init__(self, store: Store, router: Router) -> None:
+    def __init__(self, store: Store, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
         self._router = router
+        self._on_failed = on_failed  # what it missed cannot be read: the session cannot go on
         self._late = LateMessages(store)
         self._retained = RetainedPages(store)
-        self._replays = Replays(store, router, self._late, self.start)
+        self._replays = Replays(store, router, self._late, self.start, on_failed)
         self._ranges = Ranges()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._due: deque[Session] = deque()  # in line for this slice of time
@@ -117,6 +118,7 @@ class Pump:
             except StoreError as error:
                 # The backlog stays in the log: the session goes on from there when it is opened again.
                 log.error("reading the backlog of %r failed: %s", session.client_id, error)
+                self._on_failed(session, error)
             except Exception:
                 log.exception("reading the backlog of %r failed", session.client_id)  # the others go on
             finally:

@@ -27,11 +27,19 @@ log = logging.getLogger(__name__)
 class Replays:
     """The histories of a node's sessions."""
 
-    def __init__(self, store: Store, router: Router, late: LateMessages, on_arrived: Callable[[Session], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        late: LateMessages,
+        on_arrived: Callable[[Session], None],
+        on_failed: Callable[[Session, StoreError], None],
+    ) -> None:
         self._store = store
         self._router = router
         self._late = late
         self._on_arrived = on_arrived  # the session's cursors may go on
+        self._on_failed = on_failed  # the log cannot be read: the session cannot go on
         self._line: dict[Session, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -62,6 +70,7 @@ class Replays:
                 except StoreError as error:
                     # It stays where it is: the session goes on from there when it is opened again.
                     log.error("reading the past for %r failed: %s", session.client_id, error)
+                    self._on_failed(session, error)
                 except Exception:
                     log.exception("reading the past for %r failed", session.client_id)  # the others go on
                 await asyncio.sleep(0)

@@ -59,8 +59,8 @@ class Sessions:
         self._config = config
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._pump = Pump(store, router)
-        self._progress = Progress(store, self._progress_failed)
+        self._pump = Pump(store, router, self._store_failed)
+        self._progress = Progress(store, self._store_failed)
         self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
         self.shares = Shares(store, config, counters)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
@@ -404,8 +404,9 @@ class Sessions:
         self._close_session(session, connection.will, is_sent)
         connection.session = None
 
-    def _progress_failed(self, session: Session, error: StoreError) -> None:
-        """Its packets cannot follow their record: the client has to come back and resume."""
+    def _store_failed(self, session: Session, error: StoreError) -> None:
+        """Its packets cannot follow their record, or what it missed cannot be read: the client has to come back and
+        resume."""
         held = self.held.get(session.client_id)
         if held is not None and held[0] is session:
             held[1].append_failed(error)

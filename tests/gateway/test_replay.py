@@ -5,13 +5,28 @@ import asyncio
 import pytest
 
 from gateway.beginning import Beginning, beginning, split_replay
+from gateway.mqtt.reasons import ReasonCode
 from gateway.node import Node
 from record import split, store_time_of
 from store import control
+from store.api import Chunk
 from store.engine import Engine
+from store.errors import StoreFailed
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK, Message, RawClient, ack
+from tests.gateway.raw import (
+    DISCONNECT,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Message,
+    RawClient,
+    ack,
+)
 
 NOW = 1_700_000_000_000
 EVER = 0xFFFF_FFFF
@@ -403,6 +418,28 @@ async def test_unsubscribed_before_it_began(node: Node, expiry: int) -> None:
     await publish(node, b"a/b", b"new")
     await client.quiet()
     assert not node._sessions.held[b"c"][0].subscriptions
+
+
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_a_log_that_cannot_be_read_closes_the_connection(
+    node: Node, monkeypatch: pytest.MonkeyPatch, expiry: int
+) -> None:
+    await publish(node, b"a/b", *numbers(0, 10))
+    engine = engine_of(node)
+    read = engine.read
+
+    async def fails(position: int, size: int) -> Chunk:
+        raise StoreFailed("not now")
+
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry)
+    monkeypatch.setattr(engine, "read", fails)
+    await replay(client, b"a/#", b"earliest")
+    assert (await client.expect(DISCONNECT)).body[0] == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    monkeypatch.setattr(engine, "read", read)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry)
+    if not expiry:
+        await replay(client, b"a/#", b"earliest")
+    assert payloads(await client.take(10)) == numbers(0, 10)
 
 
 async def test_what_was_reclaimed_is_counted(make_node: MakeNode) -> None:
