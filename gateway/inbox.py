@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gateway.connection import Connection
 from gateway.counters import Counters
-from gateway.cursor import Cursor
+from gateway.cursor import Cursor, reach_of
 from gateway.router import Router
 from gateway.session import Route, Session, Subscription
 from store.api import Addressed, Commit, topic_queue
@@ -53,7 +53,9 @@ class Inboxes:
         subscription = Subscription(session, message.topic, 2, False, False, 0, None, position)
         known = message.subscription
         if known is not None and session.durable:
-            subscription.cursor = Cursor(message.topic, topic_queue(message.topic), known.offset, known.start_position)
+            queue = topic_queue(message.topic)
+            reach = reach_of(session.full_window)
+            subscription.cursor = Cursor(message.topic, queue, known.offset, known.start_position, reach=reach)
             subscription.route = Route(session, [subscription])
         session.subscribe(subscription)
         self._router.add(subscription)

@@ -88,9 +88,12 @@ class Subscription:
         """Go on where the subscription with the same filter was: none of its messages is lost (MQTT-3.8.4-4)."""
         self.start = old.start
         if old.cursor is not None:
-            reach = 0 if self.cursor is None else self.cursor.reach
+            new = self.cursor
             self.cursor = old.cursor
-            self.cursor.reach = reach
+            self.cursor.reach = 0 if new is None else new.reach
+            if new is not None and old.qos == 0:
+                # Meanwhile nothing was recorded, and the log has the cursor begin anew.
+                self.cursor.committed = self.cursor.durable = new.floor
         self.history = old.history
         self.is_live = old.is_live
         self.route = Route(self.session, [self])

@@ -280,7 +280,7 @@ class Subscriptions:
         is_recorded = session.durable and stored.qos > 0
         cursor: Cursor | None = None
         if is_recorded or (stored.replay >= 0 and not is_wild):
-            reach = reach_of(session.window) if is_recorded else 0
+            reach = reach_of(session.full_window) if is_recorded else 0
             queue = subscription_queue(topic_filter)
             cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
         subscription = Subscription(

@@ -347,3 +347,31 @@ async def test_a_retained_message_in_flight_comes_again_as_retained(node: Node) 
     client = await durable(node)
     again = await client.message()
     assert (again.payload, again.packet_id, again.dup, again.retain) == (b"kept", sent.packet_id, True, True)
+
+
+async def test_qos_0_in_between_does_not_hold_it_up(node: Node) -> None:
+    """More messages than a cursor may be ahead of what the log knows; with QoS 0 it hears of none."""
+    client = await durable(node, receive_maximum=4)
+    await client.subscribe((b"t", 1))
+    await publish(node, b"t", b"first")
+    assert [m.qos for m in await client.take(1)] == [1]
+    await client.subscribe((b"t", 0))
+    await publish(node, b"t", *numbers(0, 300))
+    assert [m.payload for m in await client.take(300)] == numbers(0, 300)
+    session = node._sessions.held[b"d"][0]
+    while session.changed:  # noqa: ASYNC110 - nothing else will have its place recorded
+        await asyncio.sleep(0.001)
+    await client.subscribe((b"t", 1))
+    await publish(node, b"t", *numbers(300, 310))
+    assert [(m.payload, m.qos) for m in await client.take(10)] == [(number, 1) for number in numbers(300, 310)]
+
+
+async def test_a_cursor_may_be_as_far_ahead_as_the_log_was_told(node: Node) -> None:
+    """However much of its window the session may use at the moment."""
+    client = await durable(node, receive_maximum=1000)
+    session = node._sessions.held[b"d"][0]
+    session.window = 16  # as while many have a backlog
+    await client.subscribe((b"t", 1))
+    cursor = session.subscriptions[b"t"].cursor
+    assert cursor is not None
+    assert cursor.reach == 4000

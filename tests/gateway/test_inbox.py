@@ -9,8 +9,10 @@ from gateway.node import Node
 from matcher.reserved import inbox_of
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
+from tests.gateway.test_durable import publish
 
 EVER = 0xFFFF_FFFF
 NOBODY = 0x10  # no matching subscribers
@@ -212,3 +214,24 @@ async def test_an_expired_session_is_gone(node: Node) -> None:
         while await engine.session(b"lamp") is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert await send(node, b"lamp", b"late") == [NOBODY]
+
+
+async def test_what_may_come_again_after_a_crash_says_so(make_node: MakeNode) -> None:
+    """Of an inbox that began while its client was here: it goes no further than the log was told."""
+    node = await make_node()
+    client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER, receive_maximum=4)
+    payloads = [b"%d" % i for i in range(300)]
+    await publish(node, b"$inbox/lamp", *payloads)
+    first = await client.message()  # never acknowledged
+    before = [first, *await client.take(255)]
+    await client.quiet()
+    session = node._sessions.held[b"lamp"][0]
+    async with asyncio.timeout(10):
+        while session.pumping:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await client.quiet()
+    node = await crashed(make_node, node, "crashed")
+    client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER, receive_maximum=4)
+    again = await client.take(300)
+    assert [m.payload for m in again] == payloads
+    assert [m.payload for m in again if m.dup] == [m.payload for m in before]
