@@ -239,7 +239,6 @@ class Connection(Outlet):
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
-        self.permissions: Permissions | None = None  # the identity's; None: everything is allowed
         self.dialogue: Dialogue | None = None  # an authentication with AUTH packets is under way
         self.connecting: bool = False  # CONNECT came and is being served
         self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk

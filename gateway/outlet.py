@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from gateway.auth.permissions import Permissions
 from gateway.mqtt.aliases import TopicAliases
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Outlet:
         self.closed: bool = False
         self.maximum_packet_size: int = 0  # the client's; 0: no limit
         self.aliases: TopicAliases | None = None  # None: the client takes none (MQTT-3.1.2-27)
+        self.permissions: Permissions | None = None  # the client's; None: everything is allowed
         self._out: list[bytes] | None = None  # None: nothing
 
     def send(self, data: bytes) -> None:

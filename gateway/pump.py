@@ -23,7 +23,7 @@ from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
 from gateway.replay import Replays
 from gateway.retained import RetainedPages
 from gateway.router import Router
-from gateway.session import Route, Session
+from gateway.session import Inflight, Route, Session
 from matcher.names import matches
 from matcher.reserved import filter_of
 from record import scan, store_time_of
@@ -240,6 +240,8 @@ class Pump:
         if message is None:
             session.dropped().add_reclaimed(1)
             session.forget(packet_id, entry)
+        elif not _may_have(session, entry, message):
+            session.forget(packet_id, entry)
         else:
             session.resend(packet_id, entry, message, session.route(message.topic), int(time() * 1000))
 
@@ -334,6 +336,14 @@ class Pump:
 
 def _may_send(session: Session) -> bool:
     return session.has_room and not session.closed
+
+
+def _may_have(session: Session, entry: Inflight, message: Message) -> bool:
+    """Whether the client may read what an earlier connection, perhaps another user's, left on its way. Rules may have
+    changed since the session was opened; of a retained value there is the topic alone to go by."""
+    permissions = session.outlet.permissions
+    name = filter_of(entry.topic_filter) or entry.topic_filter
+    return permissions is None or permissions.may_subscribe(name or message.topic)
 
 
 def _without_cursors(session: Session, topic: bytes) -> Route | None:

@@ -699,7 +699,7 @@ class Session:
         self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
 
     def forget(self, packet_id: int, entry: Inflight) -> None:
-        """The message of a restored exchange is gone (retention): nothing is left to deliver."""
+        """The message of a restored exchange is gone (retention), or may not be read: nothing is left to deliver."""
         entry.phase = SENT
         self.in_window += 1
         self._complete(packet_id, entry)

@@ -37,7 +37,7 @@ from gateway.sys_tree import SysTree
 from gateway.turns import Turns
 from gateway.wills import Wills, will_message, will_set
 from matcher.names import is_shared
-from matcher.reserved import inbox_of, replay_name
+from matcher.reserved import inbox_of
 from store import control
 from store.api import Outbound, SessionState, Store
 from store.api import Subscription as StoredSubscription
@@ -270,17 +270,19 @@ class Sessions:
                 await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
-        """The session without what its client may not subscribe to any more; nothing is awaited after the last look.
+        """The session without what its client may not subscribe to (any more); nothing is awaited after the last look.
         Raises Refused when a user is none any more, StoreError."""
         while True:
-            forbidden = [] if state is None else self._access.forbidden(identity, state)
-            if state is not None and forbidden:
-                names = {*forbidden, *map(replay_name, forbidden)}
-                sent = [outbound.packet_id for outbound in state.outbound if outbound.topic_filter in names]
-                frames = [control.outbound_changed(state.client_id, completed=sent)] if sent else []
-                await append(self._store, [*frames, control.unsubscribed(state.client_id, forbidden)])
+            frames = []
+            if state is not None:
+                if withheld := self._access.withheld(identity, state):
+                    frames.append(control.outbound_changed(state.client_id, completed=withheld))
+                if forbidden := self._access.forbidden(identity, state):
+                    frames.append(control.unsubscribed(state.client_id, forbidden))
+            if state is not None and frames:
+                await append(self._store, frames)
                 state = await self._store.session(state.client_id)
-            if not await self._access.renew(identity) and not forbidden:
+            if not await self._access.renew(identity) and not frames:
                 return state
 
     async def _end_connection(self, client_id: bytes, reason: ReasonCode) -> None:

@@ -211,6 +211,17 @@ class Access:
             return []
         return [s.topic_filter for s in state.subscriptions if not permissions.may_subscribe(s.topic_filter)]
 
+    def withheld(self, identity: Identity, state: SessionState) -> list[int]:
+        """Packet ids of messages that an earlier connection, perhaps another user's, left on their way by what the
+        client may not subscribe to, whether the session still does or not. Retained values do not say by what they
+        came: each is looked at when it would be sent again. Where PUBREC came, no message is sent again."""
+        permissions = identity.permissions
+        if permissions is None:
+            return []
+        names = {outbound.topic_filter for outbound in state.outbound if outbound.topic_filter}
+        denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
+        return [each.packet_id for each in state.outbound if not each.released and each.topic_filter in denied]
+
     # --- changes
 
     def _on_commit(self, commit: Commit) -> None:
