@@ -221,7 +221,10 @@ class Subscriptions:
                 if is_below(stored.topic_filter, SYS):
                     self._greet(subscription)
                 else:
-                    session.want_retained(subscription, self._router.delivered_end)
+                    # What came behind the record of a new one and ahead of this is in its queue.
+                    cursor = subscription.cursor if new else None
+                    since = self._router.delivered_end if cursor is None else cursor.start_position
+                    session.want_retained(subscription, since)
         if session.retained:
             session.lagging = True
             self._pump.start(session)

@@ -74,6 +74,22 @@ async def test_a_value_that_is_replaced_meanwhile_comes_once_as_the_message_it_i
     assert len({m.topic for m in messages}) == 50
 
 
+@pytest.mark.parametrize("durable", [False, True])
+async def test_values_that_are_published_right_behind_the_subscription_come_once(node: Node, durable: bool) -> None:
+    """In one write: they are committed before SUBACK goes out."""
+    client = await come(node, durable, 10)
+    values = [wire.publish(5, b"r/a", b"v%d" % i, 1, i + 2, retain=True) for i in range(3)]
+    client.send(wire.subscribe(5, 1, (b"r/#", 2)), *values)
+    messages: list[Message] = []
+    for _ in range(7):  # with SUBACK and three of PUBACK
+        packet = await client.packet()
+        if packet.kind == PUBLISH:
+            messages.append(client.parse(packet))
+            client.send(ack(PUBACK, messages[-1].packet_id))
+    assert [(m.payload, m.retain) for m in messages] == [(b"v%d" % i, False) for i in range(3)]
+    await client.quiet()
+
+
 async def test_of_more_topics_than_are_remembered_none_overtakes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retained, "_MAX_AHEAD", 3)
     await keep(node, 60)
