@@ -19,6 +19,7 @@ from store.api import Rule
 CLIENT_ID: Final = b"%c"  # levels of a rule's filter
 USER_NAME: Final = b"%u"
 _MAX_VERDICTS: Final = 1024  # cached per connection
+_MAX_CACHED: Final = 256  # bytes of a topic whose verdict is cached: a connection may send 65,535 each
 
 
 class Clause:
@@ -76,6 +77,8 @@ class Permissions:
             if clause.matches(levels, is_special):
                 verdict = clause.allow
                 break
+        if len(topic) > _MAX_CACHED:
+            return verdict
         verdicts = self._verdicts
         if len(verdicts) >= _MAX_VERDICTS:
             verdicts.clear()
@@ -132,9 +135,12 @@ class RuleBook:
 
 
 def _named(levels: list[bytes], placeholder: bytes, name: bytes) -> list[bytes] | None:
-    """The levels with a name in place of the placeholder. None: no topic has such a level, the rule fits nothing."""
+    """The levels with a name in place of the placeholder. None: no topic has such a level, or the name would open a
+    tree of $ (which `+` there would not either): the rule fits nothing."""
     if placeholder not in levels:
         return levels
+    if levels[0] == placeholder and name.startswith(b"$"):
+        return None
     if not name or b"/" in name or b"+" in name or b"#" in name or name in (CLIENT_ID, USER_NAME):
         return None
     return [name if level == placeholder else level for level in levels]

@@ -13,7 +13,7 @@ from store.api import Rule
 
 LEVELS = (b"", b"a", b"c1", b"$x")
 TOPICS = [b"/".join(levels) for count in (1, 2, 3, 4) for levels in product(LEVELS, repeat=count) if levels != (b"",)]
-NAMES = (b"", b"a", b"c1", b"+", b"#", b"a/c1", b"%c", b"%u")
+NAMES = (b"", b"a", b"c1", b"$x", b"+", b"#", b"a/c1", b"%c", b"%u")
 
 filters = (
     st.lists(st.sampled_from([*LEVELS, b"+", b"#", b"%c", b"%u"]), min_size=1, max_size=3)
@@ -39,6 +39,8 @@ def model(rules: list[Rule], names: dict[bytes, bytes], topic: bytes, default: b
         given = topic.split(b"/")
         named = [i for i, level in enumerate(wanted) if level in names]
         if any(i >= len(given) or not given[i] or given[i] != names[wanted[i]] for i in named):
+            continue
+        if named[:1] == [0] and given[0].startswith(b"$"):
             continue
         plain = b"/".join(given[i] if i in named else level for i, level in enumerate(wanted))
         if matches(plain, topic):
@@ -111,6 +113,28 @@ def test_a_name_that_is_no_level_opens_nothing(name: bytes) -> None:
             assert not found.may_publish(topic)
         for topic_filter in (b"home/+/#", b"home/#", b"home/a/b/#", b"home/x", b"home//#"):
             assert not found.may_subscribe(topic_filter)
+
+
+@pytest.mark.parametrize("name", [b"$SYS", b"$inbox", b"$topics", b"$x", b"$"])
+def test_a_name_with_a_dollar_opens_no_tree_of_the_node(name: bytes) -> None:
+    """A client that calls itself $SYS must not get the figures of the node. Further down a $ means nothing."""
+    for found in (permissions(["allow both %c/#"], name), permissions(["allow both %u/#"], b"c", name)):
+        assert not found.may_publish(name + b"/victim")
+        assert not found.may_subscribe(name + b"/#")
+        assert not found.may_subscribe(name)
+    found = permissions(["allow both home/%c/#"], name)
+    assert found.may_publish(b"home/" + name + b"/temp")
+    assert found.may_subscribe(b"home/" + name + b"/#")
+
+
+def test_verdicts_of_long_topics_are_not_kept() -> None:
+    """A thousand of the longest would be 60 MB a connection."""
+    found = permissions(["allow publish #"])
+    short, long = b"s" * 256, b"l" * 257
+    for _ in range(2):
+        assert found.may_publish(short)
+        assert found.may_publish(long)
+    assert list(found._verdicts) == [short]
 
 
 def test_nothing_is_asked_where_everything_is_allowed() -> None:
