@@ -30,6 +30,7 @@ SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
 RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
 COMPLETED: Final = 2  # done, but the cursor has not passed it: its packet id stays taken
 WAITING: Final = 3  # from an earlier connection, to be sent again once there is room
+RESERVED: Final = 4  # it has a packet id, and waits for a record before it is sent
 
 # Where a QoS 2 message from the client stands, by its packet id.
 ARRIVING: Final = 0  # its append is under way
@@ -576,10 +577,15 @@ class Session:
             return
         if entry is None:
             entry = Inflight(None, b"", message.position, qos)
-        packet_id = self.reserve(entry)
+        packet_id = self._enter(entry)
         self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
 
     def reserve(self, entry: Inflight) -> int:
+        """Have a packet id for an exchange that is begun later. No acknowledgement means it before that."""
+        entry.phase = RESERVED
+        return self._enter(entry)
+
+    def _enter(self, entry: Inflight) -> int:
         """Have a packet id for an exchange, which counts against the window from here on."""
         packet_id = self._allocate(entry)
         self.inflight[packet_id] = entry
@@ -590,6 +596,7 @@ class Session:
         self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> None:
         """Send a message of QoS 2 for which the log knows already what it has to."""
+        entry.phase = SENT
         outlet = self.outlet
         head, tail = message.parts(outlet.version, 2, retain, False, identifiers, now_ms)
         if outlet.maximum_packet_size and self._is_oversized(head, tail):
@@ -600,8 +607,9 @@ class Session:
 
     def give_up(self, packet_id: int) -> None:
         """Nothing comes of a reserved exchange."""
-        del self.inflight[packet_id]
-        self.in_window -= 1
+        if self.inflight.pop(packet_id, None) is not None:
+            self.in_window -= 1
+            self._note_room()
 
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         """Send, unless a record has to come first: of this QoS 2 message, or of one that this must not overtake."""
@@ -777,6 +785,10 @@ class Session:
             entry.phase = COMPLETED
         else:
             del self.inflight[packet_id]
+        self._note_room()
+
+    def _note_room(self) -> None:
+        """An exchange is over: there may be room for others."""
         if self.in_window <= self.window >> 1:
             if self.lagging and not self.pumping:
                 self.on_room(self)

@@ -130,8 +130,12 @@ class Share:
         """There may be messages."""
         self._nudged = True
         if not self._popping and self.is_begun and self._has_taker():
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._popping:
             self._popping = True
-            self._hub.spawn(self._pop())
+            self._hub.spawn(self._work())
 
     def _has_taker(self) -> bool:
         """Whether somebody has room; forgets those who have none."""
@@ -157,33 +161,36 @@ class Share:
                 break
         return max(1, min(room, MAX_POP) - len(self._waiting))
 
-    async def _pop(self) -> None:
-        hub = self._hub
+    async def _work(self) -> None:
+        """Pop as long as there is something and somebody has room; what has to be handed over goes first."""
         try:
-            if not self._is_clear:
-                await hub.store.release(self.name, self.queue)
-                self._is_clear = True
-            while self._has_taker():
-                self._nudged = False
-                popped = await hub.store.pop(
-                    self.name, (self.queue,), self._room(), _POP_BYTES, hub.lease_ms, Start.LATEST
-                )
-                self._look_at = popped.available_at or 0
-                self._is_limited = popped.is_limited
-                self._take(popped.runs)
-                if self._handing:
-                    await self._hand_over()
-                if not popped.is_full and not self._nudged and not self._is_due():
-                    break
+            await self._hand_over()
+            while (self._nudged or self._is_due()) and self._has_taker():
+                await self._pop()
+                await self._hand_over()
         except StoreBusy:
-            hub.wake_later(self)
+            self._hub.wake_later(self)
         except StoreError as error:
             log.error("messages of %r cannot be had: %s", self.name, error)
             self._look_at = 1
         finally:
             self._popping = False
+        if self._handing:  # since the store failed
+            self._begin()
         if self._is_limited:
             self.flush()
+
+    async def _pop(self) -> None:
+        store = self._hub.store
+        if not self._is_clear:
+            await store.release(self.name, self.queue)
+            self._is_clear = True
+        self._nudged = False
+        popped = await store.pop(self.name, (self.queue,), self._room(), _POP_BYTES, self._hub.lease_ms, Start.LATEST)
+        self._nudged = self._nudged or popped.is_full
+        self._look_at = popped.available_at or 0
+        self._is_limited = popped.is_limited
+        self._take(popped.runs)
 
     def _is_due(self) -> bool:
         return 0 < self._look_at <= time() * 1000
@@ -262,51 +269,48 @@ class Share:
             session.send(message, 1, retain, False, member.identifiers, entry, now_ms)
         else:
             self._handing.append(_Handing(entry, message, session.reserve(entry)))
-            if not self._popping:
-                self._popping = True
-                self._hub.spawn(self._pop_after_handing())
-
-    async def _pop_after_handing(self) -> None:
-        try:
-            await self._hand_over()
-        except StoreError as error:
-            log.error("messages of %r cannot be handed over: %s", self.name, error)
-        finally:
-            self._popping = False
-        self.wake()
+            self._begin()
 
     async def _hand_over(self) -> None:
         """Have the log know whose the messages are, then send them."""
-        handing = [each for each in self._handing if not each.entry.member.session.closed]
-        self._handing = []
-        wanted = []
-        for each in handing:
-            session = each.entry.member.session
-            packet_id = each.packet_id if session.durable else 0
-            wanted.append(Handed(each.entry.offset, each.entry.deliveries, session.client_id, packet_id))
-        refused: Iterable[int] = [each.offset for each in wanted]
-        try:
-            refused = await self._hub.store.hand_over(self.name, wanted)
-        finally:
-            self._handed(handing, set(refused))
+        while self._handing:
+            handing = [each for each in self._handing if not each.entry.member.session.closed]
+            self._handing = []
+            wanted = []
+            for each in handing:
+                session = each.entry.member.session
+                packet_id = each.packet_id if session.durable else 0
+                wanted.append(Handed(each.entry.offset, each.entry.deliveries, session.client_id, packet_id))
+            refused: Iterable[int] = [each.offset for each in wanted]
+            try:
+                refused = await self._hub.store.hand_over(self.name, wanted)
+            finally:
+                self._handed(handing, set(refused))
 
     def _handed(self, handing: list[_Handing], refused: set[int]) -> None:
+        """Send what was handed over; what was not is given back."""
         now_ms = int(time() * 1000)
         for each in handing:
-            entry, message = each.entry, each.message
-            member, session = entry.member, entry.member.session
-            if entry.is_held:
-                self._forget(entry)
-            if session.closed:
-                continue
-            if entry.offset in refused:
-                session.give_up(each.packet_id)
-                continue
-            entry.leased = False
-            if session.durable:
-                session.note_recorded(entry)
-            retain = message.retain and member.retain_as_published
-            session.send_reserved(each.packet_id, entry, message, retain, member.identifiers, now_ms)
+            if each.entry.offset not in refused:
+                self._send(each, now_ms)
+        lost = [each for each in handing if each.entry.offset in refused]
+        self._give_back([each.entry for each in lost])
+        for each in lost:
+            each.entry.member.session.give_up(each.packet_id)
+
+    def _send(self, handed: _Handing, now_ms: int) -> None:
+        """Send a message that is its session's by now."""
+        entry, message, member = handed.entry, handed.message, handed.entry.member
+        session = member.session
+        if entry.is_held:
+            self._forget(entry)
+        if session.closed:
+            return
+        entry.leased = False
+        if session.durable:
+            session.note_recorded(entry)
+        retain = message.retain and member.retain_as_published
+        session.send_reserved(handed.packet_id, entry, message, retain, member.identifiers, now_ms)
 
     # --- acknowledgements in
 

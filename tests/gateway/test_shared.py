@@ -2,15 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gateway.node import Node
-from store.api import Popped, Receipts, Start, dead_letter_queue, filter_queue
+from store.api import Handed, Popped, Receipts, Start, dead_letter_queue, filter_queue
+from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Message, RawClient, ack
+from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Message, RawClient, ack
 from tests.gateway.test_durable import durable, numbers, publish
 
 GROUP = b"$share/g/t/#"
@@ -331,6 +333,72 @@ async def test_qos_2_is_completed_with_the_same_client(node: Node, version: int,
     await first.quiet()
     await other.quiet()
     await until_groups(node, {GROUP: 0})
+
+
+async def test_acknowledgement_of_what_is_not_sent_yet_means_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under packet ids that it guesses, while the messages are on their way to be its session's."""
+    guessing, other = await members(node, 2, 5, 2)
+    engine = node._engine
+    assert engine is not None
+    hand_over, begun, go_on = engine.hand_over, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return await hand_over(*args)
+
+    monkeypatch.setattr(engine, "hand_over", slow)
+    await publish(node, b"t/x", *numbers(0, 10), qos=2)
+    await begun.wait()
+    for number in range(1, 12):
+        guess = number.to_bytes(2, "big")
+        guessing.send(wire.packet(PUBREC << 4, guess + b"\x80"), ack(PUBACK, number), ack(PUBCOMP, number))
+    guessing.send(wire.packet(0xC0, b""))
+    while (await guessing.packet()).kind != PINGRESP:
+        pass
+    shares = node._sessions.shares
+    shares._shares[GROUP].flush()
+    async with asyncio.timeout(10):
+        while len(shares._tasks) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    go_on.set()
+    got = [m.payload for client in (guessing, other) for m in await client.take(5)]
+    assert sorted(got) == numbers(0, 10)
+    for client in (guessing, other):
+        await client.settle()
+    await until_groups(node, {GROUP: 0})
+    session = node._sessions.held[b"m0"][0]
+    assert (session.in_window, session.inflight) == (0, {})
+
+
+@pytest.mark.parametrize("error", [StoreBusy("no room"), None])
+async def test_hand_over_that_is_refused_is_tried_again_at_once(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, error: StoreBusy | None
+) -> None:
+    """Not when the lease has run out."""
+    node = await make_node(mqtt__shared_ack_timeout=3600)
+    client = (await members(node, 1, 5, 2, receive_maximum=1))[0]
+    engine = node._engine
+    assert engine is not None
+    hand_over, refused = engine.hand_over, asyncio.Event()
+
+    async def refuse(group: bytes, handed: Sequence[Handed]) -> list[int]:
+        if refused.is_set():
+            return await hand_over(group, handed)
+        refused.set()
+        if error is not None:
+            raise error
+        return [each.offset for each in handed]
+
+    monkeypatch.setattr(engine, "hand_over", refuse)
+    await publish(node, b"t/x", b"1", qos=2)
+    assert [m.payload for m in await client.take(1)] == [b"1"]
+    assert refused.is_set()
+    await client.settle()
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.shared_returned == 1
 
 
 @pytest.mark.mqtt5("4.8.2-5")
