@@ -48,7 +48,7 @@ def stored_message(will: StoredWill) -> bytes:
 
 
 def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payload: bytes) -> bytes:
-    where = address(topic, int(time() * 1000))  # `$delayed/…` counts from here
+    where = address(topic, int(time() * 1000), is_checked=True)  # at CONNECT; `$delayed/…` counts from here
     return framed(where, flags | FLAG_WILL, 0, client_id, properties, payload)
 
 

@@ -7,6 +7,7 @@ from time import time
 import pytest
 
 import record
+from gateway.address import MAX_DELAY
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node import Node
 from record.layout import FLAG_WILL, Kind
@@ -240,3 +241,25 @@ async def test_a_delayed_address_counts_from_when_the_will_is_sent(make_node: Ma
     assert 990 < held.due_ms / 1000 - time() <= 1000
     assert await wills(node) == []
     await client.drop()
+
+
+async def test_a_clock_that_was_set_back_does_not_keep_a_will(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an absolute time that was taken at CONNECT and is too far away since: neither the live node's nor the next."""
+    node = await make_node()
+    topic = b"$delayed/%d/later" % (int(time()) + MAX_DELAY - 10)
+    live = await RawClient.connect(node.ports.mqtt, b"live", 5, expiry=1000, will=(topic, b"x"))
+    held = await RawClient.connect(node.ports.mqtt, b"held", 5, will=(topic, b"y"))
+    monkeypatch.setattr("gateway.wills.time", lambda: time() - 3600)
+    await live.drop()
+    await until(lambda: len(node._sessions.held) == 1 and not list(node._sessions._ending.all()))
+    node = await crashed(make_node, node, "crashed")
+    assert node._engine is not None
+    messages = (await node._engine.timers(None, 9)).messages
+    assert sorted(m.publisher for m in messages) == [b"held", b"live"]
+    for message in messages:
+        assert message.due_ms is not None
+        assert -3610 <= message.due_ms / 1000 - time() - MAX_DELAY <= -3600
+    assert await wills(node) == []
+    await held.drop()
