@@ -103,6 +103,9 @@ class Share:
         """No more messages for it; what it has it may still acknowledge."""
         member.has_left = True
         del self.members[member.session]
+        if member.is_ready:
+            self._line.remove(member)
+            member.is_ready = False
         if not self.members:
             self.flush()  # before another one gives free what seems to be out
             self._give_back(())

@@ -422,6 +422,25 @@ async def test_qos_2_goes_to_no_other_when_the_session_ends(node: Node, clean: b
     await until_groups(node, {GROUP: 0})
 
 
+async def test_members_that_left_stand_in_no_line(node: Node) -> None:
+    """Though nothing is published that would go along it."""
+    staying = (await members(node, 1))[0]
+    for number in range(3):
+        other = await RawClient.connect(node.ports.mqtt, b"other", 5)
+        await other.subscribe((GROUP, 1))
+        if number:
+            await other.disconnect()
+        else:
+            await other.unsubscribe(GROUP)
+    share = node._sessions.shares._shares[GROUP]
+    async with asyncio.timeout(10):
+        while len(share.members) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert [member.session.client_id for member in share._line] == [b"m0"]
+    await publish(node, b"t/x", b"1")
+    assert [m.payload for m in await staying.take(1)] == [b"1"]
+
+
 async def test_unsubscribed_member_may_finish_what_it_has(node: Node) -> None:
     """MQTT-3.10.4-3; when it is gone without, the others get it."""
     leaving, other = await members(node, 2)
