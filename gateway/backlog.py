@@ -22,6 +22,7 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
     at = offset - stretch.first
     end = min(len(messages), at + limit)
     subscription = session.subscriptions.get(cursor.topic_filter)
+    counters = session.counters
     while at < end:
         message = messages[at]
         # What is older than the subscription, no other one sends or waits for.
@@ -35,8 +36,11 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
         else:
             owner = cursor if is_own else _owner(route, message) if route is not None else None
             if owner is cursor and route is not None:
+                sent = counters.messages_sent
                 if not session.take(cursor, offset, message, route, now_ms):
                     break
+                if is_own:
+                    counters.messages_replayed += counters.messages_sent - sent
             elif (owner is None or owner.has_read(message)) and not cursor.stretched:
                 session.pass_over(cursor, offset, message)
             else:

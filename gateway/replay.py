@@ -169,9 +169,11 @@ class Replays:
             history.sending(message)
             entry = Inflight(history, history.topic_filter, message.position, qos)
         retain = message.retain and subscription.retain_as_published
-        session.counters.messages_replayed += 1
         dup = qos > 0 and history.sent_before >= 0  # a node that died may have sent it (MQTT-3.3.1-1)
+        counters = session.counters
+        sent = counters.messages_sent
         session.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
+        counters.messages_replayed += counters.messages_sent - sent
         return True
 
     def _arrive(self, session: Session, subscription: Subscription, history: History) -> None:

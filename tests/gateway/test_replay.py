@@ -542,6 +542,20 @@ async def test_many_replay_at_once(crowd: Node) -> None:
     assert crowd.counters.messages_replayed == 6000
 
 
+@pytest.mark.parametrize("topic_filter", [b"a/b", b"a/+"])
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_what_was_sent_of_the_past_is_counted(node: Node, topic_filter: bytes, expiry: int) -> None:
+    await publish(node, b"a/b", *numbers(0, 7), bytes(200))
+    limit = b"\x27" + (100).to_bytes(4, "big")  # maximum packet size
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry, properties=limit)
+    await replay(client, topic_filter, b"earliest")
+    await client.take(7)
+    await publish(node, b"a/b", b"new")
+    assert payloads(await client.take(1)) == [b"new"]
+    assert node.counters.dropped_oversized == 1
+    assert node.counters.messages_replayed == 7
+
+
 def test_an_old_record_begins_at_the_end() -> None:
     payload = b'[["a/+",1,false,false,0,0]]'
     assert control.parse_subscribed(payload)[0].replay == -1
