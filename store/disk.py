@@ -36,10 +36,14 @@ class Disk:
         os.fdatasync(fd)
 
     def make_folder(self, folder: Path) -> None:
-        """Make the folder if need be, with those above it, durably: what is in it lives no longer than its name."""
+        """Make the folder if need be, for its user and group alone, with those above it, durably: what is in it lives
+        no longer than its name."""
+        self._make_folder(folder, 0o750)
+
+    def _make_folder(self, folder: Path, mode: int) -> None:
         if not folder.is_dir():
-            self.make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            self._make_folder(folder.parent, 0o777)  # less the umask: others may have their things there
+            folder.mkdir(mode, exist_ok=True)
         self.sync_folder(folder.parent)
 
     def sync_folder(self, folder: Path) -> None:

@@ -67,6 +67,7 @@ class Database:
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
         try:
+            path.mkdir(0o750, parents=True, exist_ok=True)  # RocksDB would let others read it
             # Without naming the family, views that exist would be opened with the options that they were made with.
             options = _options(cache_bytes)
             self._db = Rdict(str(path), options, {"default": options})
