@@ -85,6 +85,8 @@ class Wish:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _BROWSING)
         elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
+        elif group and (is_below(name, REPLAY) or is_below(name, SHARE)):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a group shares a filter, and not the past or another group")
 
     def refuse(self, reason: ReasonCode, why: bytes) -> None:
         self.reason, self.why, self.start = reason, why, None

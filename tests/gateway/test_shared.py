@@ -560,6 +560,18 @@ async def test_too_many_groups_are_refused(make_node: MakeNode, version: int, re
     assert await client.subscribe((b"$share/c/t", 1)) == b"\x01"
 
 
+@pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x8F)])
+@pytest.mark.parametrize(
+    "name", [b"$replay/earliest/t", b"$replay", b"$share/h/t", b"$delayed/1/t", b"$SYS/#", b"$topics/+"]
+)
+async def test_names_to_which_nobody_publishes_are_not_shared(
+    node: Node, version: int, reason: int, name: bytes
+) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", version)
+    assert await client.subscribe((b"$share/g/" + name, 1), (b"$share/g/$other/t", 1)) == bytes([reason, 1])
+    assert list(node._sessions.held[b"c"][0].shares) == [b"$share/g/$other/t"]
+
+
 async def test_many_messages_over_small_windows(node: Node) -> None:
     """More than fit into windows and pops, of all QoS, with members that come and go."""
     kept = await durable(node, b"kept", receive_maximum=3)
