@@ -4,6 +4,8 @@ import asyncio
 import errno
 import os
 import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +44,12 @@ async def bind(address: str, mode: str = "600") -> tuple[list[socket.socket], st
             bound.close()
         raise _named(error, address) from error
     return sockets, address_text(host, port)
+
+
+def is_local(sockets: Sequence[socket.socket]) -> bool:
+    """Whether only this machine reaches what listens there."""
+    places = [each.getsockname() for each in sockets if each.family != socket.AF_UNIX]
+    return all(ip_address(place[0]).is_loopback for place in places)
 
 
 def _named(error: OSError, address: str) -> ListenError:

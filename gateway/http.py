@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from gateway.bind import is_local
 from gateway.counters import Counters
 from gateway.front import MqttFront
 from gateway.listen import IDLE_SECONDS, bound_port, listen
@@ -36,6 +37,11 @@ class HttpFront:
         await self._runner.setup()
         self._listener = await listen(self._runner, host, port, self._has_room)
         return bound_port(self._listener)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self._listener is not None and is_local(self._listener.sockets)
 
     def _has_room(self) -> bool:
         server = self._runner.server if self._runner is not None else None

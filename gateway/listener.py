@@ -14,7 +14,7 @@ from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import Final, Protocol
 
-from gateway.bind import bind, release
+from gateway.bind import bind, is_local, release
 from gateway.gate import Arrival, Gate, Room
 from gateway.listener_config import ListenerConfig
 from gateway.mqtt.reasons import ReasonCode
@@ -66,8 +66,7 @@ class Listener:
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        places = [each.getsockname() for each in self._sockets if each.family != socket.AF_UNIX]
-        return all(ip_address(place[0]).is_loopback for place in places)
+        return is_local(self._sockets)
 
     async def close(self) -> None:
         """Accept no more, and drop what has not reached its front."""

@@ -90,6 +90,9 @@ class Node:
             self._listeners = Listeners(config, self._front, self._websocket)
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
+            if not self._http.is_local:
+                places = [address_text(config.host, port) for port in (grpc, http)]
+                log.warning("gRPC at %s and HTTP at %s take anybody, whatever mqtt.auth says: see host", *places)
             addresses = await self._listeners.open()
             mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
             self.ports = Ports(mqtt, ws, grpc, http, addresses)

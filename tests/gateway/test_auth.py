@@ -446,6 +446,17 @@ async def test_the_node_says_when_anybody_may_come_from_outside(
     assert told[0].startswith("listener outside at 0.0.0.0:")
 
 
+@pytest.mark.parametrize(("host", "count"), [("0.0.0.0", 1), ("127.0.0.1", 0), ("::1", 0)])
+async def test_the_node_says_when_its_own_ports_are_open_to_others(
+    make_node: MakeNode, caplog: pytest.LogCaptureFixture, host: str, count: int
+) -> None:
+    """Passwords are asked for by MQTT alone."""
+    node = await make_node(host=host, mqtt__auth=["password"])
+    told = [record.getMessage() for record in caplog.records if "anybody" in record.getMessage()]
+    places = f"gRPC at {host}:{node.ports.grpc} and HTTP at {host}:{node.ports.http}"
+    assert told == [f"{places} take anybody, whatever mqtt.auth says: see host"] * count
+
+
 async def test_each_listener_has_ways_of_its_own(make_node: MakeNode) -> None:
     listeners = [{"name": "asks", "address": "127.0.0.1:0", "auth": ["password"]}]
     node = await make_node(mqtt__listeners=listeners)
