@@ -20,6 +20,7 @@ from notify import TopicEvents
 from store import control
 from store.api import Appended, Done, Store
 from store.api import Subscription as StoredSubscription
+from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,20 @@ class Shares:
             self._holders[name] = left
             return
         del self._holders[name]
-        self.store.append([control.share_left(name)], _log_failure)
+        self._record_left(name)
+
+    def _record_left(self, name: bytes) -> None:
+        """Have the log know, once the store has room, that nobody is left; unless somebody came meanwhile."""
+        if name in self._holders:
+            return
+
+        def recorded(appended: Appended) -> None:
+            if isinstance(appended.error, StoreBusy):
+                self._loop.call_later(_BUSY_SECONDS, self._record_left, name)
+            elif appended.error is not None:
+                log.error("recording the end of the shared subscription %r failed: %s", name, appended.error)
+
+        self.store.append([control.share_left(name)], recorded)
 
     # --- from the store
 
@@ -200,8 +214,3 @@ class Shares:
         self._ticker = self._loop.call_later(self._round_seconds, self._tick)
         for share in list(self._shares.values()):
             share.tick()
-
-
-def _log_failure(appended: Appended) -> None:
-    if appended.error is not None:
-        log.error("recording the end of a shared subscription failed: %s", appended.error)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.node import Node
-from store.api import Handed, Popped, Receipts, Start, dead_letter_queue, filter_queue
+from store import control
+from store.api import Appended, Done, Handed, Popped, Receipts, Start, dead_letter_queue, filter_queue
 from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -190,6 +191,41 @@ async def test_group_of_clean_sessions_ends_with_the_last_of_them(make_node: Mak
     await node.stop()
     node = await make_node()
     assert await groups(node) == {}
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_group_ends_though_the_store_has_no_room_for_it_at_first(
+    node: Node, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """Unless it has a member again by then."""
+    last = (await members(node, 1))[0]
+    engine = node._engine
+    assert engine is not None
+    append, busy, left = engine.append, True, control.share_left(GROUP)
+    refused: list[bytes] = []
+
+    def full(frames: list[bytes], done: Done) -> None:
+        if busy and frames == [left]:
+            refused.extend(frames)
+            asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
+        else:
+            append(frames, done)
+
+    monkeypatch.setattr(engine, "append", full)
+    await last.drop()
+    async with asyncio.timeout(10):
+        while len(refused) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await groups(node) == {GROUP: 0}
+    if comes_back:
+        last = (await members(node, 1))[0]
+    busy = False
+    if not comes_back:
+        await until_groups(node, {})
+        return
+    node._sessions.shares._record_left(GROUP)  # as it is called in a moment
+    await publish(node, b"t/x", b"1")
+    assert [m.payload for m in await last.take(1)] == [b"1"]
 
 
 async def test_clean_session_beside_a_durable_one(node: Node) -> None:
