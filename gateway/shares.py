@@ -137,15 +137,14 @@ class Shares:
 
     def close(self, session: Session) -> None:
         """The connection is over: what was leased to it goes to others."""
-        if not session.has_shares:
-            return
         lost: dict[Share, list[Leased]] = {}
-        for packet_id, entry in list(session.inflight.items()):
+        for packet_id, entry in list(session.inflight.items()):  # of memberships that ended before too
             if entry.leased and isinstance(entry, Leased):
                 del session.inflight[packet_id]
                 lost.setdefault(entry.member.share, []).append(entry)
-        for name in list(session.shares):
-            self.leave(session, name)
+        if session.has_shares:
+            for name in list(session.shares):
+                self.leave(session, name)
         for share, entries in lost.items():
             share.lost(entries)
 

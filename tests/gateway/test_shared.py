@@ -493,6 +493,22 @@ async def test_unsubscribed_member_may_finish_what_it_has(node: Node) -> None:
     await until_groups(node, {GROUP: 0})
 
 
+async def test_unsubscribed_member_gives_back_at_once_whatever_else_it_did(make_node: MakeNode) -> None:
+    """Not when it is found silent: the session keeps no place for memberships any more."""
+    node = await make_node(mqtt__shared_ack_timeout=3600)
+    leaving = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1")
+    assert (await leaving.message()).payload == b"1"
+    other = await RawClient.connect(node.ports.mqtt, b"other", 5)
+    await other.subscribe((GROUP, 1))
+    assert await leaving.unsubscribe(GROUP) == b"\x00"
+    await leaving.subscribe((b"plain", 0))
+    assert not node._sessions.held[b"m0"][0].has_shares
+    await leaving.drop()
+    assert [m.payload for m in await other.take(1)] == [b"1"]
+    await until_groups(node, {GROUP: 0})
+
+
 async def test_absent_members_lose_nothing(make_node: MakeNode) -> None:
     """Over a restart of the node too: what was out comes at once, not when leases have run out."""
     node = await make_node(mqtt__shared_ack_timeout=3600)
