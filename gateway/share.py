@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from gateway.counters import Counters
 from gateway.member import Leased, Member
 from gateway.message import Message
-from gateway.session import Session
+from gateway.session import RESERVED, Session
 from record import split
 from store.api import Handed, Receipts, Run, Start, Store, subscription_queue
 from store.errors import StoreBusy, StoreError
@@ -385,10 +385,10 @@ class Share:
         """A round is over: take what silent members have, renew the other leases, pop what came again by itself."""
         now = self._hub.round
         self._listen(now)
-        if self._out or self._waiting:
-            self._keep(now)
         for member in list(self.members.values()):
             member.look()
+        if self._out or self._waiting:
+            self._keep(now)  # last: what is renewed cannot be handed over in the same moment
         if self._is_due():
             self.wake()
 
@@ -397,6 +397,8 @@ class Share:
         taken: list[Leased] = []
         renewed: dict[int, list[int]] = {}
         for entry in self._out.values():
+            if entry.phase == RESERVED:  # its lease ends as it is handed over
+                continue
             member = entry.member
             is_silent = member.is_silent or (member.has_left and now - member.heard > ROUNDS)
             if is_silent and self.members:

@@ -437,6 +437,45 @@ async def test_hand_over_that_is_refused_is_tried_again_at_once(
     assert node.counters.shared_returned == 1
 
 
+async def test_what_waits_is_handed_over_when_its_lease_would_be_renewed(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not both: the store refuses what is about to be renewed."""
+    node = await make_node(mqtt__shared_ack_timeout=3600, mqtt__max_shared_in_flight=4)
+    full = (await members(node, 1, 5, 2))[0]
+    await publish(node, b"t/x", *numbers(0, 4))
+    kept = await held(full, 4)
+    leaving = await RawClient.connect(node.ports.mqtt, b"leaving", 5)
+    await leaving.subscribe((GROUP, 2))
+    engine = node._engine
+    assert engine is not None
+    pop, popped, has_left = engine.pop, asyncio.Event(), asyncio.Event()
+
+    async def late(*args: Any) -> Popped:
+        found = await pop(*args)
+        if found.runs:
+            popped.set()
+            await has_left.wait()
+        return found
+
+    monkeypatch.setattr(engine, "pop", late)
+    await publish(node, b"t/x", b"waits", qos=2)
+    await popped.wait()
+    await leaving.unsubscribe(GROUP)
+    has_left.set()
+    full.send(ack(PUBACK, kept[0].packet_id))  # it has room, and more than half of what it may have
+    await full.quiet()
+    shares = node._sessions.shares
+    share = shares._shares[GROUP]
+    async with asyncio.timeout(10):
+        while not share._waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    shares.round += 2
+    share.tick()
+    assert [m.payload for m in await full.take(1)] == [b"waits"]
+    assert node.counters.shared_returned == 0
+
+
 @pytest.mark.mqtt5("4.8.2-5")
 @pytest.mark.parametrize("clean", [True, False])
 async def test_qos_2_goes_to_no_other_when_the_session_ends(node: Node, clean: bool) -> None:
