@@ -301,13 +301,12 @@ cdef class Stream:
             self.streams.end(self)
 
     def get_extra_info(self, str name):
-        """The socket's "peername", as `socket.getpeername` has it. Of other things nothing is known."""
+        """The socket's "peername", as `socket.getpeername` has it; None where that cannot be told. Of other things nothing is
+        known."""
         if name != "peername" or self.fd < 0:
             return None
-        peer = socket.socket(fileno=os.dup(self.fd))
         try:
-            return peer.getpeername()
-        except OSError:
+            with socket.socket(fileno=os.dup(self.fd)) as peer:
+                return peer.getpeername()
+        except OSError:  # it has no peer any more, or the process no descriptor
             return None
-        finally:
-            peer.close()

@@ -596,7 +596,8 @@ class Connection(Outlet):
         if self.closed:
             return
         self.counters.protocol_errors += 1
-        log.debug("closing the connection of %r from %s: %s", self.client_id, self.peer(), error)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("closing the connection of %r from %s: %s", self.client_id, self.peer(), error)
         self.disconnect_packet = None
         if self.session is None and not self.connecting and self.decoder.version:
             # The fault is in CONNECT itself, and the client has said which version it speaks.

@@ -152,10 +152,21 @@ class Sessions:
         except Gone:
             pass
         except StoreError as error:
-            self._counters.connections_refused += 1
             # Nothing is large in it but a will with very many user properties.
             large = isinstance(error, RecordTooLarge)
-            connection.refuse(ReasonCode.PACKET_TOO_LARGE if large else ReasonCode.SERVER_UNAVAILABLE, str(error))
+            reason = ReasonCode.PACKET_TOO_LARGE if large else ReasonCode.SERVER_UNAVAILABLE
+            self._give_up(connection, reason, str(error))
+        except Exception:
+            log.exception("serving the CONNECT of %r failed", packet.client_id)
+            self._give_up(connection, ReasonCode.SERVER_UNAVAILABLE, "the node cannot serve this connection now")
+
+    def _give_up(self, connection: Connection, reason: ReasonCode, text: str) -> None:
+        """End a connection that could not be opened, or not have all of its session."""
+        if connection.session is None:
+            self._counters.connections_refused += 1
+            connection.refuse(reason, text)
+        else:
+            connection.close(ReasonCode.UNSPECIFIED_ERROR, connection.explain(text.encode()))
 
     def _admit(self, connection: Connection, packet: Connect) -> bytes:
         """The client id to serve. Raises Refused."""
@@ -214,8 +225,6 @@ class Sessions:
             frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window)))
         if packet.will is not None:
             frames.append(will_set(client_id, epoch, packet.will))
-        await self._record_open(frames, is_new=state is None and expiry > 0)
-        self._wills.sent(wills)
         session = Session(
             client_id,
             epoch,
@@ -227,38 +236,58 @@ class Sessions:
             self._start_pump,
         )
         session.recorded_open = expiry > 0 or state is not None
+        try:
+            await self._record_open(frames, is_new=state is None and expiry > 0)
+        except asyncio.CancelledError:
+            # The node stops, and the records are on their way: its next start is not to take it for a connection.
+            self._close_session(session, packet.will, is_sent=False)
+            raise
+        self._wills.sent(wills)
         kept = self.kept_drops.take(client_id)
         session.drops = None if fresh else kept
         try:
             state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
-        except (Refused, StoreError):
-            self._close_session(session, packet.will, is_sent=False)
+            if connection.is_closed():  # meanwhile
+                raise Gone
+            self._accept(connection, packet, identity, session, state, not fresh)
+        except BaseException:
+            if connection.session is None and not session.closed:
+                self.held.pop(client_id, None)
+                self._close_session(session, packet.will, is_sent=False)
             raise
-        # A session that came from the log is recorded on, even if it is to end with this connection.
-        session.durable = expiry > 0 or state is not None
-        if connection.is_closed():  # meanwhile
-            self._close_session(session, packet.will, is_sent=False)
-            return
-        if state is not None:
-            self._restore(session, state)
-        self.held[client_id] = (session, connection)
-        aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
-        connection.aliases = TopicAliases(aliases) if aliases else None
-        connection.will = packet.will
-        connection.client_id = client_id
-        connection.identity = identity
-        connection.permissions = identity.permissions
-        connection.send(self._connack(connection, packet, identity, expiry, not fresh))
-        for stored in state.subscriptions if state is not None else ():
-            if is_shared(stored.topic_filter):  # not before: a message may wait for a member
-                self.shares.join(session, stored)
-        connection.opened(session, self._keep_alive(packet))
         if state is not None and not session.closed:
             cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
             await self._subscriptions.learn_ends(session, cursors)
         if session.durable:
             await self._open_inbox(session)
+
+    def _accept(
+        self,
+        connection: Connection,
+        packet: Connect,
+        identity: Identity,
+        session: Session,
+        state: SessionState | None,
+        present: bool,
+    ) -> None:
+        """Hold the session, and tell the client so. `state`: what of it the log has."""
+        # A session that came from the log is recorded on, even if it is to end with this connection.
+        session.durable = session.expiry_interval > 0 or state is not None
+        if state is not None:
+            self._restore(session, state)
+        self.held[session.client_id] = (session, connection)
+        aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
+        connection.aliases = TopicAliases(aliases) if aliases else None
+        connection.will = packet.will
+        connection.client_id = session.client_id
+        connection.identity = identity
+        connection.permissions = identity.permissions
+        connection.send(self._connack(connection, packet, identity, session.expiry_interval, present))
+        for stored in state.subscriptions if state is not None else ():
+            if is_shared(stored.topic_filter):  # not before: a message may wait for a member
+                self.shares.join(session, stored)
+        connection.opened(session, self._keep_alive(packet))
 
     async def _open_inbox(self, session: Session) -> None:
         """Since its record, and before it was held, something may have been addressed to the session."""

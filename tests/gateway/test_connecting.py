@@ -1,13 +1,16 @@
 """CONNECT and its answer (sections 3.1 and 3.2): who gets in as whom, and what is said to those who do not."""
 
 import asyncio
+import errno
 import string
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from gateway.mqtt.reasons import ReasonCode, connack_return_code
 from gateway.node import Node, Ports
+from gateway.outlet import Transport
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.mqtt.test_malformed import AFTER_CONNECT, AS_FIRST
@@ -221,3 +224,53 @@ async def test_a_will_that_is_not_the_text_it_says_it_is(ports: Ports) -> None:
         client = await RawClient.open(ports.mqtt, 5)
         client.send(wire.connect(5, flags=0x06, rest=rest))
         assert (await client.expect(CONNACK)).reason == (0 if accepted else 0x99)
+
+
+class Exhausted:
+    """A transport whose process has no descriptor left to ask for its peer with."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def get_extra_info(self, name: str) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+@pytest.mark.parametrize("where", ["identify", "renew", "forbidden"])
+@VERSIONS
+async def test_what_nobody_expects_ends_the_connection(
+    node: Node, monkeypatch: pytest.MonkeyPatch, version: int, where: str
+) -> None:
+    """It would be held for good: while a CONNECT is being served, the clock is somebody else's."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    options = {"expiry": 1000} if version == 5 else {}
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, False, **options)
+    await client.disconnect()
+    with monkeypatch.context() as patch:
+        patch.setattr(node._sessions._access, where, fails)
+        client = await RawClient.open(node.ports.mqtt, version)
+        client.send(connect(version, b"c", False, will=(b"w", b"x"), **options))
+        answer = await client.expect(CONNACK)
+        assert answer.body[:2] == (b"\0\x88" if version == 5 else b"\0\3")
+        await client.closed()
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, False, **options)
+    assert client.session_present
+    assert len(node._front.connections) == len(node._sessions.held) == 1
+    assert node._engine is not None
+    assert await node._engine.wills(None, 9) == []
+    assert node.counters.wills_sent == 0
+
+
+async def test_a_fault_ends_the_connection_though_nobody_can_say_whose_it_is(node: Node) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    (connection,) = node._front.connections
+    connection.transport = Exhausted(connection.transport)
+    client.send(b"\x00\x00")
+    assert (await client.expect(DISCONNECT)).reason == ReasonCode.MALFORMED_PACKET
+    await client.closed()

@@ -1,6 +1,7 @@
 """Plain sockets served without a transport of the loop: nothing is lost, whatever the socket takes and brings."""
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -234,6 +235,16 @@ async def test_the_peer_has_a_name(streams: Streams) -> None:
     pair = Pair(streams, True)
     assert pair.stream.get_extra_info("peername") == pair.client.getsockname()
     assert pair.stream.get_extra_info("peercert") is None
+    pair.client.close()
+
+
+async def test_without_a_descriptor_the_peer_has_none(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    pair = Pair(streams, True)
+    monkeypatch.setattr("os.dup", fails)
+    assert pair.stream.get_extra_info("peername") is None
     pair.client.close()
 
 

@@ -230,6 +230,32 @@ async def test_a_connection_that_is_gone_before_it_is_answered_has_no_will(
     assert await sent(node) == []
 
 
+@pytest.mark.parametrize("expiry", [0, 1000])
+async def test_a_node_that_stops_before_it_answers_sends_no_will(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, expiry: int
+) -> None:
+    """It has recorded what it did not come to say (MQTT-3.1.2-7)."""
+    node = await make_node()
+    assert node._engine is not None
+    append, seen = node._engine.append, asyncio.Event()
+
+    def told(frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        append(frames, done)
+        seen.set()
+
+    monkeypatch.setattr(node._engine, "append", told)
+    client = await RawClient.open(node.ports.mqtt, 5)
+    client.send(connect(5, b"d", expiry=expiry, will=WILL))
+    await seen.wait()
+    await node.stop()
+    await client.closed()
+    node = await make_node()
+    assert await sent(node) == []
+    assert await wills(node) == []
+    assert node._engine is not None
+    assert node._engine.session_count() == (1 if expiry else 0)
+
+
 async def test_a_delayed_address_counts_from_when_the_will_is_sent(make_node: MakeNode) -> None:
     node = await make_node()
     client = await RawClient.connect(node.ports.mqtt, b"d", 5, will=(b"$delayed/1000/later", b"x"))
