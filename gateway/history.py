@@ -78,10 +78,10 @@ class History(Cursor):
         self.floor = places[next(iter(places))] if places else self.next
 
     def has_passed(self, offset: int) -> bool:
-        return offset not in self._places
+        return offset not in self._places and offset not in self.open
 
     def is_behind_it(self, offset: int) -> bool:
-        return self._places.get(offset, -1) < self.next
+        return offset not in self.open and self._places.get(offset, -1) < self.next
 
     @property
     def lagging(self) -> bool:

@@ -14,7 +14,7 @@ from gateway.history import FOLLOW, History
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.router import Router
-from gateway.session import MAX_HELD, MAX_STAGED, WAITING, Inflight, Session, Subscription
+from gateway.session import COMPLETED, MAX_HELD, MAX_STAGED, WAITING, Inflight, Session, Subscription
 from matcher.names import parent_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
@@ -155,7 +155,9 @@ class Replays:
         if packet_id:
             history.sending(message)
             entry = session.inflight.get(packet_id)
-            if entry is not None and entry.phase == WAITING and not entry.released:
+            if entry is None or entry.phase == COMPLETED:
+                history.ack(message.position)  # PUBREL was sent again, and answered before the history came by
+            elif entry.phase == WAITING and not entry.released:
                 session.resend(packet_id, entry, message, subscription.route, now_ms)
             return True
         if message.expired(now_ms):

@@ -13,6 +13,7 @@ from store.api import Chunk
 from store.engine import Engine
 from store.errors import StoreFailed
 from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import (
     DISCONNECT,
@@ -320,6 +321,32 @@ async def test_exactly_once_over_a_restart(make_node: MakeNode, topic_filter: by
         client.send(ack(PUBREC, message.packet_id))
     assert seen == numbers(0, 41)
     await client.settle()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_what_is_released_again_before_the_history_comes_by(make_node: MakeNode, leaves: bool) -> None:
+    """The node is killed between PUBREL and PUBCOMP; with a window of one, PUBREL goes first afterwards."""
+    node = await make_node()
+    await publish(node, b"a/b", *numbers(0, 5), qos=2)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
+    await replay(client, b"a/#", b"earliest", 2)
+    first = await client.message()
+    client.send(ack(PUBREC, first.packet_id))
+    await client.expect(PUBREL)
+    node = await crashed(make_node, node, "after")
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
+    assert (await client.expect(PUBREL)).packet_id == first.packet_id
+    client.send(ack(PUBCOMP, first.packet_id))
+    if leaves:
+        await client.disconnect()
+        client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
+    assert payloads(await client.take(4)) == numbers(1, 5)
+    last = await client.expect(PUBREL)
+    client.send(ack(PUBCOMP, last.packet_id))
+    session = node._sessions.held[b"c"][0]
+    async with asyncio.timeout(10):
+        while session.subscriptions[b"a/#"].history is not None or session.inflight:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_it_survives_that_the_node_is_killed(make_node: MakeNode) -> None:
