@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from store.api import Appended, Store
@@ -11,6 +11,7 @@ from store.errors import StoreBusy
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS: Final = 0.1  # until a store that was busy is asked again
+_SIZE: Final = 1 << 20  # bytes of last records in one append, unless one record is larger
 
 
 async def append(store: Store, frames: list[bytes]) -> None:
@@ -48,19 +49,38 @@ class LastRecords:
         return list(self._under_way.values())
 
     def record(self, client_id: bytes, frames: list[bytes], on_recorded: Callable[[], None]) -> None:
-        """Append the last records of the client's connection."""
+        """Append the last records of the client's connection, in order; what is large, piece by piece."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._under_way[client_id] = future
+        pieces = _pieces(frames)
+        piece = next(pieces)
 
         def done(appended: Appended) -> None:
+            nonlocal piece
             if isinstance(appended.error, StoreBusy):
-                self._loop.call_later(_BUSY_SECONDS, self._store.append, frames, done)
+                self._loop.call_later(_BUSY_SECONDS, self._store.append, piece, done)
                 return
-            del self._under_way[client_id]
             if appended.error is None:
+                piece = next(pieces, [])
+                if piece:
+                    self._store.append(piece, done)
+                    return
                 on_recorded()
             else:
                 log.error("recording the end of the connection of %r failed: %s", client_id, appended.error)
+            del self._under_way[client_id]
             future.set_result(None)
 
-        self._store.append(frames, done)
+        self._store.append(piece, done)
+
+
+def _pieces(frames: list[bytes]) -> Iterator[list[bytes]]:
+    piece: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if piece and size + len(frame) > _SIZE:
+            yield piece
+            piece, size = [], 0
+        piece.append(frame)
+        size += len(frame)
+    yield piece

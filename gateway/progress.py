@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from itertools import islice
 from time import time
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.cursor import Cursor
 from gateway.mqtt.encode import pubrel
@@ -20,11 +20,15 @@ from store import control
 from store.api import Appended, Store
 from store.errors import StoreError
 
+_Item = TypeVar("_Item")
+
 log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
 _SOME: Final = 128  # sessions that are recorded in one turn of the loop
 _PAUSE: Final = 0.01  # seconds before the next of them
+_SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a single filter asks for it
+_BESIDES: Final = 32  # bytes of it for each filter, at the most
 
 
 class Progress:
@@ -140,7 +144,8 @@ def last_records(session: Session) -> list[bytes]:
     """What the log must know when a connection ends: every open exchange, then exact cursors.
 
     Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
-    offset is `next`. The exchanges come first: a torn write may lose the cursors, never the messages.
+    offset is `next`; where the log has that already nothing is said. The exchanges come first: a torn write may lose
+    the cursors, never the messages. The last record closes the session.
     """
     sent: list[tuple[int, bytes, int, int]] = []
     completed: list[int] = []
@@ -150,17 +155,31 @@ def last_records(session: Session) -> list[bytes]:
                 completed.append(packet_id)
         elif entry.phase == SENT and not entry.leased:
             sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
-    frames: list[bytes] = []
+    client_id = session.client_id
     _, received = session.take_staged()
-    if sent or received:
-        frames.append(control.outbound_changed(session.client_id, sent=sent, received=received))
+    frames = [control.outbound_changed(client_id, sent=part) for part in _parts(sent, [len(s[1]) for s in sent])]
+    if received:
+        frames.append(control.outbound_changed(client_id, received=received))
     subscriptions = session.subscriptions.values()
-    cursors = {s.topic_filter: s.cursor.next for s in subscriptions if s.cursor is not None and s.qos}
-    histories = [s.history for s in subscriptions if s.history is not None and s.history.recorded]
-    cursors.update({history.topic_filter: history.next for history in histories})
-    if cursors:
-        frames.append(control.cursors_committed(session.client_id, cursors))
+    cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
+    cursors += [s.history for s in subscriptions if s.history is not None and s.history.recorded]
+    moved = [cursor for cursor in cursors if cursor.next != cursor.durable]
+    for few in _parts(moved, [len(cursor.topic_filter) for cursor in moved]):
+        frames.append(control.cursors_committed(client_id, {cursor.topic_filter: cursor.next for cursor in few}))
     if completed:
         frames.append(control.outbound_changed(session.client_id, completed=completed))
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
+
+
+def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:
+    """The items in parts, of which each fits in a record. `sizes`: of their filters, in bytes."""
+    parts: list[list[_Item]] = []
+    room = 0
+    for item, size in zip(items, sizes, strict=True):
+        room -= size + _BESIDES
+        if room < 0:
+            parts.append([])
+            room = _SIZE - size - _BESIDES
+        parts[-1].append(item)
+    return parts

@@ -1,11 +1,13 @@
 """Persistent sessions: what survives a connection, a clean stop and an absence, and how it comes back."""
 
 import asyncio
+from collections.abc import Callable
 from time import time
 
 import pytest
 
 from gateway.node import Node
+from store.api import Appended
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
@@ -375,3 +377,46 @@ async def test_a_cursor_may_be_as_far_ahead_as_the_log_was_told(node: Node) -> N
     cursor = session.subscriptions[b"t"].cursor
     assert cursor is not None
     assert cursor.reach == 4000
+
+
+async def test_the_end_of_a_connection_says_what_has_moved_and_no_more(make_node: MakeNode) -> None:
+    """In no append more than a bound, however long the filters are."""
+    node = await make_node(store__segment_size=64 << 20)
+    engine = node._engine
+    assert engine is not None
+    client = await durable(node)
+    topics = [b"%02d/" % number + b"x" * 65_000 for number in range(40)]
+    for number in range(0, 40, 10):
+        await client.subscribe(*[(topic, 1) for topic in topics[number : number + 10]])
+    await client.disconnect()
+    appends: list[list[bytes]] = []
+    append = engine.append
+
+    def seen(frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        appends.append(frames)
+        append(frames, done)
+
+    node._sessions._store.append = seen  # type: ignore[method-assign]
+    client = await durable(node)
+    await client.disconnect()
+    while list(node._sessions._ending.all()):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert sum(len(frame) for frames in appends for frame in frames) < 500, "nothing has moved"
+    client = await durable(node)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    for topic in topics:
+        await publisher.publish(topic, b"x")
+    for _ in topics:
+        await client.message()
+    appends.clear()
+    await client.drop()
+    while node._sessions.held.keys() - {b"p"} or list(node._sessions._ending.all()):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert len(appends) > 4
+    assert max(sum(map(len, frames)) for frames in appends) <= 1 << 20
+    state = await engine.session(b"d")
+    assert state is not None
+    assert state.closed_at
+    assert [s.offset for s in state.subscriptions] == [1] * 40
+    client = await durable(node)
+    assert sorted((m.topic, m.dup) for m in await client.take(40)) == [(topic, True) for topic in topics]
