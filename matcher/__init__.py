@@ -1,1 +1,2 @@
-"""Topic names, topic filters and the subscription trie. Pure: no I/O, no asyncio; imports nothing of Sluice."""
+"""Topic names, topic filters, the subscription trie, and selections of messages (`selector`). Pure: no I/O, no asyncio;
+imports nothing of Sluice."""

@@ -1,0 +1,274 @@
+"""What a condition is compiled to: nodes that test the properties of a message.
+
+The logic has three values, as in SQL: true, false, and unknown (None), which is what a comparison with a property that
+a message does not have comes to. A message is selected where the whole condition is true.
+
+Properties are texts. Compared with a number, one is read as a number, compared with TRUE or FALSE as a truth value;
+where it is none, that is unknown as well.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from matcher.selector.like import Pattern
+
+EQUAL: Final = 0
+UNEQUAL: Final = 1
+LESS: Final = 2
+AT_MOST: Final = 3
+MORE: Final = 4
+AT_LEAST: Final = 5
+MIRRORED: Final = (EQUAL, UNEQUAL, MORE, AT_LEAST, LESS, AT_MOST)  # the same with its sides swapped
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?P<fraction>\.[0-9]*)?|(?P<bare>\.[0-9]+))(?P<exponent>[eE][+-]?[0-9]+)?")
+_MAX_NUMBER: Final = 64  # characters of a property that is read as a number
+
+
+class Node:
+    """A condition, or a part of one."""
+
+    __slots__ = ()
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        """True, False, or None: unknown."""
+        raise NotImplementedError
+
+
+class Fixed(Node):
+    """TRUE, FALSE, or what a comparison of two values that are written out comes to."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bool) -> None:
+        self._value = value
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:  # noqa: ARG002  the same for all
+        return self._value
+
+
+class All(Node):
+    """AND: false if one is, else unknown if one is."""
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        result: bool | None = True
+        for node in self._nodes:
+            value = node.test(properties)
+            if value is None:
+                result = None
+            elif not value:
+                return False
+        return result
+
+
+class Any(Node):
+    """OR: true if one is, else unknown if one is."""
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        result: bool | None = False
+        for node in self._nodes:
+            value = node.test(properties)
+            if value is None:
+                result = None
+            elif value:
+                return True
+        return result
+
+
+class Not(Node):
+    """NOT: unknown stays unknown."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = self._node.test(properties)
+        return None if value is None else not value
+
+
+class IsNull(Node):
+    """IS NULL: whether the message does not have the property. Never unknown."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        return self._name not in properties
+
+
+class Flag(Node):
+    """A property that stands for a condition: it says `true` or `false`, in small or capital letters."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        return flag_of(properties.get(self._name))
+
+
+class CompareText(Node):
+    """A property beside a text: by the code points of both."""
+
+    __slots__ = ("_name", "_relation", "_text")
+
+    def __init__(self, name: str, relation: int, text: str) -> None:
+        self._name = name
+        self._relation = relation
+        self._text = text
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = properties.get(self._name)
+        return None if value is None else relate_texts(value, self._relation, self._text)
+
+
+class CompareNumber(Node):
+    """A property, read as a number, beside a number."""
+
+    __slots__ = ("_name", "_number", "_relation")
+
+    def __init__(self, name: str, relation: int, number: int | float) -> None:
+        self._name = name
+        self._relation = relation
+        self._number = number
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = number_of(properties.get(self._name))
+        return None if value is None else relate_numbers(value, self._relation, self._number)
+
+
+class CompareFlag(Node):
+    """A property, read as a truth value, beside one: equal or not."""
+
+    __slots__ = ("_name", "_wanted")
+
+    def __init__(self, name: str, wanted: bool) -> None:
+        self._name = name
+        self._wanted = wanted
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = flag_of(properties.get(self._name))
+        return None if value is None else value == self._wanted
+
+
+class CompareNames(Node):
+    """Two properties, as texts."""
+
+    __slots__ = ("_name", "_other", "_relation")
+
+    def __init__(self, name: str, relation: int, other: str) -> None:
+        self._name = name
+        self._relation = relation
+        self._other = other
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value, other = properties.get(self._name), properties.get(self._other)
+        if value is None or other is None:
+            return None
+        return relate_texts(value, self._relation, other)
+
+
+class InTexts(Node):
+    """A property in a list of texts."""
+
+    __slots__ = ("_name", "_texts")
+
+    def __init__(self, name: str, texts: Sequence[str]) -> None:
+        self._name = name
+        self._texts = frozenset(texts)
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = properties.get(self._name)
+        return None if value is None else value in self._texts
+
+
+class Like(Node):
+    """A property beside a pattern."""
+
+    __slots__ = ("_name", "_pattern")
+
+    def __init__(self, name: str, pattern: Pattern) -> None:
+        self._name = name
+        self._pattern = pattern
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = properties.get(self._name)
+        return None if value is None else self._pattern.matches(value)
+
+
+class Contains(Node):
+    """A text within a property: anywhere, at its beginning or at its end."""
+
+    __slots__ = ("_name", "_text", "_where")
+
+    def __init__(self, name: str, where: str, text: str) -> None:
+        self._name = name
+        self._where = where  # the keyword
+        self._text = text
+
+    def test(self, properties: Mapping[str, str]) -> bool | None:
+        value = properties.get(self._name)
+        if value is None:
+            return None
+        if self._where == "CONTAINS":
+            return self._text in value
+        return value.startswith(self._text) if self._where == "STARTSWITH" else value.endswith(self._text)
+
+
+def number_of(text: str | None) -> int | float | None:
+    """A property as a number; None where it is none."""
+    if text is None or len(text) > _MAX_NUMBER:
+        return None
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    return int(text) if found.lastgroup is None else float(text)
+
+
+def flag_of(text: str | None) -> bool | None:
+    """A property as a truth value; None where it is none."""
+    if text is None:
+        return None
+    lower = text.lower()
+    return None if lower not in {"true", "false"} else lower == "true"
+
+
+def relate_texts(left: str, relation: int, right: str) -> bool:
+    """Whether two texts are related so."""
+    if relation == EQUAL:
+        return left == right
+    if relation == UNEQUAL:
+        return left != right
+    if relation == LESS:
+        return left < right
+    if relation == AT_MOST:
+        return left <= right
+    return left > right if relation == MORE else left >= right
+
+
+def relate_numbers(left: int | float, relation: int, right: int | float) -> bool:
+    """Whether two numbers are related so."""
+    if relation == EQUAL:
+        return left == right
+    if relation == UNEQUAL:
+        return left != right
+    if relation == LESS:
+        return left < right
+    if relation == AT_MOST:
+        return left <= right
+    return left > right if relation == MORE else left >= right

@@ -1,0 +1,130 @@
+"""All that a consumer may say of the messages it wants: `Selection` is the text, `Selector` what it is compiled to."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from matcher.names import has_wildcard, is_shared, is_valid_filter, matches
+from matcher.selector.errors import SelectorError
+from matcher.selector.nodes import Node
+from matcher.selector.sql import parse_sql
+from matcher.selector.tags import parse_tags
+
+TAG: Final = "tag"  # the user property that is a message's tag
+_TAGS: Final = "TAGS"  # what conditions that were written for RocketMQ call it
+_COMPILED: Final = 1_024  # selections that are remembered
+_USER_PROPERTY: Final = 0x26  # in a block of MQTT 5 properties (MQTT 5.0, 2.2.2.2); what is not here is a text
+_PAYLOAD_FORMAT: Final = 0x01
+_MESSAGE_EXPIRY: Final = 0x02
+
+
+@dataclass(slots=True, frozen=True)
+class Selection:
+    """Which messages: those that all three select. Empty selects everything."""
+
+    topic_filter: bytes = b""  # an MQTT filter, of the whole topic
+    tags: str = ""
+    sql: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.topic_filter or self.tags or self.sql)
+
+
+EVERYTHING: Final = Selection()
+
+
+class Selector:
+    """A compiled selection. Verdicts on a message depend on nothing else."""
+
+    __slots__ = ("_condition", "_is_exact", "_names", "_tags", "_topic_filter")
+
+    def __init__(
+        self, topic_filter: bytes, tags: frozenset[str] | None, condition: Node | None, names: frozenset[str]
+    ) -> None:
+        self._topic_filter = topic_filter
+        self._is_exact = not has_wildcard(topic_filter)
+        self._tags = tags
+        self._condition = condition
+        wanted = set(names)
+        if tags is not None or _TAGS in wanted:
+            wanted.add(TAG)
+        self._names = {name.encode(): name for name in wanted}
+
+    @property
+    def reads_properties(self) -> bool:
+        """Whether more than the topic decides."""
+        return bool(self._names) or self._condition is not None
+
+    def matches_topic(self, topic: bytes) -> bool:
+        """Whether a message of this topic may be selected."""
+        if not self._topic_filter:
+            return True
+        return topic == self._topic_filter if self._is_exact else matches(self._topic_filter, topic)
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message with these user properties is selected, if its topic is."""
+        if self._tags is not None and properties.get(TAG) not in self._tags:
+            return False
+        return self._condition is None or self._condition.test(properties) is True
+
+    def matches_message(self, topic: bytes, block: bytes) -> bool:
+        """Whether a message is selected, by its topic and its block of MQTT 5 properties, without its length. Of a name
+        that comes twice, the last value counts. Raises ValueError on a block that is cut short."""
+        if not self.matches_topic(topic):
+            return False
+        return not self.reads_properties or self.matches(self._wanted(block))
+
+    def _wanted(self, block: bytes) -> dict[str, str]:
+        """The properties that the selection asks for."""
+        found: dict[str, str] = {}
+        if block and self._names:
+            names = self._names
+            for raw, value in _user_properties(block):
+                name = names.get(raw)
+                if name is not None:
+                    found[name] = value.decode(errors="replace")
+            tag = found.get(TAG)
+            if tag is not None and b"TAGS" in names:
+                found.setdefault(_TAGS, tag)
+        return found
+
+
+@lru_cache(_COMPILED)
+def compile_selection(selection: Selection) -> Selector:
+    """Compile, once for all who ask. Raises `SelectorError`."""
+    topic_filter = selection.topic_filter
+    if topic_filter and (not is_valid_filter(topic_filter) or is_shared(topic_filter)):
+        text = topic_filter.decode(errors="replace")
+        raise SelectorError(f"{text[:100]!r} is not a topic filter", 1, text)
+    condition: Node | None = None
+    names: frozenset[str] = frozenset()
+    if selection.sql.strip():
+        condition, names = parse_sql(selection.sql)
+    return Selector(topic_filter, parse_tags(selection.tags), condition, names)
+
+
+def _user_properties(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at, end = 0, len(block)
+    while at < end:
+        identifier = block[at]
+        at += 1
+        if identifier == _PAYLOAD_FORMAT:
+            at += 1
+        elif identifier == _MESSAGE_EXPIRY:
+            at += 4
+        else:
+            start = at + 2
+            at = start + _length(block, at)
+            if identifier == _USER_PROPERTY:
+                name, start = block[start:at], at + 2
+                at = start + _length(block, at)
+                yield name, block[start:at]
+    if at != end:
+        raise ValueError("the block is cut short")
+
+
+def _length(block: bytes, at: int) -> int:
+    if at + 2 > len(block):
+        raise ValueError("the block is cut short")
+    return (block[at] << 8) | block[at + 1]
