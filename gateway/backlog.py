@@ -4,9 +4,11 @@ The loop that runs for each message that a session missed: compiled. `gateway.pu
 """
 
 from gateway.cursor import Cursor
+from gateway.inflight import WAITING
 from gateway.message import Message
 from gateway.ranges import Stretch
-from gateway.session import WAITING, Route, Session
+from gateway.session import Session
+from gateway.subscription import Route
 
 
 def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_ms: int) -> bool:

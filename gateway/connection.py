@@ -2,23 +2,22 @@
 
 The walk of a PUBLISH: `receive` decodes everything one read of the socket brought, frames each message,
 and hands all of them to the store as one append with one ready-made run of acknowledgements. When the
-commit is durable, `_Unit.done` sends that run. Nothing is acknowledged before (design section 5.1).
+commit is durable, `Unit.done` sends that run. Nothing is acknowledged before (design section 5.1).
 
 What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `Desk`.
 """
 
 import logging
-from collections import deque
 from time import monotonic, time
-from typing import Protocol
+from typing import Final
 
 from gateway.address import Address, NotTaken, address
-from gateway.address import framed as framed_to
 from gateway.auth.dialogue import Dialogue
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
-from gateway.bucket import TokenBucket
 from gateway.counters import Counters
+from gateway.desk import Desk, Keeper
+from gateway.exchanges import ARRIVING, RESTORED
 from gateway.gate import Arrival, Gate
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import (
@@ -50,165 +49,24 @@ from gateway.mqtt.packets import (
 from gateway.mqtt.properties import varint
 from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
-from gateway.outlet import Flusher, Outlet, Transport
+from gateway.outlet import Flusher, Transport
 from gateway.proxy import address_text
-from gateway.session import ARRIVED, ARRIVING, RESTORED, Session
+from gateway.reading import Reading
+from gateway.session import Session
+from gateway.uncommitted import Backlog, Release, Unit
 from matcher.reserved import DOLLAR
-from record import frame
-from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
-from store.api import Appended, Store
+from record.layout import FLAG_RETAIN, FLAG_TRACK_ID
+from store.api import Store
 from store.control import inbound_released
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
-_MESSAGE = int(Kind.MESSAGE)
-_MAX_UNANSWERED = 256 * 1024  # bytes; their answers are about as long
-_MAX_EXPLAINED = 16  # answers to one read that say why
-_LIVELY = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
+_MAX_EXPLAINED: Final = 16  # answers to one read that say why
+_LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
-class Desk(Protocol):
-    """Who serves what a connection cannot answer on the spot."""
-
-    def connect(self, connection: "Connection", packet: Connect) -> None: ...
-
-    def subscribe(self, connection: "Connection", packet: Subscribe) -> None: ...
-
-    def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None: ...
-
-    def auth(self, connection: "Connection", packet: Auth) -> None: ...
-
-    def lost(self, connection: "Connection", clean: bool) -> None: ...
-
-    def is_unreached(self, position: int) -> bool:
-        """Whether a message of the commit that is being answered was addressed to nobody."""
-
-
-class Keeper(Protocol):
-    """Who holds the connections and watches their clocks."""
-
-    def opened(self, connection: "Connection") -> None:
-        """It has a session now, and perhaps a keep-alive."""
-
-    def gone(self, connection: "Connection") -> None:
-        """The network connection has ended."""
-
-
-class _Unit:
-    """The messages of one read on their way to disk, and what is owed for them."""
-
-    __slots__ = ("acks", "addressed", "connection", "frames", "received", "session", "settled", "size")
-
-    def __init__(self, connection: "Connection", session: Session) -> None:
-        self.connection = connection
-        self.session = session
-        self.frames: list[bytes] = []
-        self.size = 0  # of the frames, in bytes
-        self.acks: list[bytes] = []
-        # To one client: index of frame and ack, QoS, packet id.
-        self.addressed: list[tuple[int, int, int, int]] | None = None
-        self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
-        self.received: list[int] | None = None  # QoS 2 packet ids
-
-    def add(self, packet: Publish, flags: int, packet_id: int, where: Address | None) -> None:
-        """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session. `where`: its
-        topic says something else than where it goes."""
-        if where is None:
-            framed = frame(
-                _MESSAGE, flags, packet_id, packet.topic, self.session.client_id, packet.properties, packet.payload
-            )
-        else:
-            framed = framed_to(where, flags, packet_id, self.session.client_id, packet.properties, packet.payload)
-            if where.flags == FLAG_ADDRESSED and packet.qos:
-                if self.addressed is None:
-                    self.addressed = []
-                self.addressed.append((len(self.frames), len(self.acks) - 1, packet.qos, packet.packet_id))
-        self.size += len(framed)
-        self.frames.append(framed)
-
-    def done(self, appended: Appended) -> None:
-        connection = self.connection
-        connection.uncommitted -= self.size
-        connection.backlog.committed(self.size)
-        if appended.error is not None:
-            for packet_id in self.received or ():
-                self.session.inbound.pop(packet_id, None)
-            connection.append_failed(appended.error)
-            return
-        if self.received is not None:
-            inbound = self.session.inbound
-            for packet_id in self.received:
-                if packet_id in inbound:
-                    inbound[packet_id] = ARRIVED
-        if self.settled:
-            connection.decoder.acknowledged(self.settled)
-        acks = self.acks
-        for index, at, qos, packet_id in self.addressed or ():
-            if connection.desk.is_unreached(appended.positions[index]):
-                answer = puback if qos == 1 else pubrec
-                acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
-        if acks:
-            connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
-        if connection.reading_paused:
-            connection.resume_reading()
-
-
-class Backlog:
-    """What all connections together have handed to the store and is not yet on disk.
-
-    Over the limit a read's messages are held back instead, and their socket is not read on: so the store's own
-    bound is never reached by devices, and what is held is one read a connection at the most.
-    """
-
-    def __init__(self, store: Store, limit: int) -> None:
-        self._store = store
-        self._limit = limit  # bytes
-        self._size: int = 0
-        self._held: deque[_Unit] = deque()
-
-    def append(self, unit: _Unit) -> bool:
-        """Hand the unit to the store, or hold it. Whether its connection may read on."""
-        if self._size > self._limit or self._held:
-            self._held.append(unit)
-            return False
-        self._size += unit.size
-        self._store.append(unit.frames, unit.done)
-        return True
-
-    def committed(self, size: int) -> None:
-        """So many bytes have left the store; what is held goes on in its order."""
-        self._size -= size
-        held = self._held
-        while held and self._size <= self._limit:
-            unit = held.popleft()
-            if unit.received and unit.connection.closed:
-                # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
-                continue
-            self._size += unit.size
-            self._store.append(unit.frames, unit.done)
-
-
-class _Release:
-    """PUBRELs of a durable session on their way to disk."""
-
-    __slots__ = ("connection", "packet_ids", "session")
-
-    def __init__(self, connection: "Connection", session: Session, packet_ids: list[int]) -> None:
-        self.connection = connection
-        self.session = session
-        self.packet_ids = packet_ids
-
-    def done(self, appended: Appended) -> None:
-        connection = self.connection
-        if appended.error is not None:
-            connection.append_failed(appended.error)
-            return
-        for packet_id in self.packet_ids:
-            connection.finish_inbound(self.session, packet_id)
-
-
-class Connection(Outlet):
+class Connection(Reading):
     """A network connection that speaks MQTT."""
 
     def __init__(
@@ -224,30 +82,20 @@ class Connection(Outlet):
         keeper: Keeper,
         gate: Gate,
     ) -> None:
-        super().__init__(flusher, transport)
-        self.gate = gate  # of the listener that it came through
+        super().__init__(flusher, transport, counters, gate, max_uncommitted)
         self.arrival: Arrival | None = None
-        self.pace: TokenBucket | None = None  # of what it publishes
-        self.pacing: bool = False  # its socket is not read until the messages it sent are paid for
         self.decoder = decoder
         self.store = store
         self.backlog = backlog
         self.desk = desk
-        self.counters = counters
-        self.max_uncommitted = max_uncommitted  # bytes
         self.keeper = keeper
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
         self.dialogue: Dialogue | None = None  # an authentication with AUTH packets is under way
-        self.connecting: bool = False  # CONNECT came and is being served
         self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
         self.early: list[Packet] | None = None  # what came behind CONNECT meanwhile; the socket is not read on
-        self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
-        self.unanswered: int = 0  # bytes read while the socket took no answers
         self.explained: int = 0  # answers to one read that said why
-        self.putting_off: bool = False  # a part of what was read waits for the next turn of the loop
-        self.reading_paused: bool = False
         self.last_received: float = 0.0  # monotonic seconds: a packet, or a good part of one
         self.dripped: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
@@ -282,10 +130,7 @@ class Connection(Outlet):
             return
         self.counters.bytes_received += len(data)
         if self.congested:
-            # What it sends makes answers, and it does not take the answers that wait for it.
-            self.unanswered += len(data)
-            if self.unanswered > _MAX_UNANSWERED:
-                self.pause_reading()
+            self.note_unanswered(len(data))
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -373,14 +218,14 @@ class Connection(Outlet):
     def _handle(self, packets: list[Packet]) -> None:
         session = self.session
         assert session is not None
-        unit: _Unit | None = None
+        unit: Unit | None = None
         released: list[int] | None = None
         published = 0
         for packet in packets:
             if isinstance(packet, Publish):
                 published += 1
                 if unit is None:
-                    unit = _Unit(self, session)
+                    unit = Unit(self, session)
                 self._publish(session, packet, unit)
                 if self.closed:
                     break
@@ -400,13 +245,13 @@ class Connection(Outlet):
             if not self.backlog.append(unit) or self.uncommitted > self.max_uncommitted:
                 self.pause_reading()
         if published and self.gate.publish_rate:
-            self._keep_pace(published)
+            self.keep_pace(published)
         if released is not None:
             self._release(session, released)
         if self.disconnect_packet is not None:
             self._disconnected(self.disconnect_packet)
 
-    def _publish(self, session: Session, packet: Publish, unit: _Unit) -> None:
+    def _publish(self, session: Session, packet: Publish, unit: Unit) -> None:
         """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
         where: Address | None = None
         if packet.topic[0] == DOLLAR:
@@ -539,7 +384,7 @@ class Connection(Outlet):
         if not known:
             return
         if session.durable:
-            self.store.append([inbound_released(session.client_id, known)], _Release(self, session, known).done)
+            self.store.append([inbound_released(session.client_id, known)], Release(self, session, known).done)
             return
         for packet_id in known:
             self.finish_inbound(session, packet_id)
@@ -552,38 +397,7 @@ class Connection(Outlet):
             self.decoder.acknowledged(1)
         self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
 
-    # --- reading and closing
-
-    def pause_reading(self) -> None:
-        if not self.reading_paused and not self.closed:
-            self.reading_paused = True
-            self.transport.pause_reading()
-
-    def _keep_pace(self, published: int) -> None:
-        """So many messages came in one read: where that is more than the rate allows, read on when it is no more."""
-        now = monotonic()
-        rate = self.gate.publish_rate
-        if self.pace is None:
-            self.pace = TokenBucket(rate, rate, now)
-        wait = self.pace.spend(published, now)
-        if wait and not self.pacing and not self.closed:
-            self.pacing = True
-            self.counters.publishers_paced += 1
-            self.pause_reading()
-            self.flusher.call_later(wait, self._paced)
-
-    def _paced(self) -> None:
-        self.pacing = False
-        self.resume_reading()
-
-    def resume_reading(self) -> None:
-        """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read, or
-        the client publishes too fast."""
-        if not self.reading_paused or self.closed or self.connecting or self.pacing or self.putting_off:
-            return
-        if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
-            self.reading_paused = False
-            self.transport.resume_reading()
+    # --- closing
 
     def append_failed(self, error: Exception) -> None:
         """The store did not take it: nothing was acknowledged, and the client has to hear that."""

@@ -12,7 +12,7 @@ from typing import cast
 
 from gateway.clock import Clock
 from gateway.config import MqttConfig
-from gateway.connection import Backlog, Connection
+from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.descriptors import room_for_connections
 from gateway.gate import Arrival, Gate, Room
@@ -22,6 +22,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Transport
 from gateway.sessions import Sessions
 from gateway.tls import name_in
+from gateway.uncommitted import Backlog
 from store.api import Store
 
 try:

@@ -12,7 +12,8 @@ from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import Cursor, reach_of
 from gateway.router import Router
-from gateway.session import Route, Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Route, Subscription
 from store.api import Addressed, Commit, topic_queue
 
 

@@ -6,8 +6,11 @@ is handed over before it is sent: from then on it is the session's own (MQTT-4.8
 
 from typing import TYPE_CHECKING
 
+from gateway.exchanges import MAX_HELD
+from gateway.inflight import Inflight
 from gateway.message import Message
-from gateway.session import MAX_HELD, Inflight, Membership, Session
+from gateway.session import Session
+from gateway.subscription import Membership
 
 if TYPE_CHECKING:
     from gateway.share import Share

@@ -13,9 +13,10 @@ from time import time
 from typing import Final, TypeVar
 
 from gateway.cursor import Cursor
+from gateway.inflight import COMPLETED, SENT
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
-from gateway.session import COMPLETED, SENT, Session
+from gateway.session import Session
 from store import control
 from store.api import Appended, Store
 from store.errors import StoreError

@@ -17,13 +17,15 @@ from typing import Final, cast
 
 from gateway.backlog import deliver, forget_lost
 from gateway.cursor import Cursor
+from gateway.inflight import Inflight
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.ranges import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
 from gateway.replay import Replays
 from gateway.retained import RetainedPages
 from gateway.router import Router
-from gateway.session import Inflight, Route, Session
+from gateway.session import Session
+from gateway.subscription import Route
 from matcher.names import matches
 from matcher.reserved import filter_of
 from record import scan, store_time_of

@@ -10,11 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, time
 
+from gateway.exchanges import MAX_HELD, MAX_STAGED
 from gateway.history import FOLLOW, History
+from gateway.inflight import COMPLETED, WAITING, Inflight
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
 from gateway.router import Router
-from gateway.session import COMPLETED, MAX_HELD, MAX_STAGED, WAITING, Inflight, Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Subscription
 from matcher.names import parent_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind

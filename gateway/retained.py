@@ -9,7 +9,8 @@ from typing import Final
 
 from gateway.browse import browse
 from gateway.message import Message
-from gateway.session import RetainedRequest, Session
+from gateway.session import Session
+from gateway.unfinished import RetainedRequest
 from matcher.reserved import TOPICS, is_below
 from store.api import Retained, Store
 

@@ -9,7 +9,8 @@ from time import time
 from typing import Final
 
 from gateway.message import Message
-from gateway.session import Route, Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Route, Subscription
 from matcher.trie import Trie
 from notify import TopicEvents
 from store.api import Commit

@@ -21,7 +21,9 @@ from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import reach_of
 from gateway.drops import KeptDrops
+from gateway.exchanges import RESTORED
 from gateway.inbox import Inboxes
+from gateway.inflight import Inflight
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
@@ -30,8 +32,9 @@ from gateway.progress import Progress, last_records
 from gateway.pump import Pump
 from gateway.refusal import Gone, Refused
 from gateway.router import Router
-from gateway.session import RESTORED, Inflight, Session, Subscription
+from gateway.session import Session
 from gateway.shares import Shares
+from gateway.subscription import Subscription
 from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
 from gateway.turns import Turns

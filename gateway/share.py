@@ -16,9 +16,10 @@ from time import time
 from typing import Final, Protocol
 
 from gateway.counters import Counters
+from gateway.inflight import RESERVED
 from gateway.member import Leased, Member
 from gateway.message import Message
-from gateway.session import RESERVED, Session
+from gateway.session import Session
 from record import split
 from store.api import Handed, Receipts, Run, Start, Store, subscription_queue
 from store.errors import StoreBusy, StoreError

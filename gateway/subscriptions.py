@@ -12,8 +12,9 @@ from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.pump import Pump
 from gateway.router import Router
-from gateway.session import Session, Subscription
+from gateway.session import Session
 from gateway.shares import Shares
+from gateway.subscription import Subscription
 from gateway.wish import Wish
 from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name

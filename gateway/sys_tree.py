@@ -16,7 +16,8 @@ import record
 from gateway.counters import Counters
 from gateway.message import Message
 from gateway.router import Router
-from gateway.session import Route, Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Route, Subscription
 from matcher.names import matches
 from matcher.reserved import SYS
 from record.layout import FLAG_RETAIN, Kind

@@ -3,7 +3,8 @@
 from gateway.counters import Counters
 from gateway.outlet import Flusher, Outlet
 from gateway.router import Router
-from gateway.session import Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Subscription
 
 
 class Nowhere:

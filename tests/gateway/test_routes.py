@@ -2,7 +2,8 @@
 
 import random
 
-from gateway.session import Session, Subscription
+from gateway.session import Session
+from gateway.subscription import Subscription
 from matcher.names import matches
 from tests.gateway.test_router import session
 
