@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from matcher.names import has_wildcard, split_shared
+from matcher.selector import EVERYTHING, Selection
 from store.appended import Appended as Appended  # noqa: PLC0414  part of this face
 
 
@@ -453,15 +454,21 @@ class Store(Protocol):
         invisible_ms: int,
         start: Start,
         max_deliveries: int = 0,
+        selection: Selection = EVERYTHING,
+        ordered: bool = False,
     ) -> Popped:
         """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
         else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
         out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
         that queue itself. Returns once the leases are committed. A call that is cancelled gives back what it leased.
 
+        New messages that the `selection` does not want are passed over, and finished for the group: all its members
+        have to want the same. It is not asked again about those that come again. If `ordered`, nothing of a queue is
+        leased out while something of it is, or is to come again later, and all of it comes in the order of the queue.
+
         A message that is damaged in the log is left out, and comes again; where nothing else is there, `LogCorrupt` is
         raised. Raises `TooManyGroups` for a new group, or queue of a group, and other `StoreError`s: nothing is leased
-        then."""
+        then; and `SelectorError`."""
 
     async def settle(
         self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()

@@ -170,7 +170,8 @@ def transactions_checked(next_check_ms: int, handles: Sequence[int]) -> bytes:
 
 
 def popped(group: bytes, queue: bytes, until_ms: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    """Messages of a queue, as (first offset, count), are leased to a member of the group until then."""
+    """Messages of a queue, as (first offset, count), are leased to a member of the group until then. What the group was
+    never leased and lies before them is finished: a run of no messages says only that."""
     return _record(Kind.POPPED, group, [_queue_text(queue), until_ms, [list(run) for run in runs]])
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from matcher.selector import EVERYTHING, Selection
 from store.api import CommitListener, Done, Handed, Popped, Receipts, Start, StoreStats, TransactionListener
 from store.config import StoreConfig
 from store.disk import Disk
@@ -149,8 +150,12 @@ class Engine(Queries):
         invisible_ms: int,
         start: Start,
         max_deliveries: int = 0,
+        selection: Selection = EVERYTHING,
+        ordered: bool = False,
     ) -> Popped:
-        return await self._groups.pop(group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries)
+        return await self._groups.pop(
+            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered
+        )
 
     async def settle(
         self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()

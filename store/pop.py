@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from matcher.selector import Selection
 from store import control
 from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, subscription_queue
+from store.choosing import Choosing, Chosen
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
 from store.reader import Reader
 from store.settling import Settling
-from store.taking import Flight, Lease, Place, Taking, runs_of, settled
+from store.taking import Flight, Lease, Place, Taking, begin_at, fresh_from, is_begun, runs_of, settled
 from store.views.fold import Views
 from store.views.pops import Key
 from store.writer import Clock
@@ -64,10 +66,13 @@ class GroupService:
         invisible_ms: int,
         start: Start,
         max_deliveries: int,
+        selection: Selection,
+        ordered: bool,
     ) -> Popped:
         """See `store.api.Store.pop`."""
         _check_ms(invisible_ms)
         await self._unlocked(group)
+        chosen = await self._choose(group, queues, max_records, start, selection, ordered) if selection else None
         now = self._clock()
         places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
         self._admit(group, [place.queue for place in places if place.state is None and place.flight is None])
@@ -81,6 +86,8 @@ class GroupService:
             max_records=max_records,
             max_bytes=max_bytes,
             max_deliveries=max_deliveries or self._config.max_deliveries,
+            ordered=ordered,
+            chosen=chosen,
         )
         with _undone(taking):
             taking.take(start)
@@ -172,6 +179,28 @@ class GroupService:
         await self._unlocked(group)
         await self._alone(group, control.group_removed(group))
 
+    async def _choose(
+        self,
+        group: bytes,
+        queues: Sequence[bytes],
+        max_records: int,
+        start: Start,
+        selection: Selection,
+        ordered: bool,
+    ) -> dict[bytes, Chosen]:
+        """What is wanted of each queue, from where it would be taken."""
+        choosing = Choosing(self._views, self._reader, selection)
+        chosen: dict[bytes, Chosen] = {}
+        wanted = max_records
+        places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
+        for place in sorted(places, key=lambda place: 0 if place.state is None else place.state.turn):
+            begin_at(self._views, group, place, start)
+            some = 0 if ordered and is_begun(place) else wanted
+            chosen[place.queue] = await choosing.look(place.queue, fresh_from(self._views, place), some)
+            wanted -= len(chosen[place.queue].offsets)
+        await self._unlocked(group)
+        return chosen
+
     def _known(self, group: bytes, queue: bytes) -> Place:
         """A group's place in a queue, and what is under way there."""
         return Place(queue, self._views.pops.find(group, queue), self._flights.get((group, queue)))
@@ -215,7 +244,7 @@ class GroupService:
         flight = place.flight = self._flights[group, place.queue] = place.flight or Flight()
         flight.records += 1
         flight.fresh += place.fresh
-        if place.fresh or place.state is None:
+        if place.fresh or place.passed or place.state is None:
             flight.next = place.next
         if place.leases:
             flight.untils.append(place.until)

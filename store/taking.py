@@ -5,6 +5,7 @@ dead-letter queue instead. Then what was never leased out, from the queue that w
 changed here but claims, which `undo` takes back.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 import record
 from store import control
 from store.api import Start, dead_letter_queue
+from store.choosing import LOOKS, Chosen
 from store.config import StoreConfig
 from store.views.fold import Views
 from store.views.leases import MAX_DELIVERIES, GroupQueue
@@ -19,6 +21,7 @@ from store.views.leases import MAX_DELIVERIES, GroupQueue
 _LOOK: Final = 4096  # references of records that are gone, looked at in one pop
 _MAX_DEAD: Final = 1024  # messages that one pop gives up
 _RUNS: Final = 128  # in one control record
+_PASSED: Final = LOOKS // 4  # messages that nobody wants for which a record is written
 
 
 class Flight:
@@ -61,6 +64,7 @@ class Place:
         "is_new",
         "leases",
         "next",
+        "passed",
         "queue",
         "returned",
         "state",
@@ -79,6 +83,7 @@ class Place:
         self.next = 0  # the first offset that nobody was ever leased
         self.leases: list[Lease] = []
         self.fresh = 0  # messages among them that are leased out for the first time
+        self.passed = 0  # messages in front of `next`, and behind the leases, that the group does not want
         self.turn = 0  # when that was, by the service's count
         self.until = 0  # ms, of the leases
         self.dead: list[int] = []
@@ -88,7 +93,7 @@ class Place:
     @property
     def is_touched(self) -> bool:
         """Whether there is something to append about it."""
-        return bool(self.leases or self.is_new or self.claimed)
+        return bool(self.leases or self.is_new or self.claimed or self.passed)
 
     def undo(self) -> None:
         """What was to be appended was refused: nothing was taken."""
@@ -131,6 +136,8 @@ class Taking:
         max_records: int,
         max_bytes: int,
         max_deliveries: int,
+        ordered: bool,
+        chosen: dict[bytes, Chosen] | None,
     ) -> None:
         self._views = views
         self._config = config
@@ -141,6 +148,8 @@ class Taking:
         self._records = max_records  # that may still be taken
         self._bytes = max_bytes
         self._max_deliveries = max_deliveries
+        self._ordered = ordered  # nothing of a queue is taken while something of it is out
+        self._chosen = chosen  # by queue, what the group wants; None: everything
         self._dead = 0
         self._looks = _LOOK
         self._is_begun = False  # something was taken
@@ -151,8 +160,11 @@ class Taking:
 
     def take(self, start: Start) -> None:
         for place in self.places:
-            self._begin(place, start)
-        self._take_due()
+            begin_at(self._views, self.group, place, start)
+        if self._ordered:
+            self._take_in_order()
+        else:
+            self._take_due()
         self._take_fresh()
 
     def undo(self) -> None:
@@ -170,6 +182,8 @@ class Taking:
             if place.gone:
                 frames += settled(self.group, place.queue, place.gone, ())
             runs = [(lease.offset, lease.count) for lease in place.leases]
+            if place.passed:
+                runs.append((place.next, 0))
             for at in range(0, len(runs), _RUNS):
                 frames.append(control.popped(self.group, place.queue, self._until, runs[at : at + _RUNS]))
         return frames
@@ -182,23 +196,17 @@ class Taking:
                 times.append(self._until)
             if place.flight is not None:
                 times += place.flight.untils
-            due = place.state.next_due() if place.state is not None else None
+            due = self._next_due(place)
             if due is not None:
                 times.append(due)
         return min(times, default=None)
 
-    def _begin(self, place: Place, start: Start) -> None:
-        state, flight = place.state, place.flight
-        if flight is not None and flight.next >= 0:
-            place.next = flight.next if state is None else max(flight.next, state.next)
-        elif state is not None:
-            place.next = state.next
-        else:
-            known = self._views.pops.begin_of(self.group, place.queue)
-            if known is None:
-                known = self._views.end(place.queue) if start is Start.LATEST else self._views.first(place.queue)
-            place.is_new = True
-            place.begin = place.next = known
+    def _next_due(self, place: Place) -> int | None:
+        """When the first of what is out of a queue comes again, that this call has left there."""
+        state = place.state
+        if state is None or (self._ordered and (place.flight is not None or not state.unfinished)):
+            return None
+        return state.last_due() if self._ordered else state.next_due()
 
     def _take_due(self) -> None:
         due = [
@@ -271,16 +279,71 @@ class Taking:
             end = self._views.end(place.queue)
             if place.next >= end:
                 continue
-            first = max(place.next, self._views.first(place.queue))
-            if place.state is not None:
-                first = max(first, place.state.seen)
+            if self._ordered and is_begun(place):
+                self.is_limited = True
+                self.is_cut_short |= bool(place.gone or place.dead)  # perhaps they were all
+                continue
+            first = fresh_from(self._views, place)
             floor = place.state.floor if place.state is not None and place.state.unfinished else first
             room = min(self._config.max_group_leases - leased, floor + self._config.max_group_window - first)
             if room <= 0:
                 self.is_limited = True
                 self.is_cut_short |= any(other.gone or other.dead for other in self.places)  # which makes room
                 continue
-            leased += self._take_new(place, first, min(end, first + min(room, self._records)))
+            if self._chosen is not None:
+                leased += self._take_chosen(place, first, self._chosen[place.queue], room)
+            else:
+                leased += self._take_new(place, first, min(end, first + min(room, self._records)))
+
+    def _take_in_order(self) -> None:
+        """Take what is to come again of queues of which nothing is out: all of it has come due, and the first comes
+        first. The order of `due` is not touched: nobody else looks there while a record is under way."""
+        for place in self.places:
+            state = place.state
+            if state is None or not state.unfinished:
+                continue
+            if place.flight is not None or state.last_due() > self._now:
+                self.is_limited = True
+                continue
+            for first, end, deliveries in state.out_after(-1):
+                behind = self._take_run(place, first, end, deliveries) if self._has_room else first
+                if behind > first:
+                    place.claim(first, behind)
+                if behind < end:
+                    break
+
+    def _take_chosen(self, place: Place, first: int, chosen: Chosen, room: int) -> int:
+        """Take what is wanted from offset `first` on, and pass over what is not. Returns how many."""
+        end = min(chosen.end, self._views.end(place.queue))
+        if first >= self._views.end(place.queue):
+            return 0
+        if not chosen.first <= first < end:  # the group was moved, or others were faster
+            self.is_cut_short = True
+            return 0
+        before = self._records
+        end = min(end, first + room)
+        at = bisect_left(chosen.offsets, first)
+        wanted = chosen.offsets[at : bisect_left(chosen.offsets, end)]
+        behind = first
+        for low, high in runs_of(wanted):
+            run = slice(at, at + high - low)
+            behind, _ = self._lease(place, low, 1, chosen.positions[run], chosen.lengths[run])
+            at += high - low
+            if behind < high:
+                end = behind
+                break
+        place.fresh = before - self._records
+        self._pass(place, behind, end)
+        self.is_cut_short |= end < self._views.end(place.queue) and self._has_room
+        return place.fresh
+
+    def _pass(self, place: Place, behind: int, end: int) -> None:
+        """Nobody wants [behind, end), which lies behind all that is leased out of a queue."""
+        if place.fresh or place.is_new or end - place.next >= _PASSED:
+            place.passed = end - behind
+            place.next = end
+        elif place.state is not None:
+            place.state.seen = end
 
     def _take_new(self, place: Place, first: int, end: int) -> int:
         """Take from [first, end), where nothing was ever leased out. Returns how many."""
@@ -350,6 +413,32 @@ def settled(
     frames = [control.settled(group, queue, done[at : at + _RUNS]) for at in range(0, len(done), _RUNS)]
     frames += [control.settled(group, queue, [], again[at : at + _RUNS]) for at in range(0, len(again), _RUNS)]
     return frames
+
+
+def is_begun(place: Place) -> bool:
+    """Whether order has the new messages of a queue wait for others of it."""
+    return place.flight is not None or (place.state is not None and place.state.unfinished > 0)
+
+
+def begin_at(views: Views, group: bytes, place: Place, start: Start) -> None:
+    """Find where a group goes on in a queue; `start` is where it begins one that it is new to."""
+    state, flight = place.state, place.flight
+    if flight is not None and flight.next >= 0:
+        place.next = flight.next if state is None else max(flight.next, state.next)
+    elif state is not None:
+        place.next = state.next
+    else:
+        known = views.pops.begin_of(group, place.queue)
+        if known is None:
+            known = views.end(place.queue) if start is Start.LATEST else views.first(place.queue)
+        place.is_new = True
+        place.begin = place.next = known
+
+
+def fresh_from(views: Views, place: Place) -> int:
+    """The first offset of a queue that may be leased out for the first time."""
+    first = max(place.next, views.first(place.queue))
+    return first if place.state is None else max(first, place.state.seen)
 
 
 def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -52,6 +52,11 @@ class Selector:
         self._names = {name.encode(): name for name in wanted}
 
     @property
+    def only_topic(self) -> bytes:
+        """The one topic whose messages may be selected; empty: there may be several."""
+        return self._topic_filter if self._is_exact else b""
+
+    @property
     def reads_properties(self) -> bool:
         """Whether more than the topic decides."""
         return bool(self._names) or self._condition is not None

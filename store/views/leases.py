@@ -110,7 +110,8 @@ class GroupQueue:
                 self._again(first, known, until, is_leased=True)
             if end > self.next:
                 begin = max(first, self.next)
-                self._lease(begin, end, until)
+                if begin < end:
+                    self._lease(begin, end, until)
                 self.next = end
 
     def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
@@ -166,6 +167,10 @@ class GroupQueue:
             for first, end, deliveries, at in self.blocks[number].runs()
             if at > time
         ]
+
+    def last_due(self) -> int:
+        """The latest time at which an entry may be leased out again, ms; 0 where there is none."""
+        return max((at for block in self.blocks.values() for _, _, _, at in block.runs()), default=0)
 
     def next_due(self) -> int | None:
         """The earliest time in `due`, ms, that is true of an entry; forgets what is not."""

@@ -46,8 +46,10 @@ class GroupModel:
             queue, until, runs = control.parse_popped(payload)
             queues = self.places.setdefault(group, {})
             place = queues.setdefault(queue, Place(self.committed.get((group, queue), 0)))
-            for offset in _offsets(runs):
-                place.popped(offset, until)
+            for first, count in runs:
+                for offset in range(first, first + count):
+                    place.popped(offset, until)
+                place.next = max(place.next, first)
         elif kind == Kind.SETTLED:
             settled = control.parse_settled(payload)
             settling = queues.get(settled.queue, Place())

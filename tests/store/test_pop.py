@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import record
+from matcher.selector import EVERYTHING, Selection
 from record.layout import Kind
 from store.api import (
     Appended,
@@ -104,8 +105,10 @@ class Bench:
         start: Start = Start.EARLIEST,
         most: int = 0,
         group: bytes = b"g",
+        selection: Selection = EVERYTHING,
+        ordered: bool = False,
     ) -> Popped:
-        return await self.engine.pop(group, queues or (Q,), records, size, invisible, start, most)
+        return await self.engine.pop(group, queues or (Q,), records, size, invisible, start, most, selection, ordered)
 
     async def take(self, *queues: bytes, records: int = 100, invisible: int = 10_000) -> list[bytes]:
         return payloads((await self.pop(*queues, records=records, invisible=invisible)).runs)

@@ -25,7 +25,7 @@ queues = st.sampled_from([P0, P0, P0, P0, P0, *QUEUES])
 offsets = st.one_of(st.integers(0, 12), st.integers(240, 270), st.integers(0, 800))
 counts = st.one_of(st.integers(1, 5), st.integers(1, 300))
 times = st.integers(1, 6)
-runs = st.lists(st.tuples(offsets, counts), min_size=1, max_size=4)
+runs = st.lists(st.tuples(offsets, st.just(0) | counts), min_size=1, max_size=4)
 changes = st.one_of(
     st.builds(control.popped, groups, queues, times, runs),
     st.builds(control.popped, groups, queues, times, runs),

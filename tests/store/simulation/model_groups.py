@@ -66,6 +66,9 @@ class Groups:
         if place is None:
             place = self.places[group, event.queue] = Place(self._begin(group, event.queue))
         for first, count in event.runs:
+            if not count and first > place.next:
+                place.passed.update(range(place.next, first))
+                place.next = first
             for offset in range(first, first + count):
                 if offset >= place.next:
                     place.passed.update(range(place.next, offset))

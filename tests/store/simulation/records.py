@@ -150,7 +150,7 @@ class Records:
     def _runs(self) -> list[tuple[int, int]]:
         rng = self._rng
         longest = rng.choice((2, 2, 5, 300))
-        return [(rng.randrange(12), rng.randrange(1, longest + 1)) for _ in range(rng.randrange(1, 4))]
+        return [(rng.randrange(12), rng.randrange(longest + 1)) for _ in range(rng.randrange(1, 4))]
 
     def _control(self) -> bytes:
         rng = self._rng
