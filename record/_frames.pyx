@@ -144,7 +144,7 @@ cdef enum:
     HEADER = 48
     MAX_FRAME = 0x20000000
     KIND_MESSAGE = 1
-    KIND_LAST = 28
+    KIND_LAST = 30
     REF = 24
     TRAILER = 8  # bytes
     FLAG_REVIVED = 0x40
@@ -312,6 +312,8 @@ def check_unsealed(bytes data not None, bint messages_only=True) -> list:
         length = _length_at(p + at, size - at)
         if length == 0:
             raise ValueError(f"no frame at {at}")
+        if p[at + 11] == 0 or p[at + 11] > KIND_LAST:
+            raise ValueError(f"the frame at {at} is of unknown kind")
         if messages_only and (p[at + 11] != KIND_MESSAGE or p[at + 32] & FLAG_REVIVED):
             raise ValueError(f"the frame at {at} is not a message of a front")
         out.append(PyBytes_FromStringAndSize(<const char *> p + at, length))

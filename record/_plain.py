@@ -123,6 +123,8 @@ def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
     """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up, and, unless
     told otherwise, for a control record and for a revived message, which only the store makes."""
     ends = [*split(data), len(data)]
+    if any(not 0 < data[start + 11] <= _LAST_KIND for start in ends[:-1]):
+        raise ValueError("a frame is of unknown kind")
     if messages_only:
         for start in ends[:-1]:
             if data[start + 11] != Kind.MESSAGE or data[start + 32] & FLAG_REVIVED:

@@ -94,3 +94,5 @@ class Kind(IntEnum):
     USER_SET = 26
     USER_REMOVED = 27
     RULES_SET = 28
+    PRODUCED = 29
+    PRODUCER_ENDED = 30

@@ -322,6 +322,16 @@ class Will:
     payload: bytes
 
 
+@dataclass(slots=True, frozen=True)
+class Produced:
+    """What a producer, a process of a gateway, appended last."""
+
+    producer: bytes
+    sequence: int
+    position: int  # of the log's record of it
+    records: int  # that are to follow that record; a crash may have cut them
+
+
 @dataclass(slots=True)
 class Retained:
     """A retained value: its topic and the sealed frame it is."""

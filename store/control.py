@@ -143,6 +143,16 @@ def will_dropped(client_id: bytes, epoch: int) -> bytes:
     return _record(Kind.WILL_DROPPED, client_id, [epoch])
 
 
+def produced(producer: bytes, sequence: int, records: int) -> bytes:
+    """So many records behind this one are what the producer, a process of a gateway, appended as `sequence`."""
+    return _record(Kind.PRODUCED, producer, [sequence, records])
+
+
+def producer_ended(producer: bytes) -> bytes:
+    """The producer appends nothing any more, and does not come back."""
+    return _record(Kind.PRODUCER_ENDED, producer, [])
+
+
 def group_offsets_committed(group: bytes, parent: bytes, offsets: Mapping[int, int]) -> bytes:
     """Next offset of a cloud group by partition of a parent topic. May go back: a group may seek."""
     return _record(Kind.GROUP_OFFSETS_COMMITTED, group, [parent.decode(), list(offsets.items())])
@@ -418,6 +428,12 @@ def parse_rules_set(payload: bytes) -> list[RuleSet]:
     return [
         RuleSet(allow, publish, subscribe, name.encode()) for allow, publish, subscribe, name in orjson.loads(payload)
     ]
+
+
+def parse_produced(payload: bytes) -> tuple[int, int]:
+    """(sequence, records)."""
+    sequence, records = orjson.loads(payload)
+    return sequence, records
 
 
 def parse_share_handed(payload: bytes) -> list[tuple[bytes, int, int]]:

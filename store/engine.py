@@ -138,6 +138,11 @@ class Engine(Queries):
     def append(self, frames: list[bytes], done: Done) -> None:
         self._log.append(frames, done)
 
+    def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
+        """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
+        order in which it was taken, or it fails with all that was taken behind it."""
+        return self._log.offer(frames, done)
+
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 

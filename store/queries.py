@@ -20,6 +20,7 @@ from store.api import (
     GroupQueueState,
     GroupState,
     HeldPage,
+    Produced,
     Retained,
     Rule,
     SessionState,
@@ -29,6 +30,7 @@ from store.api import (
     Will,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
+from store.producing import cut_from
 from store.reader import Reader
 from store.views.fold import Views
 from store.views.retained import is_reference
@@ -220,6 +222,15 @@ class Queries:
             if page.after is None or len(found.children) >= limit or size >= _PAGE_BYTES:
                 return found
             await asyncio.sleep(0)
+
+    async def producers(self, after: bytes | None, limit: int) -> list[Produced]:
+        """Up to `limit` producers that have not ended, sorted, behind `after`."""
+        return self._views.producers.page(after, limit)
+
+    async def produced(self, producer: bytes) -> tuple[int, int] | None:
+        """The sequence of the last append of a producer, and how many of its records are not in the log: a crash may
+        have cut it. None: the producer is not known, or has ended."""
+        return await cut_from(self._views, self._reader, producer)
 
     async def user(self, name: bytes) -> User | None:
         return self._views.access.user(name)

@@ -26,6 +26,7 @@ from store.views.keys import Keys, key_digests
 from store.views.moved import MovedMessages
 from store.views.names import Names
 from store.views.pops import Pops
+from store.views.producers import Producers
 from store.views.retained import RetainedValues
 from store.views.sessions import Sessions
 from store.views.shares import Shares
@@ -77,6 +78,7 @@ class Views:
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
         self.access = Access(self._state)
+        self.producers = Producers(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
@@ -385,5 +387,9 @@ class Views:
             sessions.will_set(subject, control.parse_will_set(payload))
         elif kind == Kind.WILL_DROPPED:
             self.wills.dropped(subject, control.parse_will_dropped(payload))
+        elif kind == Kind.PRODUCED:
+            self.producers.produced(subject, *control.parse_produced(payload), position)
+        elif kind == Kind.PRODUCER_ENDED:
+            self.producers.ended(subject)
         else:
             raise ValueError("unknown kind: a newer version wrote it")

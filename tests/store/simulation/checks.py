@@ -116,6 +116,8 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     for now in (0, 15_000, 1 << 60):
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
     await _check_access(engine, model)
+    known = [(row.producer, (row.sequence, row.position, row.records)) for row in await engine.producers(None, 9)]
+    assert known == sorted(model.producers.items()), "producers"
     assert await engine.shares_held(None, 100) == sorted(model.shares.held)
     assert await engine.sessions(None, 100) == sorted(model.sessions.by_client)
     assert engine._views.sessions.count == len(model.sessions.by_client), "the number of sessions"

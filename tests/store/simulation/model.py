@@ -64,6 +64,7 @@ class Model:
         self.shares = Shares(self.sessions, self.groups, self.end)
         self.groups.is_over = self.shares.is_over
         self.access = Access()
+        self.producers: dict[bytes, tuple[int, int, int]] = {}  # (sequence, position, records) by name
         self.entered: list[Entered] = []
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
@@ -91,6 +92,11 @@ class Model:
             self.shares.fold(Kind(kind), subject, payload)
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
+        elif kind == Kind.PRODUCED:
+            sequence, records = control.parse_produced(payload)
+            self.producers[subject] = (sequence, position, records)
+        elif kind == Kind.PRODUCER_ENDED:
+            self.producers.pop(subject, None)
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()

@@ -15,6 +15,7 @@ SHARES = (b"$share/s/a/+", b"$share/t/a/+", b"$share/s/a/b")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
+PRODUCERS = (b"p1", b"p2")
 USERS = (b"", b"c1", b"a user")
 KEYS = (b"k", b"order-17", b"")
 QUEUES = (
@@ -157,7 +158,7 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(17):
+        match rng.randrange(18):
             case 0 | 1 | 2:
                 return control.session_opened(client, epoch, expiry, rng.random() < 0.3, rng.choice((1, 4, 65_536)))
             case 3:
@@ -183,6 +184,11 @@ class Records:
                 return self._access()
             case 12:
                 return self._share()
+            case 17:
+                producer = rng.choice(PRODUCERS)
+                if rng.random() < 0.2:
+                    return control.producer_ended(producer)
+                return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5))
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
                 return control.group_offsets_committed(

@@ -1,0 +1,43 @@
+"""The producers view: what each gateway that is attached, or may come back, has appended last.
+
+A PRODUCED record stands before the records of one append. Whether all of those are in the log, which a crash may have
+cut, the log itself says: they follow the record, of the same epoch.
+"""
+
+from struct import Struct
+from typing import Final
+
+from store.api import Produced
+from store.views.state import State
+
+_PRODUCERS: Final = b"P"
+_ROW: Final = Struct(">QQI")  # sequence, position of the record, records behind it
+
+
+class Producers:
+    """The last append of each producer."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def produced(self, producer: bytes, sequence: int, records: int, position: int) -> None:
+        self._state.put(_PRODUCERS, producer, _ROW.pack(sequence, position, records))
+
+    def ended(self, producer: bytes) -> None:
+        if self._state.get(_PRODUCERS, producer) is not None:
+            self._state.delete(_PRODUCERS, producer)
+
+    def find(self, producer: bytes) -> Produced | None:
+        row = self._state.get(_PRODUCERS, producer)
+        return None if row is None else Produced(producer, *_ROW.unpack(row))
+
+    def page(self, after: bytes | None, limit: int) -> list[Produced]:
+        """Up to `limit`, sorted by name, behind `after`."""
+        found: list[Produced] = []
+        for name, row in self._state.scan(_PRODUCERS, after=after):
+            if len(found) == limit:
+                break
+            found.append(Produced(name, *_ROW.unpack(row)))
+        return found
