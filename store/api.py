@@ -286,6 +286,7 @@ class SessionState:
     subscriptions: list[Subscription] = field(default_factory=list)
     inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
     outbound: list[Outbound] = field(default_factory=list)
+    user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
 
 
 @dataclass(slots=True, frozen=True)
@@ -320,6 +321,10 @@ class Will:
     flags: int  # QoS and RETAIN as in a frame; that of its message has FLAG_WILL as well
     properties: bytes  # MQTT 5 block, no length prefix
     payload: bytes
+    epoch: int = 0  # of the connection
+    user_name: bytes = b""  # of who set it; b"": nobody in particular
+    is_account: bool = False  # that is the name of a user, who may have been removed since
+    is_allowed: bool = True  # what no rule speaks of may be published where it came from
 
 
 @dataclass(slots=True, frozen=True)
@@ -431,6 +436,10 @@ class Store(Protocol):
 
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
         """Client ids of durable sessions, sorted, behind `after`."""
+
+    async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
+        """Client ids of a user's durable sessions among the next thousands behind `after`, sorted, and where to go on
+        behind; None: that was all."""
 
     def session_count(self) -> int:
         """How many durable sessions there are."""

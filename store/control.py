@@ -64,11 +64,15 @@ class RuleLike(Protocol):
     def topic_filter(self) -> bytes: ...
 
 
-def session_opened(client_id: bytes, epoch: int, expiry_interval: int, clean: bool, reach: int = MAX_REACH) -> bytes:
+def session_opened(
+    client_id: bytes, epoch: int, expiry_interval: int, clean: bool, reach: int = MAX_REACH, user: bytes = b""
+) -> bytes:
     """A node holds the session from here on. `expiry_interval` in seconds, 0xFFFFFFFF for never; `clean` drops all
     older state of the client, and its will goes in any case. `reach`: so many offsets, of each subscription, may be
-    sent from the first one on that the log knows as not acknowledged. Ignored when the view has a newer epoch."""
-    return _record(Kind.SESSION_OPENED, client_id, [epoch, expiry_interval, clean, reach])
+    sent from the first one on that the log knows as not acknowledged. `user`: whose it is from here on, b"" for
+    nobody in particular. Ignored when the view has a newer epoch."""
+    fields = [epoch, expiry_interval, clean, reach]
+    return _record(Kind.SESSION_OPENED, client_id, [*fields, user.decode()] if user else fields)
 
 
 def session_closed(client_id: bytes, epoch: int, expiry_interval: int, at_ms: int) -> bytes:
@@ -129,13 +133,27 @@ def outbound_changed(
 
 
 def will_set(
-    client_id: bytes, epoch: int, delay_s: int, topic: bytes, flags: int, properties: bytes, payload: bytes
+    client_id: bytes,
+    epoch: int,
+    delay_s: int,
+    topic: bytes,
+    flags: int,
+    properties: bytes,
+    payload: bytes,
+    user: bytes = b"",
+    is_account: bool = False,
+    is_allowed: bool = True,
 ) -> bytes:
     """The client's connection has a will, instead of any older one. `flags` are those of the message: its QoS, RETAIN.
     A close of its session has it wait for `delay_s`, or for the end of the session if that comes first; the message
-    with FLAG_WILL, when it is sent, ends it. Ignored when the view has a session with a newer epoch."""
+    with FLAG_WILL, when it is sent, ends it. Ignored when the view has a session with a newer epoch.
+
+    Whether it may be sent is asked again then: `user` is who set it (b"": nobody in particular), `is_account` that this
+    is the name of a user who may be removed, `is_allowed` what counts for topics that no rule speaks of."""
     block, body = base64.b64encode(properties).decode(), base64.b64encode(payload).decode()
-    return _record(Kind.WILL_SET, client_id, [epoch, delay_s, topic.decode(), flags, block, body])
+    fields = [epoch, delay_s, topic.decode(), flags, block, body]
+    sender = [user.decode(), is_account, is_allowed] if user or not is_allowed else []
+    return _record(Kind.WILL_SET, client_id, fields + sender)
 
 
 def will_dropped(client_id: bytes, epoch: int) -> bytes:
@@ -250,6 +268,7 @@ class Opened(NamedTuple):
     expiry_interval: int  # seconds
     clean: bool
     reach: int = MAX_REACH  # offsets
+    user: bytes = b""
 
 
 class Closed(NamedTuple):
@@ -281,6 +300,9 @@ class WillSet(NamedTuple):
     flags: int
     properties: bytes
     payload: bytes
+    user: bytes = b""
+    is_account: bool = False
+    is_allowed: bool = True
 
 
 class GroupOffsets(NamedTuple):
@@ -330,7 +352,8 @@ class RuleSet(NamedTuple):
 
 
 def parse_session_opened(payload: bytes) -> Opened:
-    return Opened(*orjson.loads(payload))
+    epoch, expiry_interval, clean, *rest = orjson.loads(payload)
+    return Opened(epoch, expiry_interval, clean, rest[0] if rest else MAX_REACH, rest[1].encode() if rest[1:] else b"")
 
 
 def parse_session_closed(payload: bytes) -> Closed:
@@ -368,8 +391,10 @@ def parse_outbound_changed(payload: bytes) -> OutboundChange:
 
 
 def parse_will_set(payload: bytes) -> WillSet:
-    epoch, delay_s, topic, flags, properties, body = orjson.loads(payload)
-    return WillSet(epoch, delay_s, topic.encode(), flags, base64.b64decode(properties), base64.b64decode(body))
+    epoch, delay_s, topic, flags, properties, body, *sender = orjson.loads(payload)
+    user, is_account, is_allowed = sender or ("", False, True)
+    block, content = base64.b64decode(properties), base64.b64decode(body)
+    return WillSet(epoch, delay_s, topic.encode(), flags, block, content, user.encode(), is_account, is_allowed)
 
 
 def parse_will_dropped(payload: bytes) -> int:

@@ -147,6 +147,9 @@ class Queries:
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
         return self._views.sessions.page(after, limit)
 
+    async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
+        return self._views.sessions.of_user(user_name, after, _LOOKS)
+
     def session_count(self) -> int:
         return self._views.sessions.count
 

@@ -27,7 +27,7 @@ _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
-_SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at
+_SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
 _REPLAYS: Final = 0x40  # an option: where the replay is follows, u64
 _WAS_SENT: Final = 0x80  # an option: the offset below which messages may have been sent follows, u64
@@ -62,47 +62,46 @@ class Sessions:
     def opened(self, client: bytes, event: Opened) -> None:
         row = self._row(client)
         if row is not None:
-            epoch, expiry, closed_at = row
-            if epoch > event.epoch:
+            if row.epoch > event.epoch:
                 return
             if event.clean:
                 self._drop(client, True)
-            self._unset_expiry(client, expiry, closed_at)
+            self._unset_expiry(client, row)
         else:
             self._counted(1)
         self._wills.drop(client)
         self.inbound.opened(client)
-        self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, 0))
+        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry_interval, 0, event.user).packed())
         self._state.put(_OPEN, client, event.reach.to_bytes(4, "big"))
 
     def lost(self, client: bytes, event: Closed) -> None:
         row = self._row(client)
         reach = self._state.get(_OPEN, client)
-        if row is not None and row[0] <= event.epoch and reach is not None:
+        if row is not None and row.epoch <= event.epoch and reach is not None:
             self._mark_sent(client, int.from_bytes(reach, "big") if reach else MAX_REACH)
         self.closed(client, event)
 
     def closed(self, client: bytes, event: Closed) -> None:
         row = self._row(client)
-        if row is None or row[0] > event.epoch:
+        if row is None or row.epoch > event.epoch:
             return
         self._wills.closed(client, max(event.at_ms, 1), event.expiry_interval)
-        self._unset_expiry(client, row[1], row[2])
+        self._unset_expiry(client, row)
         if event.expiry_interval == 0:
             self._end(client)
             return
         self._state.delete(_OPEN, client)
         at_ms = max(event.at_ms, 1)
-        self._state.put(_SESSIONS, client, _SESSION_ROW.pack(event.epoch, event.expiry_interval, at_ms))
+        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry_interval, at_ms, row.user).packed())
         if event.expiry_interval != _NEVER:
             name = _expiry_name(client, event.expiry_interval, at_ms)
             self._state.put(_EXPIRY, name, event.epoch.to_bytes(8, "big"))
 
     def ended(self, client: bytes, epoch: int) -> None:
         row = self._row(client)
-        if row is None or row[0] > epoch:
+        if row is None or row.epoch > epoch:
             return
-        self._unset_expiry(client, row[1], row[2])
+        self._unset_expiry(client, row)
         self._end(client)
 
     def subscribed(self, client: bytes, wishes: list[Subscribed], position: int) -> None:
@@ -166,7 +165,7 @@ class Sessions:
 
     def will_set(self, client: bytes, event: WillSet) -> None:
         session = self._row(client)
-        if session is None or session[0] <= event.epoch:
+        if session is None or session.epoch <= event.epoch:
             self._wills.set(client, event)
 
     def inbound_received(self, client: bytes, packet_id: int) -> None:
@@ -199,7 +198,7 @@ class Sessions:
         row = self._row(client_id)
         if row is None:
             return None
-        found = SessionState(client_id, *row)
+        found = SessionState(client_id, row.epoch, row.expiry, row.closed_at, user_name=row.user)
         for name, value in self._state.scan(owned(_SUBSCRIPTIONS, client_id)):
             found.subscriptions.append(_subscription(name, value))
         found.inbound.extend(self.inbound.of(client_id))
@@ -213,6 +212,15 @@ class Sessions:
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
         """Up to `limit` client ids, sorted, behind `after`."""
         return [client for client, _ in islice(self._state.scan(_SESSIONS, after=after), limit)]
+
+    def of_user(self, user: bytes, after: bytes | None, looks: int) -> tuple[list[bytes], bytes | None]:
+        """The client ids of a user among the next `looks` sessions behind `after`; where to go on, None: nowhere."""
+        found: list[bytes] = []
+        for client, row in islice(self._state.scan(_SESSIONS, after=after), looks):
+            if row[_SESSION_ROW.size :] == user:
+                found.append(client)
+            after, looks = client, looks - 1
+        return found, after if not looks else None
 
     def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         """Those of the session's subscriptions that have one of these filters."""
@@ -228,7 +236,7 @@ class Sessions:
                 break
             row = self._row(client_id)
             assert row is not None
-            found.append((client_id, row[0], row[1]))
+            found.append((client_id, row.epoch, row.expiry))
         return found
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
@@ -240,12 +248,12 @@ class Sessions:
             found.append((name[8:], int.from_bytes(epoch, "big")))
         return found
 
-    def _row(self, client_id: bytes) -> tuple[int, int, int] | None:
+    def _row(self, client_id: bytes) -> "_Session | None":
         row = self._state.get(_SESSIONS, client_id)
         if row is None:
             return None
-        epoch, expiry, closed_at = _SESSION_ROW.unpack(row)
-        return epoch, expiry, closed_at
+        epoch, expiry, closed_at = _SESSION_ROW.unpack_from(row)
+        return _Session(epoch, expiry, closed_at, row[_SESSION_ROW.size :])
 
     def _mark_sent(self, client_id: bytes, reach: int) -> None:
         """Note what the session's subscriptions may have sent: nobody knows how far they came."""
@@ -278,9 +286,9 @@ class Sessions:
         for name in [name for name, _ in self._state.scan(bucket)]:
             self._state.delete(bucket, name)
 
-    def _unset_expiry(self, client_id: bytes, expiry: int, closed_at: int) -> None:
-        if closed_at and expiry != _NEVER:
-            self._state.delete(_EXPIRY, _expiry_name(client_id, expiry, closed_at))
+    def _unset_expiry(self, client_id: bytes, row: "_Session") -> None:
+        if row.closed_at and row.expiry != _NEVER:
+            self._state.delete(_EXPIRY, _expiry_name(client_id, row.expiry, row.closed_at))
 
     def _unsubscribe(self, bucket: bytes, topic_filter: bytes) -> None:
         self._state.delete(bucket, topic_filter)
@@ -312,6 +320,18 @@ def _subscription(topic_filter: bytes, packed: bytes) -> Subscription:
         row.replay,
         row.sent_before,
     )
+
+
+class _Session(NamedTuple):
+    """A session without what it has."""
+
+    epoch: int
+    expiry: int  # seconds
+    closed_at: int  # ms; 0: it is open
+    user: bytes
+
+    def packed(self) -> bytes:
+        return _SESSION_ROW.pack(self.epoch, self.expiry, self.closed_at) + self.user
 
 
 class _Row(NamedTuple):

@@ -16,6 +16,8 @@ from store.views.state import State
 _WILLS: Final = b"W"
 _WAITING: Final = b"V"  # due (u64 ms) and client id
 _ROW: Final = Struct(">QIQ")  # epoch, delay in seconds, due in ms or 0; the message follows as an unsealed frame
+_ACCOUNT: Final = 1  # marks, a byte behind the message; the user name follows
+_DENIED: Final = 2
 
 
 class Wills:
@@ -30,7 +32,7 @@ class Wills:
         """The connection has this will."""
         self.drop(client)
         message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
-        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay_s, 0) + message)
+        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay_s, 0) + message + _sender(event))
 
     def dropped(self, client: bytes, epoch: int) -> None:
         """The connection of this epoch has no will any more."""
@@ -83,10 +85,30 @@ class Wills:
         return found
 
 
+def _sender(event: WillSet) -> bytes:
+    """Whose it is; nothing for somebody without a name, and with the right to send it by default."""
+    marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED
+    return bytes([marks]) + event.user if marks or event.user else b""
+
+
 def _will(client: bytes, row: bytes) -> Will:
-    _, delay, due = _ROW.unpack_from(row)
+    epoch, delay, due = _ROW.unpack_from(row)
     _, flags, _, topic, _, properties, payload = record.decode(row, _ROW.size)
-    return Will(client, delay, due, topic, flags, properties, payload)
+    sender = row[_ROW.size + record.length_of(row, _ROW.size) :]
+    marks = sender[0] if sender else 0
+    return Will(
+        client,
+        delay,
+        due,
+        topic,
+        flags,
+        properties,
+        payload,
+        epoch,
+        sender[1:],
+        bool(marks & _ACCOUNT),
+        not marks & _DENIED,
+    )
 
 
 def _waiting_name(client: bytes, due: int) -> bytes:

@@ -414,3 +414,23 @@ async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
     assert await marks() == {b"a": -1, b"+": 0}
     await bench.append(control.cursors_committed(b"c", {b"$replay/+": 1 << 40}))
     assert await marks() == {b"a": -1, b"+": -1}
+
+
+async def test_a_session_is_of_its_last_user(bench: Bench):
+    opened = [control.session_opened(b"%d" % number, 1, 60, True, user=b"alice" * (number % 2)) for number in range(5)]
+    await bench.append(*opened, control.session_closed(b"1", 1, 60, 1000), control.session_opened(b"2", 2, 60, False))
+    await bench.append(control.session_opened(b"3", 2, 60, False, user=b"bob"))
+    for _ in range(2):
+        owners = [state.user_name for c in b"01234" if (state := await bench.engine.session(bytes([c]))) is not None]
+        assert owners == [b"", b"alice", b"", b"bob", b""]
+        assert await bench.engine.sessions_of(b"alice", None) == ([b"1"], None)
+        assert await bench.engine.sessions_of(b"alice", b"1") == ([], None)
+        await bench.reopen()
+
+
+async def test_the_sessions_of_a_user_are_looked_for_piece_by_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("store.queries._LOOKS", 2)
+    await bench.append(*[control.session_opened(b"%d" % n, 1, 60, True, user=b"u" * (n != 1)) for n in range(4)])
+    assert await bench.engine.sessions_of(b"u", None) == ([b"0"], b"1")
+    assert await bench.engine.sessions_of(b"u", b"1") == ([b"2", b"3"], b"3")
+    assert await bench.engine.sessions_of(b"u", b"3") == ([], None)

@@ -19,7 +19,7 @@ def sent(client: bytes = b"c", *, delayed: bool = False) -> bytes:
 
 
 async def test_a_will_is_kept_until_its_message_comes(bench: Bench):
-    wanted = Will(b"c", 30, 0, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", b"\xff\x00")
+    wanted = Will(b"c", 30, 0, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", b"\xff\x00", 1)
     for ending in (sent(), sent(delayed=True)):
         await bench.append(will(payload=b"\xff\x00"))
         for _ in range(2):
@@ -103,3 +103,13 @@ async def test_wills_come_in_pages(bench: Bench):
     page = await bench.engine.wills(None, 3)
     assert [each.client_id for each in page] == [b"00", b"01", b"02"]
     assert [each.client_id for each in await bench.engine.wills(b"02", 9)] == [b"03", b"04", b"05", b"06"]
+
+
+async def test_a_will_says_whose_it_is(bench: Bench):
+    for sender in ((b"alice", True, False), (b"", False, False), (b"cert", False, True), (b"", False, True)):
+        await bench.append(control.will_set(b"c", 7, 0, b"w", 0, b"", b"gone", *sender))
+        for _ in range(2):
+            found = await bench.engine.will(b"c")
+            assert found is not None
+            assert (found.epoch, found.user_name, found.is_account, found.is_allowed) == (7, *sender)
+            await bench.reopen()

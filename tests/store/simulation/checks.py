@@ -120,6 +120,9 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     assert known == sorted(model.producers.items()), "producers"
     assert await engine.shares_held(None, 100) == sorted(model.shares.held)
     assert await engine.sessions(None, 100) == sorted(model.sessions.by_client)
+    for user in USERS:
+        of_user = sorted(name for name, session in model.sessions.by_client.items() if session.user == user)
+        assert await engine.sessions_of(user, None) == (of_user, None)
     assert engine._views.sessions.count == len(model.sessions.by_client), "the number of sessions"
     await _check_wills(engine, model)
     await _check_names(engine, model, rng)

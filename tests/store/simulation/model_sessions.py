@@ -19,6 +19,7 @@ class Session:
     epoch: int
     expiry: int
     reach: int
+    user: bytes
     closed_at: int = 0
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
@@ -34,7 +35,8 @@ class Waiting:
 
     def will(self, client: bytes) -> Will:
         e = self.event
-        return Will(client, e.delay_s, self.due, e.topic, e.flags, e.properties, e.payload)
+        message = e.topic, e.flags, e.properties, e.payload
+        return Will(client, e.delay_s, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed)
 
 
 class Wills:
@@ -129,7 +131,8 @@ class Sessions:
             return None
         subscriptions = [s.subscriptions[name] for name in sorted(s.subscriptions)]
         outbound = [s.outbound[number] for number in sorted(s.outbound)]
-        return SessionState(client, s.epoch, s.expiry, s.closed_at, subscriptions, sorted(s.inbound), outbound)
+        row = s.epoch, s.expiry, s.closed_at
+        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user)
 
     def open(self) -> list[tuple[bytes, int, int]]:
         return sorted((client, s.epoch, s.expiry) for client, s in self.by_client.items() if not s.closed_at)
@@ -146,10 +149,10 @@ class Sessions:
             return
         self.wills.by_client.pop(client, None)
         if session is None or event.clean:
-            self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach)
+            self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach, event.user)
         else:
             session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry_interval, 0
-            session.reach = event.reach
+            session.reach, session.user = event.reach, event.user
 
     def _lost(self, client: bytes, session: Session, event: control.Closed) -> None:
         if event.epoch >= session.epoch and not session.closed_at:

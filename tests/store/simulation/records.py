@@ -160,7 +160,8 @@ class Records:
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
         match rng.randrange(18):
             case 0 | 1 | 2:
-                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, rng.choice((1, 4, 65_536)))
+                reach, user = rng.choice((1, 4, 65_536)), rng.choice(USERS)
+                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, reach, user)
             case 3:
                 return control.session_closed(client, epoch, expiry, rng.randrange(30_000))
             case 15:
@@ -229,7 +230,9 @@ class Records:
         flags = rng.choice((0, 1, FLAG_RETAIN | 2))
         payload = rng.randbytes(rng.choice((0, 3, 200)))
         delay_s = rng.choice((0, 5, 15, 0xFFFF_FFFF))
-        return control.will_set(client, epoch, delay_s, rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload)
+        message = rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload
+        sender = rng.choice(USERS), rng.random() < 0.5, rng.random() < 0.5
+        return control.will_set(client, epoch, delay_s, *message, *sender)
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))

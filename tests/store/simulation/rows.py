@@ -142,7 +142,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
 def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     wanted: defaultdict[bytes, int] = defaultdict(int)
     for client, session in model.sessions.by_client.items():
-        rows[b"s" + client] = pack(">QIQ", session.epoch, session.expiry, session.closed_at)
+        rows[b"s" + client] = pack(">QIQ", session.epoch, session.expiry, session.closed_at) + session.user
         if not session.closed_at:
             rows[b"a" + client] = pack(">I", session.reach)
         elif session.expiry != NEVER:
@@ -175,7 +175,9 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     for client, waiting in model.sessions.wills.by_client.items():
         will = waiting.will(client)
         message = record.frame(Kind.MESSAGE, will.flags, 0, will.topic, client, will.properties, will.payload)
-        rows[b"W" + client] = pack(">QIQ", waiting.event.epoch, will.delay_interval, will.due_ms) + message
+        marks = will.is_account | (not will.is_allowed) << 1
+        sender = bytes([marks]) + will.user_name if marks or will.user_name else b""
+        rows[b"W" + client] = pack(">QIQ", will.epoch, will.delay_interval, will.due_ms) + message + sender
         if will.due_ms:
             rows[b"V" + pack(">Q", will.due_ms) + client] = b""
 
