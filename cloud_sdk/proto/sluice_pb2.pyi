@@ -1,10 +1,21 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Selection(_message.Message):
+    __slots__ = ("topic_filter", "tags", "sql")
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    tags: str
+    sql: str
+    def __init__(self, topic_filter: _Optional[str] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
     __slots__ = ("sequence", "frames")
@@ -43,34 +54,40 @@ class Rejection(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms")
+    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection")
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_RECORDS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
     parent: str
     partition: int
     offset: int
     max_records: int
     max_bytes: int
     wait_ms: int
-    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    selection: Selection
+    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("offset", "count", "frames", "begin", "end")
+    __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     offset: int
     count: int
     frames: bytes
     begin: int
     end: int
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    next_offset: int
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class PartitionsRequest(_message.Message):
     __slots__ = ("parent",)
@@ -181,7 +198,7 @@ class FindReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries", "done", "again")
+    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries", "done", "again", "selection", "ordered")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +210,8 @@ class ReceiveRequest(_message.Message):
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
     dead_letters: bool
@@ -204,7 +223,9 @@ class ReceiveRequest(_message.Message):
     max_deliveries: int
     done: _containers.RepeatedCompositeFieldContainer[Run]
     again: _containers.RepeatedCompositeFieldContainer[Postponed]
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ...) -> None: ...
+    selection: Selection
+    ordered: bool
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., ordered: _Optional[bool] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("runs", "frames", "expired")
@@ -337,3 +358,163 @@ class GroupQueue(_message.Message):
     unfinished: int
     lag: int
     def __init__(self, parent: _Optional[str] = ..., topic: _Optional[str] = ..., filter: _Optional[str] = ..., dead_letters: _Optional[str] = ..., partition: _Optional[int] = ..., floor: _Optional[int] = ..., next: _Optional[int] = ..., unfinished: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
+
+class RecallRequest(_message.Message):
+    __slots__ = ("handles",)
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecallReply(_message.Message):
+    __slots__ = ("missing",)
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TimersRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    limit: int
+    def __init__(self, after: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class TimersReply(_message.Message):
+    __slots__ = ("timers", "after")
+    TIMERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    timers: _containers.RepeatedCompositeFieldContainer[Timer]
+    after: bytes
+    def __init__(self, timers: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class Timer(_message.Message):
+    __slots__ = ("handle", "topic", "publisher", "due_ms")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    topic: str
+    publisher: str
+    due_ms: int
+    def __init__(self, handle: _Optional[int] = ..., topic: _Optional[str] = ..., publisher: _Optional[str] = ..., due_ms: _Optional[int] = ...) -> None: ...
+
+class EndTransactionRequest(_message.Message):
+    __slots__ = ("handles", "commit")
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    handles: _containers.RepeatedScalarFieldContainer[int]
+    commit: bool
+    def __init__(self, handles: _Optional[_Iterable[int]] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionReply(_message.Message):
+    __slots__ = ("missing",)
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TransactionChecksRequest(_message.Message):
+    __slots__ = ("publisher",)
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    publisher: str
+    def __init__(self, publisher: _Optional[str] = ...) -> None: ...
+
+class TransactionCheck(_message.Message):
+    __slots__ = ("handle", "rounds", "frame")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    rounds: int
+    frame: bytes
+    def __init__(self, handle: _Optional[int] = ..., rounds: _Optional[int] = ..., frame: _Optional[bytes] = ...) -> None: ...
+
+class CommitOffsetsRequest(_message.Message):
+    __slots__ = ("group", "parent", "offsets")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parent: str
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
+
+class CommitOffsetsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CommittedOffsetsRequest(_message.Message):
+    __slots__ = ("group", "parent")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parent: str
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ...) -> None: ...
+
+class CommittedOffsetsReply(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("position", "after")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    after: bytes
+    def __init__(self, position: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class TraceReply(_message.Message):
+    __slots__ = ("events", "after")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[TraceEvent]
+    after: bytes
+    def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class TraceEvent(_message.Message):
+    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STORED: _ClassVar[TraceEvent.Kind]
+        ENTERED: _ClassVar[TraceEvent.Kind]
+        RECALLED: _ClassVar[TraceEvent.Kind]
+        COMMITTED: _ClassVar[TraceEvent.Kind]
+        ROLLED_BACK: _ClassVar[TraceEvent.Kind]
+        LEASED: _ClassVar[TraceEvent.Kind]
+        POSTPONED: _ClassVar[TraceEvent.Kind]
+        FINISHED: _ClassVar[TraceEvent.Kind]
+        DEAD_LETTERED: _ClassVar[TraceEvent.Kind]
+        PASSED: _ClassVar[TraceEvent.Kind]
+        SENT: _ClassVar[TraceEvent.Kind]
+        ACKNOWLEDGED: _ClassVar[TraceEvent.Kind]
+        MOVED: _ClassVar[TraceEvent.Kind]
+    STORED: TraceEvent.Kind
+    ENTERED: TraceEvent.Kind
+    RECALLED: TraceEvent.Kind
+    COMMITTED: TraceEvent.Kind
+    ROLLED_BACK: TraceEvent.Kind
+    LEASED: TraceEvent.Kind
+    POSTPONED: TraceEvent.Kind
+    FINISHED: TraceEvent.Kind
+    DEAD_LETTERED: TraceEvent.Kind
+    PASSED: TraceEvent.Kind
+    SENT: TraceEvent.Kind
+    ACKNOWLEDGED: TraceEvent.Kind
+    MOVED: TraceEvent.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    kind: TraceEvent.Kind
+    time_ms: int
+    position: int
+    who: str
+    queue: str
+    offset: int
+    until_ms: int
+    def __init__(self, kind: _Optional[_Union[TraceEvent.Kind, str]] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...

@@ -94,6 +94,41 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.FromString,
                 _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/sluice.v1.Sluice/Recall',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.RecallRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.RecallReply.FromString,
+                _registered_method=True)
+        self.Timers = channel.unary_unary(
+                '/sluice.v1.Sluice/Timers',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TimersRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TimersReply.FromString,
+                _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/sluice.v1.Sluice/EndTransaction',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionReply.FromString,
+                _registered_method=True)
+        self.TransactionChecks = channel.unary_stream(
+                '/sluice.v1.Sluice/TransactionChecks',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TransactionChecksRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TransactionCheck.FromString,
+                _registered_method=True)
+        self.CommitOffsets = channel.unary_unary(
+                '/sluice.v1.Sluice/CommitOffsets',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsReply.FromString,
+                _registered_method=True)
+        self.CommittedOffsets = channel.unary_unary(
+                '/sluice.v1.Sluice/CommittedOffsets',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsReply.FromString,
+                _registered_method=True)
+        self.Trace = channel.unary_unary(
+                '/sluice.v1.Sluice/Trace',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
+                _registered_method=True)
 
 
 class SluiceServicer:
@@ -188,6 +223,58 @@ class SluiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Recall(self, request, context):
+        """Drop messages that wait for their time. Those that are answered as missing do not (any more); the others are never
+        delivered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Timers(self, request, context):
+        """Messages that wait for their time, the next first, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransaction(self, request, context):
+        """End a transaction: its half messages enter their queues, in this order, or are never delivered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransactionChecks(self, request, context):
+        """Half messages of a publisher whose transaction should have ended: whoever hears of one is to look what became of the
+        transaction, and to end it. Each is asked of one of the streams of its publisher, and again some time later while
+        it has not ended. The stream does not end by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitOffsets(self, request, context):
+        """Remember where a group reads on in partitions of a parent topic, for members that pull.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommittedOffsets(self, request, context):
+        """What was remembered; partitions of which nothing was are absent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Trace(self, request, context):
+        """What became of a message: one stretch of the log after the other is looked through.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SluiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -250,6 +337,41 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Groups,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.RecallRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.RecallReply.SerializeToString,
+            ),
+            'Timers': grpc.unary_unary_rpc_method_handler(
+                    servicer.Timers,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TimersRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TimersReply.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionReply.SerializeToString,
+            ),
+            'TransactionChecks': grpc.unary_stream_rpc_method_handler(
+                    servicer.TransactionChecks,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TransactionChecksRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TransactionCheck.SerializeToString,
+            ),
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsReply.SerializeToString,
+            ),
+            'CommittedOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommittedOffsets,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsReply.SerializeToString,
+            ),
+            'Trace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -576,6 +698,195 @@ class Sluice:
             '/sluice.v1.Sluice/Groups',
             cloud__sdk_dot_proto_dot_sluice__pb2.GroupsRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.GroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Recall',
+            cloud__sdk_dot_proto_dot_sluice__pb2.RecallRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.RecallReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Timers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Timers',
+            cloud__sdk_dot_proto_dot_sluice__pb2.TimersRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.TimersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/EndTransaction',
+            cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.EndTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransactionChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sluice.v1.Sluice/TransactionChecks',
+            cloud__sdk_dot_proto_dot_sluice__pb2.TransactionChecksRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.TransactionCheck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/CommitOffsets',
+            cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.CommitOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommittedOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/CommittedOffsets',
+            cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.CommittedOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Trace',
+            cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
             options,
             channel_credentials,
             insecure,

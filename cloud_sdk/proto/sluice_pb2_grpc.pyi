@@ -17,6 +17,13 @@ class SluiceStub:
     ResetGroup: grpc.aio.UnaryUnaryMultiCallable[pb.ResetGroupRequest, pb.ResetGroupReply]
     RemoveGroup: grpc.aio.UnaryUnaryMultiCallable[pb.RemoveGroupRequest, pb.RemoveGroupReply]
     Groups: grpc.aio.UnaryUnaryMultiCallable[pb.GroupsRequest, pb.GroupsReply]
+    Recall: grpc.aio.UnaryUnaryMultiCallable[pb.RecallRequest, pb.RecallReply]
+    Timers: grpc.aio.UnaryUnaryMultiCallable[pb.TimersRequest, pb.TimersReply]
+    EndTransaction: grpc.aio.UnaryUnaryMultiCallable[pb.EndTransactionRequest, pb.EndTransactionReply]
+    CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommitOffsetsRequest, pb.CommitOffsetsReply]
+    CommittedOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommittedOffsetsRequest, pb.CommittedOffsetsReply]
+    Trace: grpc.aio.UnaryUnaryMultiCallable[pb.TraceRequest, pb.TraceReply]
+    TransactionChecks: grpc.aio.UnaryStreamMultiCallable[pb.TransactionChecksRequest, pb.TransactionCheck]
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
 
 class SluiceServicer:
@@ -66,5 +73,28 @@ class SluiceServicer:
     async def Groups(
         self, request: pb.GroupsRequest, context: grpc.aio.ServicerContext[pb.GroupsRequest, pb.GroupsReply]
     ) -> pb.GroupsReply: ...
+    async def Recall(
+        self, request: pb.RecallRequest, context: grpc.aio.ServicerContext[pb.RecallRequest, pb.RecallReply]
+    ) -> pb.RecallReply: ...
+    async def Timers(
+        self, request: pb.TimersRequest, context: grpc.aio.ServicerContext[pb.TimersRequest, pb.TimersReply]
+    ) -> pb.TimersReply: ...
+    async def EndTransaction(
+        self, request: pb.EndTransactionRequest, context: grpc.aio.ServicerContext[pb.EndTransactionRequest, pb.EndTransactionReply]
+    ) -> pb.EndTransactionReply: ...
+    async def CommitOffsets(
+        self, request: pb.CommitOffsetsRequest, context: grpc.aio.ServicerContext[pb.CommitOffsetsRequest, pb.CommitOffsetsReply]
+    ) -> pb.CommitOffsetsReply: ...
+    async def CommittedOffsets(
+        self, request: pb.CommittedOffsetsRequest, context: grpc.aio.ServicerContext[pb.CommittedOffsetsRequest, pb.CommittedOffsetsReply]
+    ) -> pb.CommittedOffsetsReply: ...
+    async def Trace(
+        self, request: pb.TraceRequest, context: grpc.aio.ServicerContext[pb.TraceRequest, pb.TraceReply]
+    ) -> pb.TraceReply: ...
+    async def TransactionChecks(
+        self,
+        request: pb.TransactionChecksRequest,
+        context: grpc.aio.ServicerContext[pb.TransactionChecksRequest, pb.TransactionCheck],
+    ) -> None: ...
 
 def add_SluiceServicer_to_server(servicer: SluiceServicer, server: grpc.aio.Server) -> None: ...

@@ -1,8 +1,9 @@
 """The gRPC front for cloud services: produce, read by offset, consume in a group.
 
-`server` owns the listener, `service` answers the calls, `produce` is one stream of appends, `groups` are the
-cloud consumer groups (pop), `wakeups` ends long polls. May import `record`, `matcher`, `store`,
-`gateway.mqtt` (to check property blocks) and the wire stubs `cloud_sdk.proto`; knows the store only as
+`server` owns the listener, `service` answers the calls: `produce` is one stream of appends, `pull` reads partitions by
+offset, `groups` are the cloud consumer groups (pop), `held_calls` about messages that are held, `trace` tells what
+became of a message, `selecting` what consumers want, `wakeups` ends long polls. May import `record`, `matcher`,
+`store`, `gateway.mqtt` (to check property blocks) and the wire stubs `cloud_sdk.proto`; knows the store only as
 `store.api.Store`.
 """
 

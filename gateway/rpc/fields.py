@@ -1,5 +1,6 @@
 """Fields that requests have in common, off the wire: names, and numbers that have a limit."""
 
+from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
 
 
@@ -10,6 +11,14 @@ def parent_name(text: str) -> bytes:
     name = text.encode()
     if len(name) > 0xFFFF:
         raise invalid("a parent topic has at most 65535 bytes")
+    return name
+
+
+def group_name(text: str, limits: RpcLimits) -> bytes:
+    """The name of a group."""
+    name = text.encode()
+    if not 0 < len(name) <= limits.max_group_name or "\0" in text:
+        raise invalid(f"a group's name has 1 to {limits.max_group_name} bytes, none of them NUL")
     return name
 
 

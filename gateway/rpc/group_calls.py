@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.fields import parent_name, within
+from gateway.rpc.fields import group_name, parent_name, within
 from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_source
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
@@ -37,14 +38,16 @@ class GroupCalls:
             raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
         if request.max_deliveries > MAX_MAX_DELIVERIES:
             raise invalid(f"max_deliveries is {request.max_deliveries}, the limit is {MAX_MAX_DELIVERIES}")
+        source = self._source(request)
         wish = Wish(
             within(request.max_records, limits.max_fetch_records),
             within(request.max_bytes, limits.max_fetch_bytes),
             request.invisible_ms,
             Start.EARLIEST if request.from_earliest else Start.LATEST,
             request.max_deliveries,
+            selection_of(request.selection, None if request.dead_letters else request.parent.encode()),
+            request.ordered,
         )
-        source = self._source(request)
         wait_s = min(request.wait_ms, limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
             return _reply(await self._groups.receive(source, wish, wait_s), ())
@@ -91,7 +94,7 @@ class GroupCalls:
         return pb.ResetGroupReply()
 
     async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:
-        group = self._group(request.group)
+        group = group_name(request.group, self._limits)
         await self._store.remove_group(group)
         self._groups.look(group)
         return pb.RemoveGroupReply()
@@ -116,18 +119,12 @@ class GroupCalls:
         return reply
 
     def _source(self, request: Asked) -> Source:
-        group = self._group(request.group)
+        group = group_name(request.group, self._limits)
         if request.dead_letters:
             return dead_letter_source(group)
         if is_shared(group):
             raise invalid("groups whose names begin with $share/ are those of MQTT's shared subscriptions")
         return parent_source(group, parent_name(request.parent), self._store.partitions)
-
-    def _group(self, text: str) -> bytes:
-        name = text.encode()
-        if not 0 < len(name) <= self._limits.max_group_name or "\0" in text:
-            raise invalid(f"a group's name has 1 to {self._limits.max_group_name} bytes, none of them NUL")
-        return name
 
 
 def _is_within(request: pb.AcknowledgeRequest | pb.ReceiveRequest, limit: int) -> bool:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final
 
 from gateway.rpc.wakeups import Wakeups, wait_until
+from matcher.selector import EVERYTHING, Selection
 from store.api import Popped, Receipts, Start, Store, dead_letter_queue, partition_queue
 
 _SOURCES: Final = 256  # that are remembered: of many partitions each
@@ -53,6 +54,8 @@ class Wish:
     invisible_ms: int
     start: Start
     max_deliveries: int  # 0: as the store is configured
+    selection: Selection = EVERYTHING
+    ordered: bool = False
 
 
 class Line:
@@ -155,6 +158,8 @@ class Groups:
             wish.invisible_ms,
             wish.start,
             wish.max_deliveries,
+            wish.selection,
+            wish.ordered,
         )
 
     def _join(self, source: Source, waiter: asyncio.Event) -> Line:

@@ -19,6 +19,8 @@ class RpcLimits:
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included
     max_group_name: int = 255
     max_settled: int = 65_536  # messages in one Acknowledge
+    max_handles: int = 65_536  # messages in one Recall or EndTransaction
+    max_trace_bytes: int = 16 << 20  # of log that one Trace looks through
     max_groups: int = 1_000  # per page of Groups, and as many queues but for those of the first
     max_invisible_ms: int = 12 * 3_600_000  # a lease, also once it was extended, and the delay of what is given back
 

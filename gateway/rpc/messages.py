@@ -1,16 +1,19 @@
 """Which records a cloud service may append: messages with a valid topic and properties, within the limits."""
 
+import time
 from typing import Final
 
 import record
-from gateway.address import NotTaken, address
+from gateway.address import MAX_DELAY, NotTaken, address
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
-from record.layout import FLAG_ADDRESSED, FLAG_QOS, FLAG_RETAIN, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind
 
+_FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HALF
+_LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # clocks differ
 _CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
 
 
@@ -39,8 +42,12 @@ class MessageCheck:
         kind, flags, packet_id, topic, publisher, properties, _ = record.decode(frame, 0)
         if kind != Kind.MESSAGE:
             return f"kind {kind} is not a message"
-        if flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED) or flags & FLAG_QOS == FLAG_QOS or packet_id:
-            return "flags hold more than a QoS of 0 to 2 and RETAIN, or there is a packet id"
+        if flags & ~_FLAGS or flags & FLAG_QOS == FLAG_QOS or packet_id:
+            return "flags hold more than a QoS of 0 to 2, RETAIN and how it is held, or there is a packet id"
+        if flags & FLAG_DELAYED and record.trailer_of(frame, 0) > time.time_ns() // 1_000_000 + _LONGEST_DELAY_MS:
+            return f"it is due in more than {MAX_DELAY} seconds"
+        if flags & FLAG_HALF and not publisher:
+            return "a half message has a publisher, who is asked what became of its transaction"
         if bool(flags & FLAG_ADDRESSED) != is_below(topic, INBOX):
             return "a message to an inbox, and no other, says so in its flags"
         if topic not in self._names and not self._learn_topic(topic):

@@ -1,6 +1,5 @@
 """The calls of the gRPC service: what is asked is checked against the limits, then put to the store."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -10,13 +9,16 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
 from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
+from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
+from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError, abort, invalid
-from gateway.rpc.wakeups import Wakeups, wait_until
+from gateway.rpc.trace import Trace
+from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
-from store.api import Fetched, Store, partition_queue
+from store.api import Store, partition_queue
 from store.errors import StoreError
 
 
@@ -29,6 +31,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._check = MessageCheck(limits)
         self._wakeups = Wakeups(store)
         self._groups = GroupCalls(store, self._wakeups, limits)
+        self._pulls = PullCalls(store, self._wakeups, limits)
+        self._held = HeldCalls(store, limits)
         self._streams: set[ProduceStream] = set()
         self._stopping = False
 
@@ -36,6 +40,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         """End long polls with what they have and Produce streams once their appends are answered."""
         self._stopping = True
         self._groups.stop()
+        self._pulls.stop()
+        self._held.stop()
         self._wakeups.wake_all()
         for stream in self._streams:
             stream.stop(_stopping())
@@ -58,16 +64,9 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self, request: pb.PullRequest, context: "grpc.aio.ServicerContext[pb.PullRequest, pb.PullReply]"
     ) -> pb.PullReply:
         try:
-            fetched = await self._pull(request)
+            return await self._pulls.pull(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
-        return pb.PullReply(
-            offset=fetched.offset,
-            count=fetched.count,
-            frames=fetched.data,
-            begin=fetched.bounds.begin,
-            end=fetched.bounds.end,
-        )
 
     async def Partitions(
         self,
@@ -88,7 +87,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self, request: pb.OffsetAtRequest, context: "grpc.aio.ServicerContext[pb.OffsetAtRequest, pb.OffsetAtReply]"
     ) -> pb.OffsetAtReply:
         try:
-            queue = self._queue(request.parent, request.partition)
+            queue = self._pulls.queue(request.parent, request.partition)
             return pb.OffsetAtReply(offset=await self._store.offset_at(queue, request.time_ms))
         except (StoreError, RequestError) as error:
             await abort(context, error)
@@ -182,9 +181,81 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         except (StoreError, RequestError) as error:
             await abort(context, error)
 
+    async def Recall(
+        self, request: pb.RecallRequest, context: "grpc.aio.ServicerContext[pb.RecallRequest, pb.RecallReply]"
+    ) -> pb.RecallReply:
+        try:
+            return await self._held.recall(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def Timers(
+        self, request: pb.TimersRequest, context: "grpc.aio.ServicerContext[pb.TimersRequest, pb.TimersReply]"
+    ) -> pb.TimersReply:
+        try:
+            return await self._held.timers(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def EndTransaction(
+        self,
+        request: pb.EndTransactionRequest,
+        context: "grpc.aio.ServicerContext[pb.EndTransactionRequest, pb.EndTransactionReply]",
+    ) -> pb.EndTransactionReply:
+        try:
+            return await self._held.end_transaction(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def TransactionChecks(
+        self,
+        request: pb.TransactionChecksRequest,
+        context: "grpc.aio.ServicerContext[pb.TransactionChecksRequest, pb.TransactionCheck]",
+    ) -> None:
+        try:
+            self._require_running()
+            async for check in self._held.checks(request):
+                await context.write(check)
+            raise _stopping()
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def CommitOffsets(
+        self,
+        request: pb.CommitOffsetsRequest,
+        context: "grpc.aio.ServicerContext[pb.CommitOffsetsRequest, pb.CommitOffsetsReply]",
+    ) -> pb.CommitOffsetsReply:
+        try:
+            return await self._pulls.commit(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def CommittedOffsets(
+        self,
+        request: pb.CommittedOffsetsRequest,
+        context: "grpc.aio.ServicerContext[pb.CommittedOffsetsRequest, pb.CommittedOffsetsReply]",
+    ) -> pb.CommittedOffsetsReply:
+        try:
+            return await self._pulls.committed(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def Trace(
+        self, request: pb.TraceRequest, context: "grpc.aio.ServicerContext[pb.TraceRequest, pb.TraceReply]"
+    ) -> pb.TraceReply:
+        try:
+            return await self._trace(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
     def _require_running(self) -> None:
         if self._stopping:
             raise _stopping()
+
+    async def _trace(self, request: pb.TraceRequest) -> pb.TraceReply:
+        frame = await self._store.message(request.position)
+        after = request.after if request.HasField("after") else None
+        return await Trace(self._store, request.position, frame).page(after, self._limits.max_trace_bytes)
 
     async def _find(self, request: pb.FindRequest) -> pb.FindReply:
         key = request.key.encode()
@@ -198,31 +269,6 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             within(request.max_bytes, self._limits.max_fetch_bytes),
         )
         return pb.FindReply(frames=found.data, after=found.after)
-
-    async def _pull(self, request: pb.PullRequest) -> Fetched:
-        queue = self._queue(request.parent, request.partition)
-        limits = self._limits
-        records = within(request.max_records, limits.max_fetch_records)
-        size = within(request.max_bytes, limits.max_fetch_bytes)
-        fetched = await self._store.fetch(queue, request.offset, records, size)
-        if fetched.count or not request.wait_ms:
-            return fetched
-        deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
-        key, waiter = b"p" + request.parent.encode(), asyncio.Event()
-        self._wakeups.add(key, waiter)
-        try:
-            while not self._stopping:  # look again before waiting: something may have come in between
-                fetched = await self._store.fetch(queue, fetched.next_offset, records, size)
-                if fetched.count or not await wait_until(waiter, deadline):
-                    break
-        finally:
-            self._wakeups.remove(key, waiter)
-        return fetched
-
-    def _queue(self, parent: str, partition: int) -> bytes:
-        if partition >= self._store.partitions:
-            raise invalid(f"there is no partition {partition}: there are {self._store.partitions}")
-        return partition_queue(parent_name(parent), partition)
 
 
 def _stopping() -> RequestError:

@@ -10,7 +10,19 @@ from cloud_sdk import Client
 from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
-from store.api import Appended, Bounds, Child, ChildPage, Commit, CommitListener, Done, Fetched, Store, partition_queue
+from store.api import (
+    Appended,
+    Bounds,
+    Child,
+    ChildPage,
+    Commit,
+    CommitListener,
+    Done,
+    Fetched,
+    Store,
+    TransactionListener,
+    partition_queue,
+)
 from store.errors import OffsetOutOfRange, StoreError
 
 
@@ -49,6 +61,9 @@ class MemoryStore:
 
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
+
+    def on_transaction_check(self, listener: TransactionListener) -> None:
+        """Nothing is ever held."""
 
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))

@@ -1,0 +1,91 @@
+"""The calls about messages that are held: recalled, listed, and those whose transactions somebody has to end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.fields import within
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.status import invalid
+from store.api import HeldMessage, Store
+from store.errors import NoSuchMessage
+
+_WAITING: Final = 1_024  # checks of one stream that its client has not taken; others are asked again later
+
+
+class HeldCalls:
+    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+
+    def __init__(self, store: Store, limits: RpcLimits) -> None:
+        self._store = store
+        self._limits = limits
+        self._streams: dict[bytes, list[asyncio.Queue[HeldMessage | None]]] = {}  # by publisher, the next to ask first
+        self._stopped = False
+        store.on_transaction_check(self._ask)
+
+    def stop(self) -> None:
+        """End the streams of checks."""
+        self._stopped = True
+        for streams in self._streams.values():
+            for stream in streams:
+                while stream.full():
+                    stream.get_nowait()
+                stream.put_nowait(None)
+
+    async def recall(self, request: pb.RecallRequest) -> pb.RecallReply:
+        handles = self._handles(request.handles)
+        return pb.RecallReply(missing=await self._store.recall(handles))
+
+    async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionReply:
+        handles = self._handles(request.handles)
+        return pb.EndTransactionReply(missing=await self._store.end_transaction(handles, request.commit))
+
+    async def timers(self, request: pb.TimersRequest) -> pb.TimersReply:
+        limit = within(request.limit, self._limits.max_names)
+        page = await self._store.timers(request.after if request.HasField("after") else None, limit)
+        timers = [
+            pb.Timer(
+                handle=each.handle,
+                topic=each.topic.decode(),
+                publisher=each.publisher.decode(),
+                due_ms=each.due_ms or 0,
+            )
+            for each in page.messages
+        ]
+        return pb.TimersReply(timers=timers, after=page.after)
+
+    async def checks(self, request: pb.TransactionChecksRequest) -> AsyncIterator[pb.TransactionCheck]:
+        """What a stream of checks tells, until the node stops."""
+        publisher = request.publisher.encode()
+        if not publisher:
+            raise invalid("the publisher of the half messages is missing")
+        stream: asyncio.Queue[HeldMessage | None] = asyncio.Queue(_WAITING)
+        streams = self._streams.setdefault(publisher, [])
+        streams.append(stream)
+        try:
+            while not self._stopped and (half := await stream.get()) is not None:
+                try:
+                    frame = await self._store.message(half.handle)
+                except NoSuchMessage:
+                    continue  # it ended meanwhile, and is gone
+                yield pb.TransactionCheck(handle=half.handle, rounds=half.rounds, frame=frame)
+        finally:
+            streams.remove(stream)
+            if not streams:
+                del self._streams[publisher]
+
+    def _ask(self, halves: Sequence[HeldMessage]) -> None:
+        for half in halves:
+            streams = self._streams.get(half.publisher)
+            if not streams:
+                continue
+            stream = streams.pop(0)  # in turns
+            streams.append(stream)
+            if not stream.full():
+                stream.put_nowait(half)
+
+    def _handles(self, handles: Sequence[int]) -> list[int]:
+        if len(handles) > self._limits.max_handles:
+            raise invalid(f"{len(handles)} messages in one request, the limit is {self._limits.max_handles}")
+        return list(handles)

@@ -1,0 +1,124 @@
+"""Partitions read by offset, with long polls at their ends, and the offsets that a group of such readers commits."""
+
+import asyncio
+
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.fields import group_name, parent_name, within
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.selecting import pulled, selection_of
+from gateway.rpc.status import invalid
+from gateway.rpc.wakeups import Wakeups, wait_until
+from store import control
+from store.api import Appended, Fetched, Store, partition_queue
+
+
+class PullCalls:
+    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+
+    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
+        self._store = store
+        self._wakeups = wakeups
+        self._limits = limits
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End long polls with what they have: whoever wakes them comes next."""
+        self._stopping = True
+
+    def queue(self, parent: str, partition: int) -> bytes:
+        """The partition that a request names."""
+        if partition >= self._store.partitions:
+            raise invalid(f"there is no partition {partition}: there are {self._store.partitions}")
+        return partition_queue(parent_name(parent), partition)
+
+    async def pull(self, request: pb.PullRequest) -> pb.PullReply:
+        """Look, and where there is nothing wait and look again."""
+        limits = self._limits
+        queue = self.queue(request.parent, request.partition)
+        reader = _Reader(
+            self._store,
+            queue,
+            within(request.max_records, limits.max_fetch_records),
+            within(request.max_bytes, limits.max_fetch_bytes),
+            request,
+        )
+        reply = await reader.look(request.offset)
+        if reply.count or not request.wait_ms:
+            return reply
+        deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
+        key, waiter = b"p" + request.parent.encode(), asyncio.Event()
+        self._wakeups.add(key, waiter)
+        try:
+            while not self._stopping:  # look again before waiting: something may have come in between
+                reply = await reader.look(reply.next_offset)
+                if reply.count:
+                    break
+                if reply.next_offset < reply.end:
+                    await asyncio.sleep(0)  # nothing of what was looked through is wanted: others have their turn
+                    if asyncio.get_running_loop().time() >= deadline:
+                        break
+                elif not await wait_until(waiter, deadline):
+                    break
+        finally:
+            self._wakeups.remove(key, waiter)
+        return reply
+
+    async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsReply:
+        group, parent = group_name(request.group, self._limits), parent_name(request.parent)
+        offsets: dict[int, int] = {}
+        for each in request.offsets:
+            self.queue(request.parent, each.partition)
+            offsets[each.partition] = each.offset
+        if offsets:
+            answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+            self._store.append(
+                [control.group_offsets_committed(group, parent, offsets)],
+                lambda appended: None if answer.done() else answer.set_result(appended),
+            )
+            error = (await answer).error
+            if error is not None:
+                raise error
+        return pb.CommitOffsetsReply()
+
+    async def committed(self, request: pb.CommittedOffsetsRequest) -> pb.CommittedOffsetsReply:
+        found = await self._store.group_offsets(group_name(request.group, self._limits), parent_name(request.parent))
+        return pb.CommittedOffsetsReply(
+            offsets=[pb.PartitionOffset(partition=partition, offset=at) for partition, at in sorted(found.items())]
+        )
+
+
+class _Reader:
+    """What one call reads."""
+
+    __slots__ = ("_max_bytes", "_max_records", "_queue", "_selection", "_store")
+
+    def __init__(self, store: Store, queue: bytes, max_records: int, max_bytes: int, request: pb.PullRequest) -> None:
+        self._store = store
+        self._queue = queue
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._selection = selection_of(request.selection, request.parent.encode())
+
+    async def look(self, offset: int) -> pb.PullReply:
+        """What there is from `offset` on."""
+        if not self._selection:
+            return _reply(await self._store.fetch(self._queue, offset, self._max_records, self._max_bytes))
+        fetched, offsets = await pulled(
+            self._store, self._queue, offset, self._max_records, self._max_bytes, self._selection
+        )
+        reply = _reply(fetched)
+        reply.count = len(offsets)
+        reply.offsets.extend(offsets)
+        return reply
+
+
+def _reply(fetched: Fetched) -> pb.PullReply:
+    bounds = fetched.bounds
+    return pb.PullReply(
+        offset=fetched.offset,
+        count=fetched.count,
+        frames=fetched.data,
+        begin=bounds.begin,
+        end=bounds.end,
+        next_offset=fetched.next_offset,
+    )
