@@ -4,6 +4,7 @@ from typing import Final
 
 from gateway.message import Message
 from record import crc32c
+from store.api import Outbound
 
 MAX_SPREAD: Final = 65_536  # offsets behind the oldest that is not acknowledged of which a cursor remembers anything
 _MIN_REACH: Final = 256
@@ -89,8 +90,12 @@ class Cursor:
         self.read(offset, message)
         self.ack(offset)
 
+    def comes_by(self, outbound: Outbound) -> bool:
+        """Whether this may come by the message of an exchange that an earlier connection left open."""
+        return outbound.offset >= self.floor
+
     def pass_by(self, offset: int) -> None:
-        """The message of `offset` is sent again apart from the others. Of a queue, it lies below the floor."""
+        """The message of `offset`, which this does not come by, is sent again apart from the others."""
 
     def jump(self, offset: int) -> list[int]:
         """Go on at `offset`: retention took all that lies before it. Returns the packet ids of what is lost."""

@@ -253,6 +253,13 @@ class Exchanges:
                 self.lagging = True
         cursor.open = {}
 
+    def orphan(self, filters: set[bytes]) -> None:
+        """Their subscriptions are gone, and nobody comes by the messages on their way again: the packet ids are free
+        as soon as they are done with."""
+        for entry in self.inflight.values():
+            if entry.cursor is not None and entry.topic_filter in filters and not entry.leased:
+                entry.cursor = None
+
     def resend_release(self, packet_id: int, entry: Inflight) -> None:
         """Send PUBREL again (MQTT-4.4.0-1)."""
         entry.qos = 2

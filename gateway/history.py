@@ -11,6 +11,7 @@ from gateway.cursor import MAX_SPREAD, Cursor
 from gateway.message import Message
 from matcher.names import matches
 from matcher.reserved import replay_name
+from store.api import Outbound
 
 FOLLOW: Final = 1 << 63  # an end that never comes: the history is read until it meets the present
 
@@ -22,18 +23,20 @@ _MOST: Final = 256 * 1024
 class History(Cursor):
     """Places of the log in [next, end). With `recorded`, the log knows how far it has come."""
 
-    __slots__ = ("_done", "_known", "_places", "passed_by", "pattern", "recorded", "sent", "size")
+    __slots__ = ("_done", "_known", "_places", "_stay", "passed_by", "pattern", "recorded", "resumed", "sent", "size")
 
     def __init__(self, pattern: bytes, place: int, end: int, recorded: bool, sent_before: int = -1) -> None:
         super().__init__(replay_name(pattern), b"", place, end, sent_before)
         self.pattern = pattern  # the subscription's filter
         self.end = end
         self.recorded = recorded
+        self.resumed: int = -1  # the place where an earlier connection left it: some of that may have been sent
         self.sent: int = 0  # messages let in by the record at `next` that were sent or passed over
         self.size: int = _LEAST  # bytes to read next: more while little of it is sent
-        self.passed_by: set[int] = set()  # positions of messages that are sent again, though their place may come
+        self.passed_by: set[int] = set()  # positions of messages that are sent again by themselves
         self._places: dict[int, int] = {}  # position of what is not acknowledged, or behind such → place, in order
         self._done: set[int] = set()  # positions in `_places` that are acknowledged
+        self._stay: set[int] = set()  # what is acknowledged before all of `_places`, and entered at the place `floor`
         self._known: dict[bytes, bool] = {}
 
     def wants(self, topic: bytes) -> bool:
@@ -54,11 +57,24 @@ class History(Cursor):
         """Everything before `place` was read."""
         self.next = place
         self.sent = 0
-        if not self._places:
+        if not self._places and self.floor < place:
             self.floor = place
+            self._stay.clear()
+
+    def comes_by(self, outbound: Outbound) -> bool:
+        # A message that was held is older than its place: its position does not tell.
+        return not outbound.passed
 
     def pass_by(self, offset: int) -> None:
+        """Its place was left: should a crash have forgotten that, the message is not sent in its place as well."""
         self.passed_by.add(offset)
+
+    def lose(self, first: int, end: int) -> list[int]:
+        """The records at [first, end) are gone. Returns the packet ids of what was open of them."""
+        lost = {position: packet_id for position, packet_id in self.open.items() if first <= position < end}
+        for position in lost:
+            del self.open[position]
+        return list(lost.values())
 
     def found_much(self, is_much: bool) -> None:
         """Whether the last read had more than there was room for: the next one is shorter, or else longer."""
@@ -69,19 +85,30 @@ class History(Cursor):
         if offset not in places:
             return
         self._done.add(offset)
+        left: list[tuple[int, int]] = []
         while places:
             first = next(iter(places))
             if first not in self._done:
                 break
             self._done.remove(first)
-            del places[first]
-        self.floor = places[next(iter(places))] if places else self.next
+            left.append((first, places.pop(first)))
+        floor = places[next(iter(places))] if places else self.next
+        if floor > self.floor:
+            self.floor = floor
+            self._stay.clear()
+        self._stay.update([position for position, place in left if place >= floor])
 
     def has_passed(self, offset: int) -> bool:
-        return offset not in self._places and offset not in self.open
+        """A crash has the history begin again at the place `floor`, with all that entered there."""
+        if self.floor >= self.end:
+            return True
+        return offset not in self._places and offset not in self._stay and offset not in self.open
 
     def is_behind_it(self, offset: int) -> bool:
-        return offset not in self.open and self._places.get(offset, -1) < self.next
+        if offset in self.open:
+            return False
+        place = self.floor if offset in self._stay else self._places.get(offset, -1)
+        return place < self.next
 
     @property
     def lagging(self) -> bool:

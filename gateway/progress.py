@@ -13,12 +13,14 @@ from time import time
 from typing import Final, TypeVar
 
 from gateway.cursor import Cursor
-from gateway.inflight import COMPLETED, SENT
+from gateway.history import History
+from gateway.inflight import COMPLETED, RELEASED, SENT
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session import Session
 from store import control
 from store.api import Appended, Store
+from store.control import PASSED
 from store.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -150,14 +152,19 @@ def last_records(session: Session) -> list[bytes]:
     """
     sent: list[tuple[int, bytes, int, int]] = []
     completed: list[int] = []
-    for packet_id, entry in session.inflight.items():
-        if entry.phase == COMPLETED:
-            if entry.cursor is None or entry.cursor.is_behind_it(entry.offset):
-                completed.append(packet_id)
-        elif entry.phase == SENT and not entry.leased:
-            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
     client_id = session.client_id
     _, received = session.take_staged()
+    for packet_id, entry in session.inflight.items():
+        is_behind = entry.cursor is None or entry.cursor.is_behind_it(entry.offset)
+        is_passed = is_behind and isinstance(entry.cursor, History)
+        if entry.phase == COMPLETED:
+            if is_behind:
+                completed.append(packet_id)
+        elif entry.phase == SENT and not entry.leased:
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + (PASSED if is_passed else 0)))
+        elif entry.phase == RELEASED and is_passed:
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
+            received.append(packet_id)
     frames = [control.outbound_changed(client_id, sent=part) for part in _parts(sent, [len(s[1]) for s in sent])]
     if received:
         frames.append(control.outbound_changed(client_id, received=received))

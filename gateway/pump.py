@@ -292,7 +292,7 @@ class Pump:
                     return
         session.behind = chunk.next_position
         if session.behind >= self._router.delivered_end:
-            session.behind = -1
+            session.caught_up()
 
     def _send_behind(
         self, session: Session, messages: Sequence[Message | None], position: int, store_time: int

@@ -1,7 +1,8 @@
 """Stretches of queues, read and decoded once for all sessions whose backlogs come by them.
 
 Thousands of sessions of one filter come back at about the same time and read the same queue. What one of them has
-read is kept for the others, in blocks of offsets, as far as a bound allows; nothing is kept when nobody is behind.
+read is kept for the others, by blocks of offsets, as far as a bound allows; nothing is kept when nobody is behind.
+A block may take several reads: where messages are large, and at the end of a queue that grows.
 """
 
 from typing import Final
@@ -37,25 +38,37 @@ class Ranges:
     __slots__ = ("_kept", "size")
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bytes, int], Stretch] = {}  # by queue and number of the block; the oldest first
+        # By queue and number of the block, each with no more than BLOCK; the block that was read first comes first.
+        self._kept: dict[tuple[bytes, int], list[Stretch]] = {}
         self.size: int = 0  # bytes
 
     def find(self, queue: bytes, offset: int) -> Stretch | None:
         """What was kept of the queue at `offset`."""
-        stretch = self._kept.get((queue, offset // BLOCK))
-        return stretch if stretch is not None and stretch.begin <= offset < stretch.next else None
+        for stretch in reversed(self._kept.get((queue, offset // BLOCK), [])):
+            if stretch.begin <= offset < stretch.next:
+                return stretch
+        return None
 
     def keep(self, queue: bytes, stretch: Stretch) -> None:
-        """Keep what was read for others, instead of what was kept of that block."""
+        """Keep what was read for others, instead of what was kept of the same offsets."""
         kept = self._kept
         key = (queue, stretch.begin // BLOCK)
-        old = kept.pop(key, None)
-        if old is not None:
-            self.size -= old.size
-        kept[key] = stretch
+        block = kept.setdefault(key, [])
+        for old in list(block):
+            if stretch.begin == old.begin or (stretch.begin < old.begin and old.next <= stretch.next):
+                block.remove(old)
+                self.size -= old.size
+        block.append(stretch)
         self.size += stretch.size
-        while self.size > _MAX_BYTES and len(kept) > 1:
-            self.size -= kept.pop(next(iter(kept))).size
+        while self.size > _MAX_BYTES and (len(kept) > 1 or len(block) > 1):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        key = next(iter(self._kept))
+        block = self._kept[key]
+        self.size -= block.pop(0).size
+        if not block:
+            del self._kept[key]
 
     def clear(self) -> None:
         self._kept.clear()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, time
 
+from gateway.backlog import forget_lost
 from gateway.exchanges import MAX_HELD, MAX_STAGED
 from gateway.history import FOLLOW, History
 from gateway.inflight import COMPLETED, WAITING, Inflight
@@ -95,7 +96,7 @@ class Replays:
             elif history.next == place:
                 await self._send(session, subscription, history, chunk)
         session.note_change()
-        if not history.lagging:
+        if not history.lagging or subscription.history is None:
             self._on_arrived(session)
         await asyncio.sleep(monotonic() - began)
         if not session.pumping:
@@ -107,13 +108,20 @@ class Replays:
         except OffsetOutOfRange as error:
             if history.next >= error.begin:
                 raise
-            # How many of its messages were there, nobody can tell now.
-            session.dropped().add_reclaimed(1)
-            history.move(min(error.begin, history.end))
+            begin = min(error.begin, history.end)
+            self._lose(session, history, 0, begin, True)
+            history.move(begin)
             return None
-        if chunk.damaged:
-            session.dropped().add_reclaimed(1)
+        self._lose(session, history, history.next, chunk.position, chunk.damaged > 0)
         return chunk
+
+    def _lose(self, session: Session, history: History, first: int, end: int, counts: bool) -> None:
+        """The history has no records (any more) at [first, end). How many of its messages were there nobody can tell,
+        but for those that wait to be sent again; if it `counts`, at least one."""
+        lost = [packet_id for packet_id in history.lose(first, end) if _waits(session, packet_id)]
+        if lost or counts:
+            session.dropped().add_reclaimed(max(1, len(lost)))
+            forget_lost(session, lost)
 
     async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
@@ -139,7 +147,12 @@ class Replays:
                     parent = parent_of(message.topic)
                     if parent not in floors:
                         floors[parent] = await self._store.floor(parent)
-                    if entered >= floors[parent] and not self._send_one(session, subscription, history, message):
+                        if not _is_wanted(session, subscription, history):
+                            return
+                    is_one_of = len(messages) > 1
+                    if entered >= floors[parent] and not self._send_one(
+                        session, subscription, history, message, is_one_of
+                    ):
                         history.found_much(True)
                         return
                 history.sent += 1
@@ -147,8 +160,11 @@ class Replays:
         history.move(min(chunk.next_position, history.end))
         self._arrive(session, subscription, history)
 
-    def _send_one(self, session: Session, subscription: Subscription, history: History, message: Message) -> bool:
-        """Send the history's next message, or pass over it. False: no room for it."""
+    def _send_one(
+        self, session: Session, subscription: Subscription, history: History, message: Message, is_one_of: bool
+    ) -> bool:
+        """Send the history's next message, or pass over it; `is_one_of` those that entered with one record. False: no
+        room for it."""
         if message.position in history.passed_by:
             return True
         if not _has_room(session):
@@ -174,7 +190,9 @@ class Replays:
             history.sending(message)
             entry = Inflight(history, history.topic_filter, message.position, qos)
         retain = message.retain and subscription.retain_as_published
-        dup = qos > 0 and history.sent_before >= 0  # a node that died may have sent it (MQTT-3.3.1-1)
+        # A node that died may have sent it, or an earlier connection that got half through its place (MQTT-3.3.1-1).
+        is_left = is_one_of and history.next == history.resumed and qos == 1
+        dup = is_left or (qos > 0 and history.sent_before >= 0)
         counters = session.counters
         sent = counters.messages_sent
         session.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
@@ -192,6 +210,7 @@ class Replays:
             session.subscribe(subscription)
             self._router.add(subscription)
         elif history.next >= history.end and subscription.cursor is not None:
+            self._lose(session, history, 0, FOLLOW, False)
             subscription.cursor.waits = False  # `gateway.progress` forgets the history when all of it is acknowledged
 
 
@@ -208,6 +227,12 @@ def _is_wanted(session: Session, subscription: Subscription, history: History) -
     """Whether the history still belongs to a subscription of the session."""
     known = session.subscriptions.get(subscription.topic_filter)
     return not session.closed and known is subscription and subscription.history is history
+
+
+def _waits(session: Session, packet_id: int) -> bool:
+    """Whether the message of an earlier connection is still to be sent again."""
+    entry = session.inflight.get(packet_id)
+    return entry is not None and entry.phase == WAITING and not entry.released
 
 
 def _has_room(session: Session) -> bool:

@@ -241,6 +241,13 @@ class Session(Exchanges):
             unfinished.late = set()
         return unfinished.late
 
+    def caught_up(self) -> None:
+        """It has read the log to its end: the records that let in what it remembers lie behind it."""
+        self.behind = -1
+        if self._unfinished is not None:
+            self._unfinished.late_time = 0
+            self._unfinished.late = set()
+
     def _offer_durable(
         self,
         route: Route,

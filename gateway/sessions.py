@@ -380,15 +380,15 @@ class Sessions:
         first: list[Outbound] = []
         for outbound in state.outbound:
             cursor = session.cursor_of(outbound.topic_filter)
-            if cursor is not None and outbound.offset >= cursor.floor:
+            comes_by = cursor is not None and cursor.comes_by(outbound)
+            if cursor is not None and comes_by:
                 cursor.open[outbound.offset] = outbound.packet_id
             elif cursor is not None:
                 cursor.pass_by(outbound.offset)
-                cursor = None
-            entry = Inflight(cursor, outbound.topic_filter, outbound.offset, outbound.qos)
+            entry = Inflight(cursor if comes_by else None, outbound.topic_filter, outbound.offset, outbound.qos)
             entry.released = outbound.released
             session.restore(outbound.packet_id, entry)
-            if cursor is None or outbound.released:
+            if cursor is None or outbound.offset < cursor.floor or outbound.released or not comes_by:
                 first.append(outbound)
         # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1). Those that
         # a cursor has yet to come by are sent again in their place there.
@@ -397,6 +397,8 @@ class Sessions:
 
     def _take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)
+        if subscription.history is not None:
+            subscription.history.resumed = subscription.history.next
         session.subscribe(subscription)
         self._router.add(subscription)
         return subscription

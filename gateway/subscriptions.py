@@ -241,10 +241,12 @@ class Subscriptions:
         self._begun(session, filters)
         reasons: list[ReasonCode] = []
         # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
-        sent = session.unrecorded({*filters, *map(replay_name, filters)}) if session.durable else []
+        names = {*filters, *map(replay_name, filters)}
+        sent = session.unrecorded(names) if session.durable else []
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        session.orphan(names)
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
         why = connection.explain(b"there was no subscription with such a filter") if unknown else None
         reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
@@ -258,6 +260,7 @@ class Subscriptions:
                 return
             for topic_filter in filters:  # a SUBSCRIBE that was under way may have come back meanwhile
                 self._detach(session, topic_filter)
+            session.orphan(names)
             connection.send(reply)
 
         frames = [control.outbound_changed(session.client_id, sent=sent)] if sent else []

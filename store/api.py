@@ -273,6 +273,7 @@ class Outbound:
     offset: int  # in that subscription's queue
     released: bool  # PUBREC came: PUBREL is owed, the message itself must not be sent again
     qos: int  # at which it was sent; 0: a record of an older version, which did not tell
+    passed: bool = False  # of a replay's history, which does not come by the message again
 
 
 @dataclass(slots=True)

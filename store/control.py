@@ -15,6 +15,7 @@ import record
 from record.layout import Kind
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
+PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left
 
 
 class SubscriptionLike(Protocol):
@@ -127,7 +128,7 @@ def outbound_changed(
     completed: Sequence[int] = (),
 ) -> bytes:
     """Exchanges with the client, folded in this order: messages sent as (packet id, filter, offset, QoS), packet ids
-    whose PUBREC came, packet ids that are free again."""
+    whose PUBREC came, packet ids that are free again. QoS + `PASSED`: `store.api.Outbound.passed`."""
     rows = [[packet_id, name.decode(), offset, qos] for packet_id, name, offset, qos in sent]
     return _record(Kind.OUTBOUND_CHANGED, client_id, [rows, list(received), list(completed)])
 

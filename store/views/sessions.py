@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from store.api import Outbound, SessionState, Subscription, subscription_queue
-from store.control import MAX_REACH, Closed, Opened, OutboundChange, Subscribed, WillSet
+from store.control import MAX_REACH, PASSED, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
 from store.views.shares import Shares
@@ -205,7 +205,9 @@ class Sessions:
         size = _OUTBOUND_ROW.size
         for name, value in self._state.scan(owned(_OUTBOUND, client_id)):
             marks, offset = _OUTBOUND_ROW.unpack_from(value)
-            sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, bool(marks & _RELEASED), marks >> 1)
+            qos, passed = marks >> 1 & 3, bool(marks & PASSED << 1)
+            is_released = bool(marks & _RELEASED)
+            sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
             found.outbound.append(sent)
         return found
 

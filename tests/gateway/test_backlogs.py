@@ -82,6 +82,21 @@ async def test_sessions_that_come_back_together_read_once(node: Node, monkeypatc
     assert node._sessions._pump._ranges.size == 0
 
 
+async def test_large_messages_are_read_once_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block takes several reads then, and sessions at different places of it do not read each of them again."""
+    names = await away(node, 12)
+    await publish(node, 0, 150, 8000)
+    fetches = watch_fetches(node, monkeypatch)
+    clients = [await back(node, name, 1) for name in names]
+    for number, client in enumerate(clients):  # some are ahead of others, by some reads of a block
+        assert len(await client.take(1 + 3 * number)) == 1 + 3 * number
+    rest = await asyncio.gather(*[client.take(149 - 3 * number) for number, client in enumerate(clients)])
+    for messages in rest:
+        assert messages[-1].payload[:6] == b"000149"
+    reads = sum(count for _, count in fetches)
+    assert reads <= 2 * 150  # of the 12 times as many that they would read alone
+
+
 async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (name,) = await away(node, 1)
     await publish(node, 0, 20_000)
@@ -209,3 +224,21 @@ async def test_offline_sessions_cost_one_reference_and_no_object(make_node: Make
     assert after.messages - before.messages == 500
     assert after.log_end - before.log_end < 500 * (256 + 128)  # one copy
     assert (await engine.bounds(b"ft/+")).end == 500  # one reference, whoever waits for it
+
+
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> None:
+    """Nor does it make the windows of others smaller."""
+    await publish(node, 0, 300)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry)
+    block = wire.sized(wire.pair(b"replay", b"earliest"))
+    client.send(wire.packet(0x82, wire.u16(1) + block + wire.text(b"t/+") + b"\1"))
+    await client.packet()
+    await client.take(300)
+    pump_of = node._sessions._pump
+    async with asyncio.timeout(10):
+        while pump_of._behind:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    session = held(node, b"c")
+    assert not session.lagging
+    assert session.window == session.full_window

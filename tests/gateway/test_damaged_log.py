@@ -1,20 +1,26 @@
 """A node whose log is damaged: who reads across the damage is told, and everybody else is served."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
+import record
 from gateway.node import Node
+from record.layout import Kind
 from store.api import partition_queue
 from store.errors import LogCorrupt
 from store.segments import segment_name
 from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import copy_log
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
+from tests.gateway.test_held_messages import append
 from tests.gateway.test_http import get
 
 SETTINGS = {"store__segment_size": 68 << 10, "store__partitions": 1, "mqtt__max_packet_size": 1024}
+REPLAY = wire.sized(wire.pair(b"replay", b"earliest"))
 
 
 async def publish(node: Node, first: int, end: int) -> None:
@@ -93,3 +99,82 @@ async def test_a_session_that_reads_the_log_itself(make_node: MakeNode, told: bo
             await node._engine.read(where[40], 100)
     assert node._engine.stats().damage_met == (not told)
     await publish(node, 401, 402)  # the node lives on
+
+
+@pytest.mark.parametrize("expiry", [0, 0xFFFF_FFFF])
+@pytest.mark.parametrize("harmed", [[10, 11, 40], [99], list(range(95, 100)), [0], list(range(100))])
+async def test_a_replay_passes_over_damage_and_comes_to_the_present(
+    make_node: MakeNode, expiry: int, harmed: list[int]
+) -> None:
+    node = await make_node(**SETTINGS)
+    await publish(node, 0, 100)
+    where = await positions(node)
+    assert node._engine is not None
+    path = node._engine._folder.path
+    await publish(node, 100, 400)  # opening does not look into the first segment
+    await node.stop()
+    for number in harmed:
+        harm(path, where[number] + 60, b"\xff")
+    node = await make_node(**SETTINGS, store__serve_damaged="true")
+    there = [number for number in range(400) if number not in harmed]
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=expiry, receive_maximum=7)
+    client.send(wire.packet(0x82, wire.u16(1) + REPLAY + wire.text(b"home/+") + b"\1"))
+    await client.packet()
+    assert [int(message.payload[:4]) for message in await client.take(len(there))] == there
+    await publish(node, 400, 402)
+    assert [int(message.payload[:4]) for message in await client.take(2)] == [400, 401]
+    await client.quiet()
+
+
+async def test_what_a_replay_has_open_of_what_is_damaged_is_counted_and_its_packet_id_is_free(
+    make_node: MakeNode,
+) -> None:
+    node = await make_node(**SETTINGS)
+    frames = [record.frame(Kind.MESSAGE, 2, 0, b"home/t", b"p", b"", b"%04d" % i + bytes(200)) for i in range(400)]
+    for first in range(0, 400, 100):
+        await append(node, *frames[first : first + 100])
+    where = await positions(node)
+    assert node._engine is not None
+    path = node._engine._folder.path
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF, receive_maximum=5)
+    client.send(wire.packet(0x82, wire.u16(1) + REPLAY + wire.text(b"home/+") + b"\2"))
+    await client.packet()
+    for _ in range(5):
+        await client.message()
+    copy_log(path, path.parent / "copy")
+    for number in range(1, 4):
+        harm(path.parent / "copy", where[number] + 60, b"\xff")
+    node = await make_node("copy", **SETTINGS, store__serve_damaged="true")
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF, receive_maximum=5)
+    there = [0, *range(4, 400)]
+    assert [int(message.payload[:4]) for message in await client.take(len(there))] == there
+    assert node.counters.dropped_reclaimed == 3
+    session = node._sessions.held[b"d"][0]
+    async with asyncio.timeout(10):
+        while session.inflight or session.subscriptions[b"home/+"].history is not None:
+            await client.settle()
+            await asyncio.sleep(0.02)
+
+
+async def test_damage_that_reaches_over_the_end_of_a_history(make_node: MakeNode) -> None:
+    """The record that made the subscription is damaged, and its neighbours on both sides."""
+    node = await make_node(**SETTINGS)
+    await publish(node, 0, 100)
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF, receive_maximum=1)
+    client.send(wire.packet(0x82, wire.u16(1) + REPLAY + wire.text(b"home/+") + b"\1"))
+    await client.packet()
+    await client.message()
+    await publish(node, 100, 400)
+    where = await positions(node)
+    assert node._engine is not None
+    path = node._engine._folder.path
+    await client.drop()
+    await node.stop()
+    harm(path, where[90] + 60, bytes(where[110] - where[90] - 60))
+    node = await make_node(**SETTINGS, store__serve_damaged="true")
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF, receive_maximum=7)
+    there = [*range(90), *range(110, 400)]
+    assert [int(message.payload[:4]) for message in await client.take(len(there))] == there
+    await publish(node, 400, 402)
+    assert [int(message.payload[:4]) for message in await client.take(2)] == [400, 401]
+    await client.quiet()

@@ -180,3 +180,19 @@ def test_a_cursor_knows_which_messages_it_has_read() -> None:
     assert not cursor.has_read(old)
     cursor.next = 10
     assert cursor.has_read(old)
+
+
+async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node: Node) -> None:
+    """An idle subscriber keeps no place for what it once needed."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    await client.subscribe((b"a/t", 1))
+    for round_ in range(3):
+        handles = await append(node, *[delayed(b"%d" % round_) for _ in range(2)])
+        await append(node, control.timers_fired(handles))
+        assert [message.payload for message in await client.take(2)] == [b"%d" % round_] * 2
+        await client.quiet()
+        session = node._sessions.held[b"c"][0]
+        async with asyncio.timeout(10):
+            while session.pumping or session.inflight:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert session._unfinished is None

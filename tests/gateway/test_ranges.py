@@ -30,15 +30,38 @@ def test_what_is_gone_in_front_is_part_of_the_stretch() -> None:
     assert kept.find(b"q", 6) is None
 
 
-def test_a_later_read_of_a_block_takes_the_place_of_the_earlier() -> None:
+def test_a_block_takes_several_reads() -> None:
+    """Each of a part of it: messages are large, or the queue has grown."""
     kept = Ranges()
-    kept.keep(b"q", stretch(0, 0, 5))
+    parts = [stretch(first, first, 5) for first in range(0, 60, 5)]
+    for part in parts:
+        kept.keep(b"q", part)
+    assert [kept.find(b"q", offset) for offset in range(60)] == [parts[offset // 5] for offset in range(60)]
+    assert kept.find(b"q", 60) is None
+    assert kept.size == sum(part.size for part in parts)
+
+
+def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
+    kept = Ranges()
+    for first in (0, 5, 10):
+        kept.keep(b"q", stretch(first, first, 5))
     size = kept.size
-    grown = stretch(5, 5, 5)
-    kept.keep(b"q", grown)
-    assert kept.find(b"q", 0) is None
-    assert kept.find(b"q", 5) is grown
+    again = stretch(0, 3, 10)
+    kept.keep(b"q", again)
+    assert [kept.find(b"q", offset) for offset in (0, 12)] == [again] * 2
+    last = kept.find(b"q", 13)
+    assert last is not None
+    assert last.begin == 10
     assert kept.size == size
+
+
+def test_a_single_block_that_is_too_large_keeps_its_newest() -> None:
+    kept = Ranges()
+    for first in range(20):
+        kept.keep(b"q", stretch(first, first, 1, 1 << 20))
+        assert kept.size <= ranges._MAX_BYTES
+    assert kept.find(b"q", 0) is None
+    assert kept.find(b"q", 19) is not None
 
 
 def test_a_read_ends_with_its_block() -> None:

@@ -179,7 +179,7 @@ class Records:
             case 10:
                 if rng.random() < 0.5:
                     return control.inbound_released(client, self._numbers())
-                sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(3)) for number in self._numbers()]
+                sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
                 return control.outbound_changed(client, sent, self._numbers(), self._numbers())
             case 11:
                 return self._access()

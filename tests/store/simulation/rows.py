@@ -159,7 +159,7 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
             rows[b"i" + _sized(client) + pack(">H", number)] = b""
         for number, sent in session.outbound.items():
             rows[b"o" + _sized(client) + pack(">H", number)] = (
-                pack(">BQ", sent.released | sent.qos << 1, sent.offset) + sent.topic_filter
+                pack(">BQ", sent.released | sent.qos << 1 | sent.passed << 3, sent.offset) + sent.topic_filter
             )
     for name in model.shares.wanted():
         wanted[name] += 1
