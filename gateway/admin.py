@@ -36,7 +36,7 @@ class AdminFront:
     def __init__(self, engine: Engine, sessions: Sessions, data_dir: Path) -> None:
         self._engine = engine
         self._roster = Roster(engine, sessions)
-        self._administration = Administration(engine)
+        self._administration = Administration(engine, sessions.remove)
         self._data_dir = data_dir
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None

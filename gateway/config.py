@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gateway.listener_config import ListenerConfig, check, check_auth
+from gateway.listener_config import ListenerConfig, check, check_auth, check_client_ids
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
@@ -37,6 +37,7 @@ class MqttConfig:
     listeners: list[ListenerConfig] = field(default_factory=list)  # beside those two. In the environment as JSON
     # How a client may say who it is: "anonymous" (it need not), "password", "scram", "certificate".
     auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    client_ids: str = "any"  # that a client may have; "user": the name of its user, or that, a colon and anything
     acl_default: str = ""  # of what no rule speaks: "allow", "deny"; "": deny where clients have to say who they are
     max_wrong_passwords: int = 10  # a minute and source address; 0: any number
     max_connections: int = 100_000
@@ -321,9 +322,12 @@ def _check_listeners(mqtt: MqttConfig) -> None:
     wrong = check_auth(mqtt.auth, mqtt.acl_default)
     if wrong or not mqtt.auth:
         raise ConfigError(f"mqtt.{wrong or 'auth must name a way, if only anonymous'}")
+    wrong = check_client_ids(mqtt.client_ids, mqtt.auth) if mqtt.client_ids else 'client_ids is "any" or "user"'
+    if wrong:
+        raise ConfigError(f"mqtt.{wrong}")
     names = {"mqtt", "ws", "grpc", "http"}
     for number, listener in enumerate(mqtt.listeners):
-        wrong = check(listener)
+        wrong = check(listener) or check_client_ids(listener.client_ids or mqtt.client_ids, listener.auth or mqtt.auth)
         if wrong:
             raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
         if listener.name in names:

@@ -30,3 +30,5 @@ class Counters:
         self.protocol_errors: int = 0
         self.takeovers: int = 0
         self.wills_sent: int = 0
+        self.wills_denied: int = 0  # rules, or the removal of a user, took the right to send them
+        self.sessions_denied: int = 0  # CONNECTs with the client id of another user's session, or with nobody's own

@@ -78,9 +78,9 @@ class MqttFront:
         if beyond < 0:
             return Room.FREE
         if self._limit < self._config.max_connections and held >= self._limit:
-            gate.tell(f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)")
+            gate.tell("files", f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)")
         else:
-            gate.tell("refusing connections: there are as many as there may be (max_connections)")
+            gate.tell("full", "refusing connections: there are as many as there may be (max_connections)")
         if beyond < _ANSWERED:
             return Room.ANSWER
         self._counters.connections_refused += 1

@@ -8,10 +8,9 @@ from gateway.bucket import TokenBucket
 from gateway.config import MqttConfig
 from gateway.listener_config import ListenerConfig
 from gateway.mqtt.reasons import ReasonCode
+from gateway.telling import Telling
 
 log = logging.getLogger(__name__)
-
-_TELL_AGAIN = 60.0  # seconds between log lines about one listener
 
 
 class Room(Enum):
@@ -50,6 +49,7 @@ class Gate:
         self.auth = frozenset(listener.auth or mqtt.auth)  # how clients may say who they are
         by_default = listener.acl_default or mqtt.acl_default
         self.allows_by_default = by_default == "allow" or (not by_default and self.auth == {"anonymous"})
+        self.binds_client_ids = (listener.client_ids or mqtt.client_ids) == "user"
         self.client_id_from = listener.client_id_from
         self.user_name_from = listener.user_name_from
         self.asks_certificate = bool(listener.client_id_from or listener.user_name_from or "certificate" in self.auth)
@@ -65,7 +65,7 @@ class Gate:
         # kernel, where it costs us nothing.
         self._served = TokenBucket(rate, rate, now) if rate else None
         self._answered = TokenBucket(rate, rate, now) if rate else None
-        self._told: float = -_TELL_AGAIN
+        self._telling = Telling(log, f"listener {listener.name}: ")
 
     def wait(self, now: float) -> float:
         """Seconds for which nothing is to be accepted."""
@@ -80,9 +80,6 @@ class Gate:
         self._answered.take(now)
         return False
 
-    def tell(self, text: str) -> None:
-        """Log a line about this listener, at most one a minute."""
-        now = monotonic()
-        if now - self._told >= _TELL_AGAIN:
-            self._told = now
-            log.warning("listener %s: %s", self.name, text)
+    def tell(self, kind: str, text: str) -> None:
+        """Log a line about this listener, at most one a minute of each kind."""
+        self._telling.tell(kind, text)

@@ -97,6 +97,8 @@ class _NodeCollector:
             ("sluice_mqtt_shared_messages", "Messages given to members of shared subscriptions", counters.shared_sent),
             ("sluice_mqtt_shared_returned", "Of those, taken back for other members", counters.shared_returned),
             ("sluice_mqtt_wills_sent", "Will messages published", counters.wills_sent),
+            ("sluice_mqtt_wills_denied", "Wills that might not be sent any more", counters.wills_denied),
+            ("sluice_mqtt_sessions_denied", "Clients with a client id of another user", counters.sessions_denied),
         ):
             yield CounterMetricFamily(name, text, value=count)
         dropped = CounterMetricFamily("sluice_mqtt_messages_dropped", "Messages not delivered", labels=["reason"])

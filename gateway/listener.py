@@ -110,7 +110,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in _SHORTAGES:
                     raise
-                gate.tell(f"cannot accept connections: {error.strerror}")
+                gate.tell("accept", f"cannot accept connections: {error.strerror}")
                 self._rest(_SHORTAGE_SECONDS)
                 return
             self._arrived(client, address, gate.admit(now))
@@ -161,7 +161,7 @@ class Listener:
     def _refuse_proxy(self, client: socket.socket, why: str) -> None:
         self.gate.opening -= 1
         self.gate.refused_proxy += 1
-        self.gate.tell(f"closing a connection for its PROXY header: {why}")
+        self.gate.tell("proxy", f"closing a connection for its PROXY header: {why}")
         client.close()
 
     # --- TLS, and the front
@@ -172,7 +172,7 @@ class Listener:
                 return
         except OSError as error:
             self.gate.opening -= 1
-            self.gate.tell(f"cannot serve a connection: {error.strerror}")
+            self.gate.tell("serve", f"cannot serve a connection: {error.strerror}")
             client.close()
             return
         task = self._loop.create_task(self._connect(client, arrival))

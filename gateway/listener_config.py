@@ -29,6 +29,7 @@ class ListenerConfig:
     mode: str = "600"  # permissions of a Unix socket, octal
     auth: list[str] = field(default_factory=list)  # as `mqtt.auth`; none: the node's own
     acl_default: str = ""  # as `mqtt.acl_default`
+    client_ids: str = ""  # as `mqtt.client_ids`
     max_connections: int = 0  # of this listener; 0: as many as the node takes
     max_packet_size: int = 0  # bytes
     connect_rate: int = 0  # connections a second
@@ -80,6 +81,15 @@ def check_auth(auth: list[str], acl_default: str) -> str:
             return f"auth is a list of {', '.join(WAYS)}; {way!r} is none of them"
     if acl_default not in ("", "allow", "deny"):
         return f'acl_default is "allow" or "deny", not {acl_default!r}'
+    return ""
+
+
+def check_client_ids(client_ids: str, auth: list[str]) -> str:
+    """What is wrong with these two, as above."""
+    if client_ids not in ("any", "user"):
+        return f'client_ids is "any" or "user", not {client_ids!r}'
+    if client_ids == "user" and "anonymous" in auth:
+        return 'client_ids = "user" asks for the user of each client: auth cannot have "anonymous" then'
     return ""
 
 

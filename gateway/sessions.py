@@ -74,7 +74,7 @@ class Sessions:
         self._inboxes = Inboxes(router, counters, self.held)
         self._access = Access(store, config, counters, self._connections, self._spawn)
         self._turns = Turns()
-        self._wills = Wills(store, counters, self._turns)
+        self._wills = Wills(store, counters, self._turns, self._access.may_send)
         self._ending = LastRecords(store)
         self.kept_drops = KeptDrops()
         self._beginning = 0  # durable sessions whose first record is on its way
@@ -210,24 +210,27 @@ class Sessions:
         client_id = identity.client_id
         held = self.held.get(client_id)
         if held is not None:
-            if not identity.may_take_over(held[1].identity):
-                raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "another user is connected with this client id")
+            other = held[1].identity
+            if other is not None and not identity.may_have(other.user_name):
+                self._access.refuse_session(connection, identity, "another user is connected with this client id")
             self._counters.takeovers += 1
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
         state = await self._store.session(client_id)
         expiry = self._expiry(packet)
+        if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
+            self._access.refuse_session(connection, identity, "the session of this client id is another user's")
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
         window = min(packet.receive_maximum, self._config.max_in_flight)
-        frames = await self._wills.overdue(client_id, None if fresh else state)
-        wills = len(frames)
+        frames, wills = await self._wills.overdue(client_id, None if fresh else state)
         if expiry > 0 or state is not None:
             # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
-            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window)))
+            user_name = identity.user_name
+            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window), user_name))
         if packet.will is not None:
-            frames.append(will_set(client_id, epoch, packet.will))
+            frames.append(will_set(identity, epoch, packet.will))
         session = Session(
             client_id,
             epoch,
@@ -494,11 +497,11 @@ class Sessions:
             was_held = client_id in self.held
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
             state = await self._store.session(client_id)
-            frames = await self._wills.overdue(client_id, None)
+            frames, wills = await self._wills.overdue(client_id, None)
             self.kept_drops.take(client_id)
             if state is not None:
                 await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
-                self._wills.sent(len(frames))
+                self._wills.sent(wills)
             return was_held or state is not None
 
 

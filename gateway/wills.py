@@ -8,14 +8,17 @@ of the client drops it, unless it ends the session too (MQTT-3.1.3-9).
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import time
 from typing import Final
 
 from gateway.address import address, framed
 from gateway.appending import append
+from gateway.auth.identity import Identity
 from gateway.counters import Counters
 from gateway.mqtt.packets import Will
+from gateway.telling import Telling
 from gateway.turns import Turns
 from record.layout import FLAG_RETAIN, FLAG_WILL
 from store import control
@@ -30,10 +33,12 @@ _SIZE: Final = 1 << 20  # bytes of wills in one append
 _LOOK_SECONDS: Final = 60.0  # between looks at the clock, which somebody may set
 
 
-def will_set(client_id: bytes, epoch: int, will: Will) -> bytes:
-    """The record of a connection's will."""
+def will_set(identity: Identity, epoch: int, will: Will) -> bytes:
+    """The record of a connection's will, and of who may be asked about when it is sent."""
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
-    return control.will_set(client_id, epoch, will.delay_interval, will.topic, flags, will.properties, will.payload)
+    message = will.topic, flags, will.properties, will.payload
+    sender = identity.user_name, identity.credential is not None, identity.allows_by_default
+    return control.will_set(identity.client_id, epoch, will.delay_interval, *message, *sender)
 
 
 def will_message(client_id: bytes, will: Will) -> bytes:
@@ -55,8 +60,13 @@ def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payl
 class Wills:
     """Sends the wills whose delay has passed."""
 
-    def __init__(self, store: Store, counters: Counters, turns: Turns) -> None:
+    def __init__(
+        self, store: Store, counters: Counters, turns: Turns, may_send: Callable[[StoredWill], Awaitable[bool]]
+    ) -> None:
+        """may_send: whether a will may go where it goes, by the users and rules of now."""
         self._store = store
+        self._may_send = may_send
+        self._telling = Telling(log)
         self._counters = counters
         self._turns = turns
         self._new = asyncio.Event()  # one has begun to wait
@@ -65,27 +75,25 @@ class Wills:
         """Send those that do not wait, of connections that were open when the last node died. Raises StoreError."""
         after: bytes | None = None
         while page := await self._store.wills(after, _PAGE):
-            frames: list[bytes] = []
-            size = 0
+            wills: list[StoredWill] = []
             for will in page:
                 if will.due_ms or (will.delay_interval and await self._may_wait(will)):
                     continue
-                frames.append(stored_message(will))
-                size += len(frames[-1])
-                if size > _SIZE:
-                    await self._send(frames)
-                    frames, size = [], 0
-            await self._send(frames)
+                wills.append(will)
+                if sum([len(will.payload) for will in wills]) > _SIZE:
+                    await self._send(wills)
+                    wills = []
+            await self._send(wills)
             after = page[-1].client_id
 
-    async def overdue(self, client_id: bytes, state: SessionState | None) -> list[bytes]:
-        """What has to be sent before the client, which has no connection, gets one: its will, if that is due or its
-        session ends here (`state` is None)."""
+    async def overdue(self, client_id: bytes, state: SessionState | None) -> tuple[list[bytes], int]:
+        """What has to be recorded before the client, which has no connection, gets one, and how many wills that sends:
+        its will, if that is due or its session ends here (`state` is None)."""
         will = await self._store.will(client_id)
         if will is None:
-            return []
+            return [], 0
         due = will.due_ms <= int(time() * 1000) if will.due_ms else not will.delay_interval
-        return [stored_message(will)] if due or state is None else []
+        return await self._ends([will] if due or state is None else [])
 
     def sent(self, count: int) -> None:
         """So many wills are in the log."""
@@ -125,11 +133,27 @@ class Wills:
         async with self._turns.of(client_id):
             will = await self._store.will(client_id)
             if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):
-                await self._send([stored_message(will)])
+                await self._send([will])
 
-    async def _send(self, frames: list[bytes]) -> None:
+    async def _send(self, wills: list[StoredWill]) -> None:
+        frames, sent = await self._ends(wills)
         await append(self._store, frames)
-        self.sent(len(frames))
+        self.sent(sent)
+
+    async def _ends(self, wills: list[StoredWill]) -> tuple[list[bytes], int]:
+        """The records that end these wills, and how many of them send one."""
+        frames: list[bytes] = []
+        sent = 0
+        for will in wills:
+            if await self._may_send(will):
+                frames.append(stored_message(will))
+                sent += 1
+                continue
+            frames.append(control.will_dropped(will.client_id, will.epoch))
+            self._counters.wills_denied += 1
+            who = f"{will.client_id[:64]!r} (user {will.user_name[:64]!r})"
+            self._telling.tell("denied", f"the will of {who} to {will.topic[:64]!r} may not be sent any more: dropped")
+        return frames, sent
 
     async def _may_wait(self, will: StoredWill) -> bool:
         """Whether the will's session outlives its connection."""

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
 from time import monotonic, time
-from typing import Final
+from typing import Final, NoReturn
 
 from gateway.address import address
 from gateway.auth.attempts import WrongPasswords, source_of
@@ -30,11 +30,12 @@ from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.mqtt.encode import Explanation, auth
 from gateway.mqtt.errors import ProtocolError
-from gateway.mqtt.packets import Auth, Connect, Will
+from gateway.mqtt.packets import Auth, Connect
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Gone, Refused
 from matcher.reserved import filter_of
 from store.api import Commit, SessionState, Store, User
+from store.api import Will as StoredWill
 from store.errors import StoreError
 
 _MAX_BOOKS: Final = 16_384  # rule books kept, of a user each
@@ -92,10 +93,25 @@ class Access:
             identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
         elif "anonymous" not in gate.auth:
             raise Refused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
+        if gate.binds_client_ids and packet.client_id and (arrival is None or arrival.client_id is None):
+            self._check_client_id(connection, identity)
         await self.renew(identity)
-        if packet.will is not None and not _may_send(identity.permissions, packet.will):
+        if packet.will is not None and not _may_send(identity.permissions, packet.will.topic):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
         return identity
+
+    def _check_client_id(self, connection: Connection, identity: Identity) -> None:
+        """Raises Refused."""
+        if not identity.is_bound_to(identity.client_id):
+            why = "the client id is to be the user name, or that, a colon and anything"
+            self.refuse_session(connection, identity, why)
+
+    def refuse_session(self, connection: Connection, identity: Identity, why: str) -> NoReturn:
+        """Raises Refused."""
+        self._counters.sessions_denied += 1
+        who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
+        connection.gate.tell("session", f"refusing {who}: {why}")
+        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
     async def renew(self, identity: Identity) -> bool:
         """Have the identity be that of the store as it is. Whether it was not. Raises Refused, StoreError."""
@@ -143,7 +159,7 @@ class Access:
 
     def _failed(self, connection: Connection, name: bytes) -> None:
         self._counters.logins_failed += 1
-        connection.gate.tell(f"refusing {name[:64]!r} from {connection.peer()}: {_WRONG}")
+        connection.gate.tell("password", f"refusing {name[:64]!r} from {connection.peer()}: {_WRONG}")
 
     # --- AUTH packets
 
@@ -222,6 +238,13 @@ class Access:
         denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
         return [each.packet_id for each in state.outbound if not each.released and each.topic_filter in denied]
 
+    async def may_send(self, will: StoredWill) -> bool:
+        """Whether a will may go where it goes, now that it is to be sent. Raises StoreError."""
+        if will.is_account and await self._store.user(will.user_name) is None:
+            return False
+        book = await self._book(will.user_name)
+        return _may_send(book.permissions(will.client_id, will.is_allowed), will.topic)
+
     # --- changes
 
     def _on_commit(self, commit: Commit) -> None:
@@ -247,6 +270,7 @@ class Access:
         try:
             await self.renew(identity)
         except Refused:
+            connection.is_will_dropped = await self._is_removed(identity.user_name)
             why = Explanation(b"the user was changed or removed")
             connection.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
             return
@@ -258,13 +282,19 @@ class Access:
             return
         connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"what it subscribed to is no longer allowed"))
 
+    async def _is_removed(self, name: bytes) -> bool:
+        try:
+            return await self._store.user(name) is None
+        except StoreError:
+            return True  # nobody knows: what may not be sent is not
+
     def _keeps_within(self, connection: Connection, permissions: Permissions | None) -> bool:
         """Whether a connection may have what it has. A will that it may not is not sent."""
         session = connection.session
         if permissions is None or session is None:
             return True
         will = connection.will
-        if will is not None and not _may_send(permissions, will):
+        if will is not None and not _may_send(permissions, will.topic):
             connection.is_will_dropped = True
             return False
         names = {filter_of(name) or name for name in session.subscribing}
@@ -272,6 +302,6 @@ class Access:
         return all(permissions.may_subscribe(name) for name in names)
 
 
-def _may_send(permissions: Permissions | None, will: Will) -> bool:
-    """Whether a will may go where it goes."""
-    return permissions is None or permissions.may_publish(address(will.topic, int(time() * 1000)).topic)
+def _may_send(permissions: Permissions | None, topic: bytes) -> bool:
+    """Whether a will may go where it goes: the topic was looked at when it came."""
+    return permissions is None or permissions.may_publish(address(topic, int(time() * 1000), is_checked=True).topic)

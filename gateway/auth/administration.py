@@ -29,8 +29,10 @@ class WrongRequest(Exception):
 class Administration:
     """Changes and lists users and rules."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, end_session: Callable[[bytes], Awaitable[object]] | None = None) -> None:
+        """end_session: how the node that has the store open ends a session; None: there is no such node."""
         self._store = store
+        self._end_session = end_session or self._end_stored
         self._changing = asyncio.Lock()  # whether a user is there is still so when the record is written
         self._questions: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "user-add": self._add,
@@ -76,11 +78,37 @@ class Administration:
         return {}
 
     async def _remove(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A user, and what sessions there are of one, also of one whose removal was interrupted before."""
         name = user_name(body["name"])
         async with self._changing:
-            await self._expect(name)
-            await append(self._store, [control.user_removed(name)])
-        return {}
+            is_there = await self._store.user(name) is not None
+            if is_there:
+                await append(self._store, [control.user_removed(name)])
+            count = await self._end_sessions(name)
+            if not is_there and not count:
+                await self._expect(name)
+        return {"sessions": count}
+
+    async def _end_sessions(self, name: bytes) -> int:
+        """Nobody else may have them: they would stay until they expire."""
+        count = 0
+        after: bytes | None = None
+        while True:
+            client_ids, after = await self._store.sessions_of(name, after)
+            for client_id in client_ids:
+                await self._end_session(client_id)
+            count += len(client_ids)
+            if after is None:
+                return count
+            await asyncio.sleep(0)
+
+    async def _end_stored(self, client_id: bytes) -> None:
+        """A session that no node holds; the will that it left may not be sent any more."""
+        state = await self._store.session(client_id)
+        if state is not None:
+            epoch = state.epoch
+            ends = [control.will_dropped(client_id, epoch), control.session_ended(client_id, epoch)]
+            await append(self._store, ends)
 
     async def _users(self, body: dict[str, Any]) -> dict[str, Any]:
         """A page of users behind `after`, of which the node's own secret is none."""

@@ -18,7 +18,7 @@ def add(subparsers: Subparsers) -> None:
     for action, summary, work in (
         ("add", "add a user; the password is asked for, or the first line of standard input", _add),
         ("passwd", "give a user another password, and disconnect who has come with the old one", _change),
-        ("remove", "remove a user with all rules, and disconnect who has come as it", _remove),
+        ("remove", "remove a user with all rules and sessions, and disconnect who has come as it", _remove),
     ):
         example = f"sluice user {action} alice --data-dir /var/lib/sluice"
         one = declare(actions, action, summary, example, access.run)
@@ -61,8 +61,10 @@ def _set(arguments: Arguments, question: str, done: str) -> int:
 
 
 def _remove(arguments: Arguments) -> int:
-    access.ask(arguments.data_dir, "user-remove", {"name": arguments.name})
-    access.tell(arguments, {"user": arguments.name, "done": "removed"}, f"removed {arguments.name}")
+    count = access.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
+    sessions = "" if not count else " with 1 session" if count == 1 else f" with {count} sessions"
+    facts = {"user": arguments.name, "done": "removed", "sessions": count}
+    access.tell(arguments, facts, f"removed {arguments.name}{sessions}")
     return 0
 
 

@@ -15,7 +15,7 @@ ITERATIONS = 4096
 async def ask(node: Node, question: str, **body: object) -> dict[str, object]:
     """As `sluice user` and `sluice acl` do."""
     assert node._engine is not None
-    return await Administration(node._engine).answer(question, body)
+    return await Administration(node._engine, node._sessions.remove).answer(question, body)
 
 
 async def set_user(node: Node, name: str, password: bytes, question: str = "user-add") -> None:
