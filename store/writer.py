@@ -12,6 +12,7 @@ from itertools import accumulate
 import record
 from store.disk import Disk
 from store.errors import RecordInvalid
+from store.pages import PAGE, Pages
 from store.segments import Segments
 
 Clock = Callable[[], int]
@@ -44,6 +45,7 @@ class Writer:
         "_clock",
         "_disk",
         "_fd",
+        "_pages",
         "_policy",
         "_segments",
         "durable",
@@ -67,6 +69,7 @@ class Writer:
         self._clock = clock
         self._base = -1
         self._fd = -1
+        self._pages = Pages()
         self.position = position  # of the next frame
         self.durable = position  # everything before it is on disk
         self.epoch = epoch
@@ -115,6 +118,10 @@ class Writer:
             self.close()
             self._fd, self._base = fd, base
             self.position = max(self.position, base)
+            kept = (self.position - base) % PAGE
+            self._pages.begin(self._disk.read(fd, kept, self.position - base - kept))
+            if self._policy == "fsync":
+                self._disk.write_past_cache(fd)
         elif self.position - base > segments.size // 2:
             segments.prepare(base + segments.size)
         return base + segments.size - self.position
@@ -135,6 +142,12 @@ class Writer:
             first = last
         return batches, positions
 
+    def _put(self, pages: memoryview, offset: int) -> None:
+        if self._policy == "fsync":
+            self._disk.write_durable(self._fd, pages, offset)
+        else:
+            self._disk.write(self._fd, pages, offset)
+
     def _seal(self, frames: list[bytes]) -> bytes:
         try:
             return record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
@@ -142,12 +155,9 @@ class Writer:
             raise RecordInvalid(f"not an unsealed frame: {error}") from None
 
     def _write_batch(self, data: bytes) -> Batch:
-        offset = self.position - self._base
+        self._pages.write(data, self.position - self._base, self._put)
         if self._policy == "fsync":
-            self._disk.write_durable(self._fd, data, offset)
             self.durable = self.position + len(data)
-        else:
-            self._disk.write(self._fd, data, offset)
         batch = Batch(self.position, data, self.store_time)
         self.position += len(data)
         if self.position - self.durable > _MAX_UNDURABLE:

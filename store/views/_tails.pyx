@@ -142,6 +142,8 @@ cdef enum:
     AHEAD = 16  # queues whose memory is asked for before it is needed
     PARENTS = 1024  # partitions whose digests are kept
     NAME = 45  # bytes of the longest parent of those
+    TOPICS = 4096  # topics whose queues' digests are kept
+    TOPIC = 107  # bytes of the longest of those
 
 cdef uint64_t GONE = 0xFFFFFFFFFFFFFFFF
 
@@ -172,6 +174,12 @@ cdef struct Partition:
     uint16_t number
     uint8_t size  # of the parent's name, plus 1; 0: none is kept here
     uint8_t name[NAME]
+
+cdef struct Topic:
+    Digest digest  # of its queue
+    uint32_t tag
+    uint8_t size  # of its name, plus 1; 0: none is kept here
+    uint8_t name[TOPIC]
 
 
 cdef inline Digest _digest(bytes digest) except *:
@@ -322,6 +330,14 @@ cdef inline Digest _read(Blake *state) noexcept nogil:
     return found
 
 
+cdef inline uint32_t _tag(bytes reference) except? 0:
+    """The tag of a reference: the CRC-32C of the message's topic."""
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(reference)
+    if PyBytes_GET_SIZE(reference) != REF:
+        raise ValueError("a reference has 24 bytes")
+    return p[12] | p[13] << 8 | p[14] << 16 | <uint32_t> p[15] << 24
+
+
 def queue_digest(bytes queue not None) -> bytes:
     """What stands for a queue's name in index keys, 16 bytes: its BLAKE2b-128."""
     cdef Blake state
@@ -342,6 +358,7 @@ cdef class Tails:
     cdef Ends ends  # of queues that were touched before the last drain
     cdef uint64_t partitions
     cdef Partition kept[PARENTS]
+    cdef Topic topics[TOPICS]
     cdef Tail *tails
     cdef int32_t count
     cdef int32_t room
@@ -404,17 +421,15 @@ cdef class Tails:
         for i in range(count):
             if i % AHEAD == 0:
                 for behind in range(i, min(i + AHEAD, count)):
-                    own[behind - i] = self._topic_queue(topics[behind])
+                    own[behind - i] = self._topic_queue(topics[behind], _tag(references[behind]))
             reference = references[i]
-            if PyBytes_GET_SIZE(reference) != REF:
-                raise ValueError("a reference has 24 bytes")
             p = <const uint8_t *> PyBytes_AS_STRING(reference)
             queue = self._find(&own[i % AHEAD])
-            partition = self._find(self._partition_queue(topics[i], p + 12))
+            partition = self._find(self._partition_queue(topics[i], _tag(reference)))
             if queue == NONE or partition == NONE:
                 unknown(topics[i])
                 queue = self._find(&own[i % AHEAD])
-                partition = self._find(self._partition_queue(topics[i], p + 12))
+                partition = self._find(self._partition_queue(topics[i], _tag(reference)))
                 if queue == NONE or partition == NONE:
                     raise KeyError(topics[i])
             offsets.append(self.tails[queue].end)
@@ -491,21 +506,32 @@ cdef class Tails:
             put(key, PyBytes_FromStringAndSize(<const char *> _references(tail), tail.count * REF))
         return 0
 
-    cdef Digest _topic_queue(self, bytes topic):
+    cdef Digest _topic_queue(self, bytes topic, uint32_t tag):
+        cdef const uint8_t *name = <const uint8_t *> PyBytes_AS_STRING(topic)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
+        cdef Topic *kept = &self.topics[tag * self.factor >> 32 & TOPICS - 1]
         cdef Blake state
         cdef Digest found
+        if kept.tag == tag and kept.size == size + 1 and memcmp(kept.name, name, size) == 0:
+            self.ends.ask(&kept.digest)
+            return kept.digest
         blake_begin(&state)
         blake_add(&state, <const uint8_t *> b"t", 1)
-        blake_add(&state, <const uint8_t *> PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+        blake_add(&state, name, size)
         found = _read(&state)
         self.ends.ask(&found)
+        if size <= TOPIC:
+            kept.digest = found
+            kept.tag = tag
+            kept.size = <uint8_t> (size + 1)
+            memcpy(kept.name, name, size)
         return found
 
-    cdef const Digest *_partition_queue(self, bytes topic, const uint8_t *tag):
+    cdef const Digest *_partition_queue(self, bytes topic, uint32_t tag):
         cdef const uint8_t *name = <const uint8_t *> PyBytes_AS_STRING(topic)
         cdef const uint8_t *slash = <const uint8_t *> memchr(name, c"/", PyBytes_GET_SIZE(topic))
         cdef Py_ssize_t size = PyBytes_GET_SIZE(topic) if slash == NULL else slash - name
-        cdef uint64_t number = (tag[0] | tag[1] << 8 | tag[2] << 16 | <uint32_t> tag[3] << 24) % self.partitions
+        cdef uint64_t number = tag % self.partitions
         cdef uint64_t hashed = number
         cdef Py_ssize_t i
         cdef uint8_t ending[3]

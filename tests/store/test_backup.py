@@ -349,7 +349,7 @@ async def test_a_failed_store_is_not_staged(tmp_path: Path):
         __slots__ = ()
 
         def write_durable(self, fd: int, data: bytes, offset: int) -> None:
-            if b"no" in data:
+            if b"no" in bytes(data):
                 raise OSError(errno.EIO, "Input/output error")
             super().write_durable(fd, data, offset)
 

@@ -79,7 +79,7 @@ async def test_whatever_fails_in_the_flush_thread_is_answered(tmp_path: Path):
         __slots__ = ()
 
         def write_durable(self, fd: int, data: bytes, offset: int) -> None:
-            if b"too much" in data:
+            if b"too much" in bytes(data):
                 raise MemoryError
             super().write_durable(fd, data, offset)
 

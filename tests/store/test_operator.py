@@ -12,6 +12,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
 from store.errors import StoreError, ViewsDamaged
+from store.pages import PAGE
 
 SMALL = StoreConfig(segment_size=1 << 16, partitions=1)
 
@@ -108,7 +109,7 @@ async def test_a_segment_that_finds_no_room_leaves_none_behind_and_is_not_tried_
 
         def write(self, fd, data, offset):
             if FullDisk.full:
-                super().write(fd, data[:100], offset)
+                super().write(fd, data[:PAGE], offset)
                 raise OSError(28, "No space left on device")
             super().write(fd, data, offset)
 

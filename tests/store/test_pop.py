@@ -36,6 +36,7 @@ from store.control import (
 )
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups, ViewsDamaged
+from store.pages import PAGE
 from store.reader import Reader
 from store.segments import segment_name
 from tests.store.group_model import Place
@@ -596,7 +597,7 @@ async def test_what_leaves_the_log_while_it_is_read_is_finished(tmp_path: Path, 
 async def test_a_damaged_message_does_not_keep_its_neighbours(tmp_path: Path):
     bench = await Bench(tmp_path, replace(CONFIG, tail_cache_bytes=0)).open()
     done = await bench.append(*(message(number, size=20) for number in range(4)))
-    await bench.fill(1, b"a/c")
+    await bench.append(message(0, b"a/c", size=PAGE))  # the log's last page would be written again, and whole
     with (bench.path / "log" / segment_name(0)).open("r+b") as file:
         file.seek(done.positions[2] + 60)
         file.write(b"\xff")

@@ -91,7 +91,11 @@ class SimulatedDisk(Disk):
         self.dead = False  # after a cut: nothing reaches the files until `restart`
         self.full = False
 
-    def write_durable(self, fd: int, data: bytes, offset: int) -> None:
+    def write_past_cache(self, fd: int) -> None:
+        """Not here, where writes end anywhere."""
+
+    def write_durable(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        data = bytes(data)
         kind = self._operate()
         file = self._file(fd)
         size = os.fstat(fd).st_size
@@ -104,7 +108,8 @@ class SimulatedDisk(Disk):
         file.forget(offset, offset + len(data))
         self._after(kind)
 
-    def write(self, fd: int, data: bytes, offset: int) -> None:
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        data = bytes(data)
         kind = self._operate()
         if kind in {"cut", "error"}:
             self._write_badly(fd, data, offset, kind)
