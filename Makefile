@@ -25,7 +25,7 @@ HOT := compiled.txt $(wildcard gateway/*.pyx record/*.pyx record/*.pxd store/vie
 NPM := build/npm
 export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
-PROTOS := $(wildcard cloud_sdk/proto/*.proto)
+PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
 .PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-matcher profile bench-store conformance proto clean
 
@@ -110,7 +110,7 @@ $(LOADER) $(OFFLINE): %: %.c
 conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests
 	@$(BIN)/python -m tests.conformance
 
-proto: $(STAMP) ## generate the gRPC stubs from cloud_sdk/proto
+proto: $(STAMP) ## generate the gRPC stubs
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 # Broker and clients of Debian, for tests and benchmarks; where they cannot be had, those tests say so and skip.

@@ -499,6 +499,11 @@ class Store(Protocol):
         store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
         than 100 years is a ValueError."""
 
+    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
+        """Have messages go to the group's dead-letter queue, however often they were leased out. Returns once that is
+        committed, with the receipts that were stale. While the store is busy it waits. Raises `StoreError`; some may
+        have gone then. Dead letters of the group itself are a ValueError."""
+
     async def release(self, group: bytes, queue: bytes) -> None:
         """Have all that a group has out of a queue come again now, for who knows that nobody works on it. Returns once
         that is committed. Raises `StoreError`."""

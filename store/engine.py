@@ -167,6 +167,9 @@ class Engine(Queries):
     ) -> list[Receipts]:
         return await self._groups.settle(group, done, again)
 
+    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
+        return await self._groups.bury(group, receipts)
+
     async def release(self, group: bytes, queue: bytes) -> None:
         await self._groups.release(group, queue)
 

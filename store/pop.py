@@ -18,7 +18,7 @@ from typing import Final
 
 from matcher.selector import Selection
 from store import control
-from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, subscription_queue
+from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, dead_letter_queue, subscription_queue
 from store.choosing import Choosing, Chosen
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
@@ -116,15 +116,35 @@ class GroupService:
         for _, delay in again:
             if delay is not None:
                 _check_ms(delay)
+
+        def decide(settling: Settling) -> None:
+            now = self._clock()
+            for receipts in done:
+                settling.finish(receipts)
+            for receipts, delay in again:
+                settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+
+        return await self._settle(group, decide)
+
+    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
+        """See `store.api.Store.bury`."""
+        letters = dead_letter_queue(group)
+        if any(each.queue == letters for each in receipts):
+            raise ValueError("what is a dead letter cannot become one")
+
+        def decide(settling: Settling) -> None:
+            for each in receipts:
+                settling.bury(each)
+
+        return await self._settle(group, decide)
+
+    async def _settle(self, group: bytes, decide: Callable[[Settling], None]) -> list[Receipts]:
+        """Append what `decide` settles. Returns once that is committed, with the receipts that were stale."""
         while True:
             await self._unlocked(group)
             settling = Settling(group, lambda queue: self._known(group, queue))
-            now = self._clock()
             with _undone(settling):
-                for receipts in done:
-                    settling.finish(receipts)
-                for receipts, delay in again:
-                    settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+                decide(settling)
                 frames = settling.frames()
             places = settling.places
             if not places:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from store import control
 from store.api import Receipts
-from store.taking import Place, runs_of, settled
+from store.taking import MOST_DEAD, Place, runs_of, settled
 from store.views.leases import MAX_DELIVERIES
 
 
@@ -16,6 +17,7 @@ class Settling:
         self._places: dict[bytes, Place] = {}
         self._done: dict[bytes, list[tuple[int, int]]] = {}
         self._again: dict[bytes, list[tuple[int, int, int]]] = {}
+        self._dead: dict[bytes, list[int]] = {}
         self.stale: list[Receipts] = []
 
     @property
@@ -33,6 +35,11 @@ class Settling:
         for first, end in self._claim(receipts):
             self._again.setdefault(receipts.queue, []).append((first, end - first, at))
 
+    def bury(self, receipts: Receipts) -> None:
+        """The messages are dead letters."""
+        for first, end in self._claim(receipts):
+            self._dead.setdefault(receipts.queue, []).extend(range(first, end))
+
     def undo(self) -> None:
         """Nothing is appended: nobody's claim is left."""
         for place in self._places.values():
@@ -43,6 +50,11 @@ class Settling:
         frames: list[bytes] = []
         for queue in self._places:
             frames += settled(self._group, queue, self._done.get(queue, ()), self._again.get(queue, ()))
+            dead = self._dead.get(queue, ())
+            frames += [
+                control.dead_lettered(self._group, queue, dead[at : at + MOST_DEAD])
+                for at in range(0, len(dead), MOST_DEAD)
+            ]
         return frames
 
     def _claim(self, receipts: Receipts) -> list[tuple[int, int]]:

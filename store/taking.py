@@ -19,7 +19,7 @@ from store.views.fold import Views
 from store.views.leases import MAX_DELIVERIES, GroupQueue
 
 _LOOK: Final = 4096  # references of records that are gone, looked at in one pop
-_MAX_DEAD: Final = 1024  # messages that one pop gives up
+MOST_DEAD: Final = 1024  # messages that one pop gives up, and one record tells of
 _RUNS: Final = 128  # in one control record
 _PASSED: Final = LOOKS // 4  # messages that nobody wants for which a record is written
 
@@ -255,10 +255,10 @@ class Taking:
     def _take_run(self, place: Place, first: int, end: int, deliveries: int) -> int:
         """Take a run of entries that are due. Returns the first offset for which there was no room."""
         if deliveries >= self._max_deliveries and place.queue != dead_letter_queue(self.group):
-            end = min(end, first + _MAX_DEAD - self._dead)
+            end = min(end, first + MOST_DEAD - self._dead)
             place.dead += range(first, end)
             self._dead += end - first
-            self.is_cut_short = self._dead >= _MAX_DEAD
+            self.is_cut_short = self._dead >= MOST_DEAD
             return end
         begin = self._views.first(place.queue)
         if first < begin:  # even its reference may be gone, with its generation of the index

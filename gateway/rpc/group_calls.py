@@ -26,11 +26,11 @@ class GroupCalls:
     def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
-        self._groups = Groups(store, wakeups)
+        self.groups = Groups(store, wakeups)
 
     def stop(self) -> None:
         """End long polls with nothing."""
-        self._groups.stop()
+        self.groups.stop()
 
     async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
         limits = self._limits
@@ -50,11 +50,11 @@ class GroupCalls:
         )
         wait_s = min(request.wait_ms, limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
-            return _reply(await self._groups.receive(source, wish, wait_s), ())
+            return _reply(await self.groups.receive(source, wish, wait_s), ())
         done, again = self._settlement(source, request)
-        settling = asyncio.create_task(self._groups.settle(source, done, again))  # beside it: one commit serves both
+        settling = asyncio.create_task(self.groups.settle(source, done, again))  # beside it: one commit serves both
         try:
-            popped = await self._groups.receive(source, wish, wait_s)
+            popped = await self.groups.receive(source, wish, wait_s)
         except BaseException:
             settling.cancel()  # what the log has taken is settled all the same
             raise
@@ -63,7 +63,7 @@ class GroupCalls:
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
         done, again = self._settlement(source, request)
-        return pb.AcknowledgeReply(expired=_runs(await self._groups.settle(source, done, again)))
+        return pb.AcknowledgeReply(expired=_runs(await self.groups.settle(source, done, again)))
 
     def _settlement(
         self, source: Source, request: pb.AcknowledgeRequest | pb.ReceiveRequest
@@ -90,13 +90,13 @@ class GroupCalls:
             for queue in source.queues:
                 offsets[queue] = await self._store.offset_at(queue, request.time_ms)
         await self._store.reset_group(source.group, offsets)
-        self._groups.look(source.group)
+        self.groups.look(source.group)
         return pb.ResetGroupReply()
 
     async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:
         group = group_name(request.group, self._limits)
         await self._store.remove_group(group)
-        self._groups.look(group)
+        self.groups.look(group)
         return pb.RemoveGroupReply()
 
     async def page(self, request: pb.GroupsRequest) -> pb.GroupsReply:

@@ -138,10 +138,19 @@ class Groups:
     ) -> list[Receipts]:
         """See `Store.settle`."""
         stale = await self._store.settle(source.group, done, again)
-        line = self._lines.get((source.group, source.key))
-        if line is not None and (again or line.is_limited):
-            line.wake()
+        self._settled(source, bool(again))
         return stale
+
+    async def bury(self, source: Source, receipts: Sequence[Receipts]) -> list[Receipts]:
+        """See `Store.bury`."""
+        stale = await self._store.bury(source.group, receipts)
+        self._settled(source, False)
+        return stale
+
+    def _settled(self, source: Source, comes_again: bool) -> None:
+        line = self._lines.get((source.group, source.key))
+        if line is not None and (comes_again or line.is_limited):
+            line.wake()
 
     def look(self, group: bytes) -> None:
         """The group was moved: whoever waits looks again."""

@@ -1,25 +1,31 @@
-"""The gRPC listener of a node."""
+"""The gRPC listener of a node: the native protocol, and that of RocketMQ's clients."""
 
 from typing import Final
 
 import grpc.aio
 
 from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
+from gateway.rocketmq import RocketService
+from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.service import Service
 from store.api import Store
+from store.config import StoreConfig
 
 _HANDSHAKE_MS: Final = 10_000  # who connects and says nothing holds a descriptor no longer
 _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
 
 
 class RpcServer:
-    """Serves `sluice.v1.Sluice` over `store` on the running event loop. Starts once, stops once."""
+    """Serves `sluice.v1.Sluice` and `apache.rocketmq.v2.MessagingService` over `store`, which is configured with
+    `settings`, on the running event loop. Starts once, stops once."""
 
-    def __init__(self, store: Store, limits: RpcLimits | None = None) -> None:
+    def __init__(self, store: Store, limits: RpcLimits | None = None, settings: StoreConfig | None = None) -> None:
         self._store = store
         self._limits = limits or RpcLimits()
+        self._settings = settings or StoreConfig()
         self._service: Service | None = None
+        self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -36,7 +42,9 @@ class RpcServer:
             ),
         )
         self._service = Service(self._store, self._limits)
+        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings)
         add_SluiceServicer_to_server(self._service, server)
+        add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             bound = server.add_insecure_port(address)
@@ -48,8 +56,9 @@ class RpcServer:
 
     async def stop(self, grace: float = 1.0) -> None:
         """Stop listening, answer what is in flight for up to `grace` seconds, then end the rest."""
-        if self._server is None or self._service is None:
+        if self._server is None or self._service is None or self._rocket is None:
             return
         self._service.stop()
+        await self._rocket.stop()
         await self._server.stop(grace)
         self._server = None

@@ -9,6 +9,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
 from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
+from gateway.rpc.groups import Groups
 from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
@@ -35,6 +36,11 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._held = HeldCalls(store, limits)
         self._streams: set[ProduceStream] = set()
         self._stopping = False
+
+    @property
+    def groups(self) -> Groups:
+        """The lines of waiting members, for another front on this port."""
+        return self._groups.groups
 
     def stop(self) -> None:
         """End long polls with what they have and Produce streams once their appends are answered."""

@@ -1,0 +1,162 @@
+"""The clients of RocketMQ that are connected: their Telemetry streams, the settings they get, and what they are asked.
+
+A node asks a producer what became of a transaction that it left open: the one that sent the message if it is there,
+else another one that sends to the same topic, as RocketMQ does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.rocketmq.messages import Stored
+from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.status import OK, Refused
+from matcher.names import parent_of
+from store.api import HeldMessage, Store
+from store.config import StoreConfig
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_MAX_COMMANDS: Final = 256  # that wait for a client to read them; it is asked again later
+_MAX_TOPICS: Final = 1_024  # of one client
+_BATCH: Final = 32  # messages that a push consumer asks for at once
+_POLL_S: Final = 20  # that it waits for them
+_CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
+
+
+class Client:
+    """One client with a Telemetry stream."""
+
+    __slots__ = ("client_id", "commands", "ended", "topics")
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.commands: asyncio.Queue[pb.TelemetryCommand] = asyncio.Queue(_MAX_COMMANDS)
+        self.topics: set[bytes] = set()  # parent topics that it sends to
+        self.ended = asyncio.Event()
+
+    def tell(self, command: pb.TelemetryCommand) -> bool:
+        """Whether there was room for the command."""
+        try:
+            self.commands.put_nowait(command)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+
+class Clients:
+    """Those of a node, by client id. Of two streams of one client the later counts."""
+
+    def __init__(self, store: Store, retries: "Retries", max_body: int) -> None:
+        self._store = store
+        self._retries = retries
+        self._max_body = max_body
+        self._clients: dict[str, Client] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        store.on_transaction_check(self._ask)
+
+    def add(self, client_id: str) -> Client:
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.ended.set()
+        client = self._clients[client_id] = Client(client_id)
+        return client
+
+    def remove(self, client: Client) -> bool:
+        """Whether the client has no other stream by now."""
+        client.ended.set()
+        if self._clients.get(client.client_id) is client:
+            del self._clients[client.client_id]
+            return True
+        return False
+
+    def end(self, client_id: str) -> None:
+        """The client says that it goes."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.ended.set()
+
+    def sends_to(self, client_id: str, parent: bytes) -> None:
+        """Remember whom to ask about transactions."""
+        client = self._clients.get(client_id)
+        if client is not None and len(client.topics) < _MAX_TOPICS:
+            client.topics.add(parent)
+
+    async def stop(self) -> None:
+        for client in list(self._clients.values()):
+            client.ended.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def settle(self, client: Client, asked: pb.Settings) -> pb.Settings:
+        """The settings that a client is to have, in answer to those that it tells. Raises `Refused`."""
+        settings = pb.Settings()
+        settings.CopyFrom(asked)
+        settings.metric.on = False
+        if asked.WhichOneof("pub_sub") == "publishing":
+            for topic in asked.publishing.topics:
+                parent = parent_of_topic(topic)
+                if len(client.topics) < _MAX_TOPICS:
+                    client.topics.add(parent)
+            settings.publishing.max_body_size = self._max_body
+            settings.publishing.validate_message_type = True
+            settings.backoff_policy.CopyFrom(_resends())
+        elif asked.client_type in _CONSUMERS:
+            group_name(asked.subscription.group)
+            settings.subscription.fifo = False
+            settings.subscription.receive_batch_size = _BATCH
+            settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
+            settings.backoff_policy.CopyFrom(self._retries.policy())
+        else:
+            raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, "a client is a producer or a push, simple or pull consumer here")
+        return settings
+
+    def _ask(self, halves: Sequence[HeldMessage]) -> None:
+        """Have publishers asked what became of these transactions. Whom nobody can ask is asked again later."""
+        asked = [(client, half) for half in halves if (client := self._whom(half)) is not None]
+        if asked:
+            task = asyncio.get_running_loop().create_task(self._ask_each(asked))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _whom(self, half: HeldMessage) -> Client | None:
+        parent = parent_of(half.topic)
+        client = self._clients.get(half.publisher.decode(errors="replace"))
+        if client is not None:
+            return client
+        return next((each for each in self._clients.values() if parent in each.topics), None)
+
+    async def _ask_each(self, asked: list[tuple[Client, HeldMessage]]) -> None:
+        for client, half in asked:
+            try:
+                stored = Stored(await self._store.message(half.handle), 0)
+            except StoreError as error:
+                log.warning("the message of an open transaction cannot be read: %s", error)
+                continue
+            message = stored.message(resource_of(parent_of(half.topic)))
+            command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(half.handle))
+            client.tell(pb.TelemetryCommand(status=OK, recover_orphaned_transaction_command=command))
+
+
+class Retries:
+    """How often, and after which times, a message comes again whose consumer failed: as the store does it by itself."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+
+    def policy(self) -> pb.RetryPolicy:
+        policy = pb.RetryPolicy(max_attempts=self._config.max_deliveries)
+        for delay in self._config.retry_delays_s:
+            policy.customized_backoff.next.add().FromMilliseconds(int(delay * 1000))
+        return policy
+
+
+def _resends() -> pb.RetryPolicy:
+    """How a producer sends again what was not taken."""
+    policy = pb.RetryPolicy(max_attempts=3)
+    policy.exponential_backoff.initial.FromMilliseconds(10)
+    policy.exponential_backoff.max.FromMilliseconds(1_000)
+    policy.exponential_backoff.multiplier = 2
+    return policy

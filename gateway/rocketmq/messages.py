@@ -1,0 +1,257 @@
+"""Messages of RocketMQ's clients as records of the log, and back.
+
+What RocketMQ says of a message and MQTT has no field for is a user property, so that devices see it too, and the other
+way round: the user properties `MQTT_*` below are what MQTT says of it. Source: docs/rocketmq.md.
+"""
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import record
+from gateway.mqtt.properties import MessageProperties, build_message_block, read_message_block
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.receipts import handle_of
+from gateway.rocketmq.status import Refused
+from matcher.names import is_valid_topic, parent_of
+from matcher.selector import TAG, is_tag
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, Kind
+
+KEY: Final = "key"
+ORDERING_KEY: Final = "ordering-key"  # RocketMQ's message group
+MESSAGE_ID: Final = "message-id"  # the client's
+BORN: Final = "born-ms"  # when the client made it
+TRACE: Final = "traceparent"
+
+MQTT_TOPIC: Final = "originMqttTopic"  # the whole topic, as RocketMQ MQTT calls it
+MQTT_QOS: Final = "qosLevel"
+MQTT_CLIENT: Final = "clientId"  # who published it
+MQTT_RETAIN: Final = "retain"
+MQTT_CONTENT_TYPE: Final = "contentType"
+MQTT_RESPONSE_TOPIC: Final = "responseTopic"
+MQTT_CORRELATION: Final = "correlationData"  # in base64
+MQTT_EXPIRY: Final = "messageExpiryInterval"  # seconds
+_OWN: Final = frozenset((TAG, KEY, ORDERING_KEY, MESSAGE_ID, BORN, TRACE))
+
+
+def _md5(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+_MAX_DELAY_MS: Final = 4_294_967_000  # that of $delayed
+_TYPES: Final = frozenset((pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION))
+_DIGESTS: Final[dict[int, Callable[[bytes], str]]] = {
+    pb.CRC32: lambda body: f"{zlib.crc32(body):X}",
+    pb.MD5: _md5,
+    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper(),
+}
+
+
+class Outgoing:
+    """A message that a client sends, and its record."""
+
+    __slots__ = ("due_ms", "frame", "is_half", "message_id")
+
+    def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, max_body: int) -> None:
+        """Raises `Refused`."""
+        system = message.system_properties
+        if system.message_type not in _TYPES or system.HasField("lite_topic") or system.HasField("priority"):
+            raise Refused(pb.UNSUPPORTED, "messages are normal, FIFO, delayed, or of a transaction here")
+        self.is_half = system.message_type == pb.TRANSACTION
+        self.due_ms = _due_ms(system, now_ms)
+        self.message_id = system.message_id
+        if not 0 < len(self.message_id) <= MAX_KEY:
+            raise Refused(pb.ILLEGAL_MESSAGE_ID, f"a message id has 1 to {MAX_KEY} characters")
+        user = dict(message.user_properties)
+        topic = user.pop(MQTT_TOPIC, "").encode() or parent
+        if not is_valid_topic(topic) or parent_of(topic) != parent:
+            raise Refused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}",
+            )
+        flags = _flags(user)
+        if self.due_ms is not None:
+            flags |= FLAG_DELAYED
+        if self.is_half:
+            flags |= FLAG_HALF
+        try:
+            block = build_message_block(_mqtt(user, system))
+            body = _body(message, max_body)
+            self.frame = record.frame(int(Kind.MESSAGE), flags, 0, topic, client_id.encode(), block, body, self.due_ms)
+        except ValueError as error:
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
+
+
+class Stored:
+    """A message of the log, for a client to receive."""
+
+    __slots__ = ("block", "body", "flags", "position", "publisher", "store_time", "topic")
+
+    def __init__(self, frames: bytes, start: int) -> None:
+        _, self.flags, _, self.topic, self.publisher, self.block, self.body = record.decode(frames, start)
+        self.position = record.position_of(frames, start)
+        self.store_time = record.store_time_of(frames, start)
+
+    def message(self, topic: pb.Resource) -> pb.Message:
+        """Without what is of one delivery: its receipt handle and the like."""
+        found = read_message_block(self.block)
+        user = dict(found.user)
+        system = pb.SystemProperties(
+            message_id=user.get(MESSAGE_ID, f"{self.position:016X}"),
+            keys=[value for name, value in found.user if name == KEY],
+            body_digest=pb.Digest(type=pb.MD5, checksum=_md5(self.body)),
+            body_encoding=pb.IDENTITY,
+            message_type=pb.FIFO if ORDERING_KEY in user else pb.NORMAL,
+        )
+        if self.flags & FLAG_HALF:
+            system.message_type = pb.TRANSACTION
+        born = user.get(BORN, "")
+        system.born_timestamp.FromMilliseconds(int(born) if born.isdecimal() and len(born) < 15 else self.store_time)
+        system.store_timestamp.FromMilliseconds(self.store_time)
+        if TAG in user:
+            system.tag = user[TAG]
+        if ORDERING_KEY in user:
+            system.message_group = user[ORDERING_KEY]
+        if TRACE in user:
+            system.trace_context = user[TRACE]
+        told = {name: value for name, value in user.items() if name not in _OWN}
+        told.update(self._of_mqtt(found))
+        return pb.Message(topic=topic, user_properties=told, system_properties=system, body=self.body)
+
+    def delivered(
+        self, topic: pb.Resource, partition: int, offset: int, deliveries: int, invisible_ms: int
+    ) -> pb.Message:
+        """As a group has it leased."""
+        message = self.message(topic)
+        system = message.system_properties
+        system.receipt_handle = handle_of(partition, offset, deliveries)
+        system.queue_id = partition
+        system.queue_offset = offset
+        system.delivery_attempt = deliveries
+        system.invisible_duration.FromMilliseconds(invisible_ms)
+        return message
+
+    def message_id(self) -> str:
+        return dict(read_message_block(self.block).user).get(MESSAGE_ID, f"{self.position:016X}")
+
+    def _of_mqtt(self, found: MessageProperties) -> dict[str, str]:
+        told = {MQTT_TOPIC: self.topic.decode(), MQTT_QOS: str(self.flags & FLAG_QOS)}
+        if self.publisher:
+            told[MQTT_CLIENT] = self.publisher.decode(errors="replace")
+        if self.flags & FLAG_RETAIN:
+            told[MQTT_RETAIN] = "true"
+        if found.content_type is not None:
+            told[MQTT_CONTENT_TYPE] = found.content_type
+        if found.response_topic is not None:
+            told[MQTT_RESPONSE_TOPIC] = found.response_topic.decode()
+        if found.correlation_data is not None:
+            told[MQTT_CORRELATION] = base64.b64encode(found.correlation_data).decode()
+        if found.message_expiry is not None:
+            told[MQTT_EXPIRY] = str(found.message_expiry)
+        return told
+
+
+def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessageProperties:
+    """The MQTT 5 properties that say the same. Raises `Refused` and ValueError."""
+    user.pop(MQTT_CLIENT, None)  # a message that is sent on has another publisher
+    properties = MessageProperties(
+        content_type=user.pop(MQTT_CONTENT_TYPE, None),
+        message_expiry=_number(user, MQTT_EXPIRY, 0xFFFF_FFFF),
+    )
+    response = user.pop(MQTT_RESPONSE_TOPIC, None)
+    if response is not None:
+        properties.response_topic = response.encode()
+        if not is_valid_topic(properties.response_topic):
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is no MQTT topic")
+    correlation = user.pop(MQTT_CORRELATION, None)
+    if correlation is not None:
+        try:
+            properties.correlation_data = base64.b64decode(correlation, validate=True)
+        except binascii.Error as error:
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_CORRELATION} is not base64: {error}") from error
+    taken = _OWN.intersection(user)
+    if taken:
+        names = ", ".join(sorted(taken))
+        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{names}: RocketMQ has fields of its own for these properties")
+    pairs = properties.user
+    pairs.extend(user.items())
+    pairs.append((MESSAGE_ID, system.message_id))
+    if system.HasField("born_timestamp"):
+        pairs.append((BORN, str(system.born_timestamp.ToMilliseconds())))
+    if system.tag:
+        if not is_tag(system.tag):
+            raise Refused(pb.ILLEGAL_MESSAGE_TAG, f"{system.tag[:100]!r} is not a tag")
+        pairs.append((TAG, system.tag))
+    if len(system.keys) > MAX_KEYS or any(not 0 < len(key.encode()) <= MAX_KEY for key in system.keys):
+        raise Refused(pb.ILLEGAL_MESSAGE_KEY, f"a message has up to {MAX_KEYS} keys of 1 to {MAX_KEY} bytes")
+    pairs.extend((KEY, key) for key in system.keys)
+    if system.message_group:
+        pairs.append((ORDERING_KEY, system.message_group))
+    if system.trace_context:
+        pairs.append((TRACE, system.trace_context))
+    return properties
+
+
+def _flags(user: dict[str, str]) -> int:
+    """QoS and RETAIN of the record, taken out of the user properties."""
+    qos = _number(user, MQTT_QOS, 2)
+    retain = user.pop(MQTT_RETAIN, "false")
+    if retain not in ("true", "false"):
+        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RETAIN} is true or false, not {retain[:100]!r}")
+    return (1 if qos is None else qos) | (FLAG_RETAIN if retain == "true" else 0)
+
+
+def _number(user: dict[str, str], name: str, most: int) -> int | None:
+    text = user.pop(name, None)
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 10 or int(text) > most:
+        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {most}, not {text[:100]!r}")
+    return int(text)
+
+
+def _due_ms(system: pb.SystemProperties, now_ms: int) -> int | None:
+    """When a message is due; None: at once."""
+    is_delayed = system.HasField("delivery_timestamp")
+    if is_delayed != (system.message_type == pb.DELAY) or bool(system.message_group) != (
+        system.message_type == pb.FIFO
+    ):
+        raise Refused(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a delayed message has a delivery timestamp, a FIFO message a message group, and no other has",
+        )
+    if not is_delayed:
+        return None
+    due_ms = system.delivery_timestamp.ToMilliseconds()
+    if due_ms > now_ms + _MAX_DELAY_MS:
+        raise Refused(pb.ILLEGAL_DELIVERY_TIME, f"a message is delayed by {_MAX_DELAY_MS // 1000} s at the most")
+    return due_ms if due_ms > now_ms else None
+
+
+def _body(message: pb.Message, most: int) -> bytes:
+    """The body as devices are to have it: not compressed. Raises `Refused`."""
+    body = message.body
+    digest = message.system_properties.body_digest
+    check = _DIGESTS.get(digest.type)
+    if check is not None and digest.checksum.upper().lstrip("0") != check(body).lstrip("0"):
+        raise Refused(pb.MESSAGE_CORRUPTED, "the body is not the one that its digest is of")
+    if message.system_properties.body_encoding == pb.GZIP:
+        body = _inflated(body, most)
+    if len(body) > most:
+        raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"the body has more than {most} bytes")
+    return body
+
+
+def _inflated(body: bytes, most: int) -> bytes:
+    """gzip or zlib, whichever the client used: RocketMQ's do both under this name."""
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        inflated = inflater.decompress(body, most + 1)
+    except zlib.error as error:
+        raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
+    if len(inflated) <= most and not inflater.eof:
+        raise Refused(pb.MESSAGE_CORRUPTED, "the compressed body is cut short")
+    return inflated

@@ -1,0 +1,21 @@
+"""What settles a message that a group received: its receipt handle, a text that only a node reads."""
+
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.status import Refused
+from gateway.rpc.groups import Source
+from store.api import Receipts
+
+
+def handle_of(partition: int, offset: int, deliveries: int) -> str:
+    return f"{partition}.{offset}.{deliveries}"
+
+
+def receipts_of(source: Source, handle: str) -> Receipts:
+    """The message of a handle that was given out for `source`. Raises `Refused`."""
+    parts = handle.split(".")
+    if len(parts) != 3 or any(not part.isdecimal() or len(part) > 19 for part in parts):
+        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"{handle[:100]!r} is not a receipt handle")
+    partition, offset, deliveries = (int(part) for part in parts)
+    if partition >= len(source.queues):
+        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"{handle!r} is a receipt handle of another topic")
+    return Receipts(source.queues[partition], offset, 1, deliveries)

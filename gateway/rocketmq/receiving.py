@@ -1,0 +1,104 @@
+"""What a group receives: messages that its filter wants, leased."""
+
+from typing import Final
+
+import record
+from gateway.rocketmq.leases import LEASE_MS, Leases
+from gateway.rocketmq.messages import Stored
+from gateway.rocketmq.names import source_of
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.status import Refused
+from gateway.rpc.groups import Groups, Source, Wish
+from gateway.rpc.limits import RpcLimits
+from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
+from store.api import Receipts, Start, Store
+
+_MARGIN_S: Final = 0.5  # before the client gives up a call: the answer has to be there by then
+_DEFAULT_WAIT_S: Final = 20.0
+_BATCH: Final = 32
+
+
+class Received:
+    """Messages for one call, and what they are leased as."""
+
+    __slots__ = ("messages", "receipts", "source")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.messages: list[pb.Message] = []
+        self.receipts: list[Receipts] = []
+
+
+class Receiving:
+    """Answers ReceiveMessage."""
+
+    def __init__(self, store: Store, groups: Groups, leases: Leases, limits: RpcLimits) -> None:
+        self._store = store
+        self._groups = groups
+        self._leases = leases
+        self._limits = limits
+
+    async def receive(self, request: pb.ReceiveMessageRequest, client_id: str, left_s: float | None) -> Received:
+        """Lease messages, waiting for the first as long as the request says, and `left_s` allows. Raises `Refused` and
+        `StoreError`."""
+        topic = request.message_queue.topic
+        source = source_of(request.group, topic, self._store.partitions)
+        invisible_ms = self._invisible_ms(request)
+        records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
+        if records < 0:
+            raise Refused(pb.BAD_REQUEST, "a batch has at least one message")
+        selection = _selection(request.filter_expression)
+        wish = Wish(records, self._limits.max_fetch_bytes, invisible_ms, _start(source), 0, selection)
+        popped = await self._groups.receive(source, wish, self._wait_s(request, left_s))
+        received = Received(source)
+        for run in popped.runs:
+            partition = source.queues.index(run.queue)
+            for at, start in enumerate(record.split(run.data)):
+                offset = run.offset + at
+                message = Stored(run.data, start).delivered(topic, partition, offset, run.deliveries, invisible_ms)
+                received.messages.append(message)
+                received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
+        if request.auto_renew:
+            self._leases.keep(client_id, source, received.receipts)
+        return received
+
+    async def give_back(self, received: Received) -> None:
+        """The client did not hear of them: somebody else gets them, now."""
+        await self._groups.settle(received.source, (), [(each, 0) for each in received.receipts])
+
+    def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
+        if not request.HasField("invisible_duration"):
+            return LEASE_MS
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        if not 0 < invisible_ms <= self._limits.max_invisible_ms:
+            raise Refused(
+                pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
+            )
+        return int(invisible_ms)
+
+    def _wait_s(self, request: pb.ReceiveMessageRequest, left_s: float | None) -> float:
+        wait_s = _DEFAULT_WAIT_S
+        if request.HasField("long_polling_timeout"):
+            wait_s = request.long_polling_timeout.ToMilliseconds() / 1000
+            if wait_s < 0:
+                raise Refused(pb.ILLEGAL_POLLING_TIME, "a long polling timeout is not negative")
+        wait_s = min(wait_s, self._limits.max_wait_ms / 1000)
+        return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
+
+
+def _start(source: Source) -> Start:
+    """As with RocketMQ, a new group gets what is sent from now on; but of its dead letters all there are."""
+    return Start.EARLIEST if source.key[:1] == b"d" else Start.LATEST
+
+
+def _selection(expression: pb.FilterExpression) -> Selection:
+    text = expression.expression.strip()
+    if expression.type == pb.SQL:
+        selection = Selection(sql=text)
+    else:
+        selection = EVERYTHING if text in ("", "*") else Selection(tags=text)
+    try:
+        compile_selection(selection)
+    except SelectorError as error:
+        raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    return selection

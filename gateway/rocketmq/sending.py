@@ -1,0 +1,75 @@
+"""What producers do: messages, at once, later or once their transaction is committed; its end; and recall."""
+
+import asyncio
+import time
+
+from gateway.rocketmq.clients import Clients
+from gateway.rocketmq.messages import Outgoing, Stored
+from gateway.rocketmq.names import parent_of_topic
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.status import OK, Refused
+from gateway.rpc.limits import RpcLimits
+from store.api import Appended, Store
+
+
+class Sending:
+    """Answers SendMessage, EndTransaction and RecallMessage. All raise `Refused` and `StoreError`."""
+
+    def __init__(self, store: Store, clients: Clients, limits: RpcLimits) -> None:
+        self._store = store
+        self._clients = clients
+        self._limits = limits
+
+    async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
+        """All messages of a request, or none. The answer means that they are committed."""
+        if not 0 < len(request.messages) <= self._limits.max_request_records:
+            raise Refused(pb.BAD_REQUEST, f"1 to {self._limits.max_request_records} messages are sent at once")
+        now_ms = int(time.time() * 1000)
+        outgoing: list[Outgoing] = []
+        for message in request.messages:
+            parent = parent_of_topic(message.topic)
+            outgoing.append(Outgoing(message, parent, client_id, now_ms, self._limits.max_message_bytes))
+            if outgoing[-1].is_half:
+                self._clients.sends_to(client_id, parent)
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(appended: Appended) -> None:
+            if not answer.done():  # the call was cancelled
+                answer.set_result(appended)
+
+        self._store.append([each.frame for each in outgoing], done)
+        appended = await answer
+        if appended.error is not None:
+            raise appended.error
+        response = pb.SendMessageResponse(status=OK)
+        for each, position in zip(outgoing, appended.positions, strict=True):
+            entry = response.entries.add(status=OK, message_id=each.message_id, offset=position)
+            if each.is_half:
+                entry.transaction_id = str(position)
+            elif each.due_ms is not None:
+                entry.recall_handle = str(position)
+        return response
+
+    async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+        parent_of_topic(request.topic)
+        handle = _handle(request.transaction_id, pb.INVALID_TRANSACTION_ID, "transaction id")
+        if request.resolution not in (pb.COMMIT, pb.ROLLBACK):
+            # RocketMQ takes it for "not known yet": the producer is asked again.
+            return pb.EndTransactionResponse(status=OK)
+        if await self._store.end_transaction([handle], request.resolution == pb.COMMIT):
+            raise Refused(pb.INVALID_TRANSACTION_ID, "no such transaction is open: it was committed, or rolled back")
+        return pb.EndTransactionResponse(status=OK)
+
+    async def recall(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
+        parent_of_topic(request.topic)
+        handle = _handle(request.recall_handle, pb.BAD_REQUEST, "recall handle")
+        if await self._store.recall([handle]):
+            raise Refused(pb.BAD_REQUEST, "no such message waits for its time: it was delivered, or recalled")
+        message = Stored(await self._store.message(handle), 0)
+        return pb.RecallMessageResponse(status=OK, message_id=message.message_id())
+
+
+def _handle(text: str, code: "pb.Code", name: str) -> int:
+    if not text.isdecimal() or len(text) > 19:
+        raise Refused(code, f"{text[:100]!r} is not a {name}")
+    return int(text)

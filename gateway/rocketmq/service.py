@@ -1,0 +1,218 @@
+"""The calls of `apache.rocketmq.v2.MessagingService`. What is wrong is told in an answer's status, as RocketMQ does."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import grpc.aio
+
+from gateway.rocketmq.clients import Client, Clients, Retries
+from gateway.rocketmq.leases import Leases
+from gateway.rocketmq.names import group_name, parent_of_topic, source_of
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.proto import rocketmq_pb2_grpc
+from gateway.rocketmq.receiving import Received, Receiving
+from gateway.rocketmq.sending import Sending
+from gateway.rocketmq.settling import Settling
+from gateway.rocketmq.status import OK, Refused, status_of
+from gateway.rpc.groups import Groups
+from gateway.rpc.limits import RpcLimits
+from store.api import Store
+from store.config import StoreConfig
+from store.errors import StoreError
+
+_CLIENT_ID: Final = "x-mq-client-id"
+_MAX_CLIENT_ID: Final = 0xFFFF  # bytes: it is the publisher of records
+_TYPES: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Response = TypeVar("_Response")
+
+
+class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
+    """Answers RocketMQ's clients over a store. `groups` are those of the native front: who waits in a group stands in
+    one line, whatever it speaks."""
+
+    def __init__(self, store: Store, groups: Groups, limits: RpcLimits, config: StoreConfig) -> None:
+        self._store = store
+        self._leases = Leases(groups)
+        self._clients = Clients(store, Retries(config), limits.max_message_bytes)
+        self._sending = Sending(store, self._clients, limits)
+        self._receiving = Receiving(store, groups, self._leases, limits)
+        self._settling = Settling(store, groups, self._leases, limits)
+        self._stopping = False
+
+    async def stop(self) -> None:
+        """End the Telemetry streams and renew no leases any more."""
+        self._stopping = True
+        await self._clients.stop()
+        await self._leases.stop()
+
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
+        """One queue: which partition a message goes to is a matter of its topic, and a group receives from all."""
+        try:
+            self._check_topic(request.topic)
+        except Refused as error:
+            return pb.QueryRouteResponse(status=status_of(error))
+        queue = self._queue(request.topic, request.endpoints, 0)
+        return pb.QueryRouteResponse(status=OK, message_queues=[queue])
+
+    async def QueryAssignment(
+        self, request: pb.QueryAssignmentRequest, context: _Context
+    ) -> pb.QueryAssignmentResponse:
+        try:
+            source_of(request.group, request.topic, self._store.partitions)
+        except Refused as error:
+            return pb.QueryAssignmentResponse(status=status_of(error))
+        queue = self._queue(request.topic, request.endpoints, -1)
+        return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: _Context) -> pb.HeartbeatResponse:
+        try:
+            if request.HasField("group") and request.group.name:
+                group_name(request.group)
+        except Refused as error:
+            return pb.HeartbeatResponse(status=status_of(error))
+        return pb.HeartbeatResponse(status=OK)
+
+    async def SendMessage(self, request: pb.SendMessageRequest, context: _Context) -> pb.SendMessageResponse:
+        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, _client_id(context)))
+
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: _Context) -> pb.EndTransactionResponse:
+        return await _or_status(pb.EndTransactionResponse, lambda: self._sending.end_transaction(request))
+
+    async def RecallMessage(self, request: pb.RecallMessageRequest, context: _Context) -> pb.RecallMessageResponse:
+        return await _or_status(pb.RecallMessageResponse, lambda: self._sending.recall(request))
+
+    async def ReceiveMessage(
+        self, request: pb.ReceiveMessageRequest, context: _Context
+    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        try:
+            if self._stopping:
+                raise Refused(pb.INTERNAL_SERVER_ERROR, "the node is stopping")
+            client_id = _client_id(context)
+            received = await self._receiving.receive(request, client_id, context.time_remaining())
+        except (Refused, StoreError) as error:
+            yield pb.ReceiveMessageResponse(status=status_of(error))
+            return
+        if not received.messages:
+            yield pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message came"))
+            return
+        is_told = False
+        try:
+            async for response in _told(received):
+                yield response
+            is_told = True
+        finally:
+            if not is_told:
+                for each in received.receipts:
+                    self._leases.drop(client_id, received.source, each)
+                await asyncio.shield(self._receiving.give_back(received))
+
+    async def AckMessage(self, request: pb.AckMessageRequest, context: _Context) -> pb.AckMessageResponse:
+        return await _or_status(pb.AckMessageResponse, lambda: self._settling.acknowledge(request, _client_id(context)))
+
+    async def ChangeInvisibleDuration(
+        self, request: pb.ChangeInvisibleDurationRequest, context: _Context
+    ) -> pb.ChangeInvisibleDurationResponse:
+        kind = pb.ChangeInvisibleDurationResponse
+        return await _or_status(kind, lambda: self._settling.postpone(request, _client_id(context)))
+
+    async def ForwardMessageToDeadLetterQueue(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        kind = pb.ForwardMessageToDeadLetterQueueResponse
+        return await _or_status(kind, lambda: self._settling.bury(request, _client_id(context)))
+
+    async def NotifyClientTermination(
+        self, request: pb.NotifyClientTerminationRequest, context: _Context
+    ) -> pb.NotifyClientTerminationResponse:
+        try:
+            client_id = _client_id(context)
+        except Refused as error:
+            return pb.NotifyClientTerminationResponse(status=status_of(error))
+        self._clients.end(client_id)
+        self._leases.release(client_id)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    async def Telemetry(
+        self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: _Context
+    ) -> AsyncIterator[pb.TelemetryCommand]:
+        """The stream of one client: its settings, and what it is asked. It ends with the client, or the node."""
+        try:
+            client_id = _client_id(context)
+        except Refused as error:
+            yield pb.TelemetryCommand(status=status_of(error))
+            return
+        client = self._clients.add(client_id)
+        reader = asyncio.create_task(self._hear(client, request_iterator))
+        ended = asyncio.create_task(client.ended.wait())
+        if self._stopping:
+            client.ended.set()
+        try:
+            while not ended.done():
+                command = asyncio.create_task(client.commands.get())
+                await asyncio.wait((command, ended), return_when=asyncio.FIRST_COMPLETED)
+                if command.done():
+                    yield command.result()
+                else:
+                    command.cancel()
+        finally:
+            reader.cancel()
+            ended.cancel()
+            if self._clients.remove(client):
+                self._leases.release(client_id)
+
+    async def _hear(self, client: Client, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
+        """What the client says. Answers to what it is asked go another way, and nodes ask for nothing else."""
+        try:
+            async for command in commands:
+                if not command.HasField("settings"):
+                    continue
+                try:
+                    settings = self._clients.settle(client, command.settings)
+                except Refused as error:
+                    client.tell(pb.TelemetryCommand(status=status_of(error)))
+                else:
+                    client.tell(pb.TelemetryCommand(status=OK, settings=settings))
+        finally:
+            client.ended.set()
+
+    def _check_topic(self, topic: pb.Resource) -> None:
+        if not topic.name.startswith("%DLQ%"):
+            parent_of_topic(topic)
+
+    def _queue(self, topic: pb.Resource, endpoints: pb.Endpoints, number: int) -> pb.MessageQueue:
+        """A queue of a topic, to be reached the way that the client came: a node does not know its address outside."""
+        broker = pb.Broker(name="sluice", id=0, endpoints=endpoints)
+        return pb.MessageQueue(
+            topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=_TYPES
+        )
+
+
+async def _or_status(kind: Callable[..., _Response], call: Callable[[], Awaitable[_Response]]) -> _Response:
+    """The answer, or one whose status says what is wrong."""
+    try:
+        return await call()
+    except (Refused, StoreError) as error:
+        return kind(status=status_of(error))
+
+
+async def _told(received: Received) -> AsyncIterator[pb.ReceiveMessageResponse]:
+    yield pb.ReceiveMessageResponse(status=OK)
+    for message in received.messages:
+        yield pb.ReceiveMessageResponse(message=message)
+    last = pb.ReceiveMessageResponse()
+    last.delivery_timestamp.FromMilliseconds(int(time.time() * 1000))
+    yield last
+
+
+def _client_id(context: _Context) -> str:
+    """Raises `Refused`."""
+    for name, value in context.invocation_metadata() or ():
+        if name == _CLIENT_ID:
+            text = value if isinstance(value, str) else value.decode(errors="replace")
+            if 0 < len(text.encode()) <= _MAX_CLIENT_ID and "\0" not in text:
+                return text
+    raise Refused(pb.CLIENT_ID_REQUIRED, f"a client says who it is: {_CLIENT_ID} is missing, or too long")

@@ -1,0 +1,40 @@
+"""What is wrong with a request, in RocketMQ's codes: an answer's status, never a failed call."""
+
+from typing import Final
+
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from store.errors import (
+    LogCorrupt,
+    NoSuchMessage,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    StoreBusy,
+    StoreError,
+    TooManyGroups,
+)
+
+_CODES: Final[dict[type[StoreError], "pb.Code"]] = {
+    NoSuchMessage: pb.MESSAGE_NOT_FOUND,
+    OffsetOutOfRange: pb.ILLEGAL_OFFSET,
+    RecordTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
+    StoreBusy: pb.TOO_MANY_REQUESTS,
+    TooManyGroups: pb.TOO_MANY_REQUESTS,
+    LogCorrupt: pb.MESSAGE_CORRUPTED,
+}
+
+
+class Refused(Exception):
+    """A request that is turned down, with the code that a client understands."""
+
+    def __init__(self, code: "pb.Code", message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+OK: Final = pb.Status(code=pb.OK, message="OK")
+
+
+def status_of(error: StoreError | Refused) -> pb.Status:
+    """The status that stands for an error. A store that is closed or has failed: try again, or elsewhere."""
+    code = error.code if isinstance(error, Refused) else _CODES.get(type(error), pb.INTERNAL_SERVER_ERROR)
+    return pb.Status(code=code, message=str(error))

@@ -1,0 +1,249 @@
+"""The calls of RocketMQ's clients, one by one, as their wire has them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rpc import RpcServer
+from store.config import StoreConfig
+from store.engine import Engine
+
+ME = (("x-mq-client-id", "service"),)
+TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
+_STREAMING = frozenset(("ReceiveMessage",))
+
+
+class Wire:
+    """Calls by name."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    async def call(self, name: str, request: Any, metadata: Any = ME) -> Any:
+        path, kind = f"/apache.rocketmq.v2.MessagingService/{name}", type(request)
+        response = getattr(pb, kind.__name__.removesuffix("Request") + "Response")
+        codecs = (kind.SerializeToString, response.FromString)
+        if name in _STREAMING:
+            return [
+                each async for each in self._channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20)
+            ]
+        return await self._channel.unary_unary(path, *codecs)(request, metadata=metadata, timeout=20)
+
+    async def send(self, *bodies: bytes, **system: Any) -> Any:
+        fields = {"message_id": "01", "message_type": pb.NORMAL, **system}
+        messages = [pb.Message(topic=TOPIC, body=body, system_properties=fields) for body in bodies]
+        return await self.call("SendMessage", pb.SendMessageRequest(messages=messages))
+
+    async def receive(self, wait_ms: int = 0, topic: pb.Resource = TOPIC, **fields: Any) -> list[pb.Message]:
+        """Messages of one answer, whose form is checked: the status comes first."""
+        request = pb.ReceiveMessageRequest(group=GROUP, message_queue=pb.MessageQueue(topic=topic, id=-1), **fields)
+        request.long_polling_timeout.FromMilliseconds(wait_ms)
+        status, *told = await self.call("ReceiveMessage", request)
+        if not told:
+            assert status.status.code == pb.MESSAGE_NOT_FOUND
+            return []
+        assert status.status.code == pb.OK
+        assert told[-1].HasField("delivery_timestamp")
+        return [each.message for each in told[:-1]]
+
+    async def receive_code(self, **fields: Any) -> int:
+        request = pb.ReceiveMessageRequest(**{"group": GROUP, "message_queue": pb.MessageQueue(topic=TOPIC), **fields})
+        (answer,) = await self.call("ReceiveMessage", request)
+        return int(answer.status.code)
+
+    async def acknowledge(self, *handles: str) -> Any:
+        entries = [pb.AckMessageEntry(message_id="01", receipt_handle=handle) for handle in handles]
+        return await self.call("AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=entries))
+
+    async def change(self, handle: str, seconds: int) -> int:
+        request = pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle)
+        request.invisible_duration.FromSeconds(seconds)
+        return int((await self.call("ChangeInvisibleDuration", request)).status.code)
+
+    async def bury(self, handle: str, topic: pb.Resource = TOPIC) -> int:
+        request = pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=topic, receipt_handle=handle)
+        return int((await self.call("ForwardMessageToDeadLetterQueue", request)).status.code)
+
+    def telemetry(self) -> Any:
+        codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
+        return self._channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)(
+            metadata=ME, timeout=20
+        )
+
+
+def handle(message: pb.Message) -> str:
+    return str(message.system_properties.receipt_handle)
+
+
+@pytest.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
+    settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
+    engine = await Engine.open(tmp_path, settings)
+    server = RpcServer(engine, settings=settings)
+    port = await server.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Wire(channel)
+    await server.stop(0.2)
+    await engine.close()
+
+
+async def test_routes_lead_back_the_way_the_client_came(wire: Wire) -> None:
+    endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=443)])
+    route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))
+    (queue,) = route.message_queues
+    assert (route.status.code, queue.topic, queue.id, queue.broker.endpoints) == (pb.OK, TOPIC, 0, endpoints)
+    assert set(queue.accept_message_types) == {pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION}
+    asked = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=endpoints)
+    (assignment,) = (await wire.call("QueryAssignment", asked)).assignments
+    assert (assignment.message_queue.id, assignment.message_queue.broker.endpoints) == (-1, endpoints)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "$SYS", "n" * 256])
+async def test_names_that_are_no_topics(wire: Wire, name: str) -> None:
+    topic = pb.Resource(name=name)
+    assert (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=topic))).status.code == pb.ILLEGAL_TOPIC
+    request = pb.SendMessageRequest(messages=[pb.Message(topic=topic)])
+    assert (await wire.call("SendMessage", request)).status.code == pb.ILLEGAL_TOPIC
+
+
+@pytest.mark.parametrize("name", ["", "$share/g/f", "a\0", "n" * 256])
+async def test_names_that_are_no_groups(wire: Wire, name: str) -> None:
+    assert await wire.receive_code(group=pb.Resource(name=name)) == pb.ILLEGAL_CONSUMER_GROUP
+
+
+async def test_a_namespace_keeps_topics_and_groups_apart(wire: Wire) -> None:
+    ours = pb.Resource(resource_namespace="eu", name="home")
+    assert await wire.receive(topic=ours) == []
+    assert await wire.receive() == []
+    fields = {"message_id": "01", "message_type": pb.NORMAL}
+    await wire.call(
+        "SendMessage", pb.SendMessageRequest(messages=[pb.Message(topic=ours, body=b"x", system_properties=fields)])
+    )
+    assert await wire.receive() == []
+    (found,) = await wire.receive(topic=ours)
+    assert (found.topic, found.user_properties["originMqttTopic"]) == (ours, "eu%home")
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(wire: Wire) -> None:
+    assert await wire.receive() == []
+    assert (await wire.send(b"a", b"", message_type=pb.FIFO)).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    sent = await wire.send(b"a", b"b")
+    assert (sent.status.code, len(sent.entries)) == (pb.OK, 2)
+    assert sent.entries[0].offset < sent.entries[1].offset
+    assert [each.body for each in await wire.receive()] == [b"a", b"b"]
+    assert (await wire.call("SendMessage", pb.SendMessageRequest())).status.code == pb.BAD_REQUEST
+
+
+async def test_a_client_says_who_it_is(wire: Wire) -> None:
+    answer = await wire.call("SendMessage", pb.SendMessageRequest(messages=[pb.Message(topic=TOPIC)]), metadata=())
+    assert answer.status.code == pb.CLIENT_ID_REQUIRED
+
+
+async def test_acknowledgements_one_by_one(wire: Wire) -> None:
+    assert await wire.receive() == []
+    await wire.send(b"a", b"b")
+    first, second = await wire.receive()
+    answer = await wire.acknowledge(handle(first), "9999.0.1", "nonsense", handle(first))
+    assert answer.status.code == pb.MULTIPLE_RESULTS
+    codes = [entry.status.code for entry in answer.entries]
+    assert codes == [pb.OK, pb.INVALID_RECEIPT_HANDLE, pb.INVALID_RECEIPT_HANDLE, pb.OK]
+    assert (await wire.acknowledge(handle(second))).status.code == pb.OK
+    assert (await wire.acknowledge(handle(second))).status.code == pb.INVALID_RECEIPT_HANDLE
+    assert (await wire.acknowledge()).status.code == pb.BAD_REQUEST
+
+
+async def test_a_message_that_is_given_back_comes_again_and_its_old_handle_is_nothing(wire: Wire) -> None:
+    assert await wire.receive() == []
+    await wire.send(b"a")
+    (first,) = await wire.receive()
+    assert await wire.change(handle(first), 13 * 3600) == pb.ILLEGAL_INVISIBLE_TIME
+    assert await wire.change(handle(first), 0) == pb.OK
+    (again,) = await wire.receive(10_000)
+    assert again.system_properties.delivery_attempt == 2
+    assert await wire.change(handle(first), 5) == pb.INVALID_RECEIPT_HANDLE
+    assert (await wire.acknowledge(handle(first))).status.code == pb.INVALID_RECEIPT_HANDLE
+
+
+async def test_dead_letters_at_once(wire: Wire) -> None:
+    assert await wire.receive() == []
+    await wire.send(b"a")
+    (first,) = await wire.receive()
+    assert await wire.bury(handle(first)) == pb.OK
+    assert await wire.bury(handle(first)) == pb.INVALID_RECEIPT_HANDLE
+    assert await wire.receive() == []
+    letters = pb.Resource(name="%DLQ%group")
+    (letter,) = await wire.receive(topic=letters)
+    assert letter.body == b"a"
+    assert await wire.bury(handle(letter), letters) == pb.ILLEGAL_TOPIC
+    other = pb.MessageQueue(topic=pb.Resource(name="%DLQ%other"))
+    assert await wire.receive_code(message_queue=other) == pb.ILLEGAL_TOPIC
+
+
+async def test_what_receive_refuses(wire: Wire) -> None:
+    wrong = pb.FilterExpression(type=pb.SQL, expression="price >")
+    assert await wire.receive_code(filter_expression=wrong) == pb.ILLEGAL_FILTER_EXPRESSION
+    assert await wire.receive_code(batch_size=-1) == pb.BAD_REQUEST
+    assert await wire.receive_code(invisible_duration={"seconds": 13 * 3600}) == pb.ILLEGAL_INVISIBLE_TIME
+    assert await wire.receive_code(long_polling_timeout={"seconds": -1}) == pb.ILLEGAL_POLLING_TIME
+
+
+async def test_a_waiting_receive_is_woken(wire: Wire) -> None:
+    assert await wire.receive() == []
+    waiting = asyncio.create_task(wire.receive(15_000))
+    await wire.send(b"a")
+    assert [each.body for each in await waiting] == [b"a"]
+
+
+async def test_transactions_end_once(wire: Wire) -> None:
+    assert await wire.receive() == []
+    sent = await wire.send(b"a", message_type=pb.TRANSACTION)
+    asked = pb.EndTransactionRequest(topic=TOPIC, transaction_id=sent.entries[0].transaction_id, resolution=pb.COMMIT)
+    assert await wire.receive() == []
+    assert (await wire.call("EndTransaction", asked)).status.code == pb.OK
+    assert [each.body for each in await wire.receive(5_000)] == [b"a"]
+    assert (await wire.call("EndTransaction", asked)).status.code == pb.INVALID_TRANSACTION_ID
+    asked.transaction_id = "nonsense"
+    assert (await wire.call("EndTransaction", asked)).status.code == pb.INVALID_TRANSACTION_ID
+
+
+async def test_a_client_gets_its_settings(wire: Wire) -> None:
+    stream = wire.telemetry()
+    publishing = pb.Publishing(topics=[TOPIC], max_body_size=1 << 30)
+    await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=publishing)))
+    told = (await stream.read()).settings
+    assert 0 < told.publishing.max_body_size < 1 << 30
+    assert told.backoff_policy.exponential_backoff.multiplier == 2
+    subscription = pb.Subscription(group=GROUP)
+    await stream.write(
+        pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription))
+    )
+    told = (await stream.read()).settings
+    assert told.backoff_policy.max_attempts == 5
+    delays = [each.ToMilliseconds() for each in told.backoff_policy.customized_backoff.next]
+    assert delays == [1_500, 20_000]
+    await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.LITE_PUSH_CONSUMER)))
+    assert (await stream.read()).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
+    await wire.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=GROUP))
+    assert await stream.read() == grpc.aio.EOF
+
+
+async def test_what_a_push_consumer_had_is_given_back_when_it_goes(wire: Wire) -> None:
+    assert await wire.receive() == []
+    stream = wire.telemetry()
+    await stream.write(
+        pb.TelemetryCommand(
+            settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
+        )
+    )
+    await stream.read()
+    await wire.send(b"a", b"b")
+    first, _ = await wire.receive(auto_renew=True)
+    await wire.acknowledge(handle(first))
+    await wire.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=GROUP))
+    (again,) = await wire.receive(15_000)
+    assert (again.body, again.system_properties.delivery_attempt) == (b"b", 2)

@@ -1,0 +1,76 @@
+"""RocketMQ's own client, unchanged, on a whole node: the protocol `apache.rocketmq.v2` (docs/rocketmq.md)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SERVICE = Path(__file__).with_name("rocketmq_service.py")
+SETTINGS = "[store]\nretry_delays_s = [1]\ntransaction_check_s = 1\nmax_deliveries = {deliveries}\n"
+
+
+@pytest.fixture
+def rocket_node(make_node: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    def start(deliveries: int = 16) -> Any:
+        settings = tmp_path / "sluice.toml"
+        settings.write_text(SETTINGS.format(deliveries=deliveries))
+        node = make_node("node", "--config", str(settings))
+        node.start()
+        return node
+
+    return start
+
+
+def command(node: Any, scenario: str) -> list[str]:
+    return [sys.executable, str(SERVICE), scenario, str(node.grpc_port), str(node.mqtt_port)]
+
+
+def run(node: Any, scenario: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(node, scenario),
+        timeout=100,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(tmp_path),
+    )
+    assert done.returncode == 0 and "done" in done.stdout, f"{done.stdout}\n{node.log()}"
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(tmp_path)}  # where the client writes its log
+
+
+@pytest.mark.parametrize("scenario", ["devices_and_services", "leases", "selections", "later", "transactions", "push"])
+def test_what_services_do(rocket_node: Callable[..., Any], tmp_path: Path, scenario: str) -> None:
+    run(rocket_node(), scenario, tmp_path)
+
+
+def test_dead_letters(rocket_node: Callable[..., Any], tmp_path: Path) -> None:
+    run(rocket_node(deliveries=2), "dead_letters", tmp_path)
+
+
+@pytest.fixture
+def holder(rocket_node: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Any, "subprocess.Popen[str]"]]:
+    node = rocket_node()
+    process = subprocess.Popen(command(node, "hold"), stdout=subprocess.PIPE, text=True, env=_environment(tmp_path))
+    try:
+        yield node, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_a_dead_push_consumer_had_comes_to_another_at_once(holder: Any, tmp_path: Path) -> None:
+    """Not when its lease ends, which is a minute."""
+    node, process = holder
+    assert process.stdout.readline() == "held\n"
+    process.kill()
+    run(node, "inherit", tmp_path)
