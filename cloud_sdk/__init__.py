@@ -5,42 +5,77 @@ wire. Ships to people who run no node: may import `record` and nothing else of S
 """
 
 from cloud_sdk.client import Client
-from cloud_sdk.consumer import Consumer, Delivery, Lease
+from cloud_sdk.consumer import Delivery, Lease, SimpleConsumer
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
     DataLoss,
     InvalidArgument,
+    NoAnswer,
     NodeError,
     NoSuchMessage,
     OffsetOutOfRange,
     SluiceError,
+    TransactionEnded,
+    TryAgain,
     Unavailable,
 )
-from cloud_sdk.message import Batch, Child, Group, GroupQueue, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.message import (
+    Batch,
+    Child,
+    Group,
+    GroupQueue,
+    Message,
+    OutgoingMessage,
+    PartitionBounds,
+    Receipt,
+    SendOptions,
+    Timer,
+    inbox_of,
+)
 from cloud_sdk.properties import Properties
+from cloud_sdk.pull import PullConsumer
+from cloud_sdk.push import BroadcastConsumer, PushConsumer
+from cloud_sdk.selecting import SelectionOptions
+from cloud_sdk.trace import Happened, TraceEvent
+from cloud_sdk.transaction import Decision, Transaction, TransactionChecks
 
 __all__ = [
     "Batch",
+    "BroadcastConsumer",
     "Busy",
     "Child",
     "Client",
     "ClientClosed",
-    "Consumer",
     "DataLoss",
+    "Decision",
     "Delivery",
     "Group",
     "GroupQueue",
+    "Happened",
     "InvalidArgument",
     "Lease",
     "Message",
+    "NoAnswer",
     "NoSuchMessage",
     "NodeError",
     "OffsetOutOfRange",
     "OutgoingMessage",
     "PartitionBounds",
     "Properties",
+    "PullConsumer",
+    "PushConsumer",
     "Receipt",
+    "SelectionOptions",
+    "SendOptions",
+    "SimpleConsumer",
     "SluiceError",
+    "Timer",
+    "TraceEvent",
+    "Transaction",
+    "TransactionChecks",
+    "TransactionEnded",
+    "TryAgain",
     "Unavailable",
+    "inbox_of",
 ]

@@ -1,19 +1,37 @@
 """The asyncio client of a node."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, Unpack
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.consumer import Consumer, Start, start_of
-from cloud_sdk.errors import Unavailable, refused_values, require_positive
-from cloud_sdk.message import Batch, Child, Group, GroupQueue, Message, OutgoingMessage, PartitionBounds, Receipt
+from cloud_sdk.consumer import SimpleConsumer, start_of
+from cloud_sdk.errors import InvalidArgument, NoAnswer, refused_values, require_positive
+from cloud_sdk.message import (
+    Batch,
+    Child,
+    Group,
+    GroupQueue,
+    Message,
+    OutgoingMessage,
+    PartitionBounds,
+    Receipt,
+    SendOptions,
+    Timer,
+    inbox_of,
+)
 from cloud_sdk.producer import Producer
-from cloud_sdk.properties import UserProperties
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.pull import PullConsumer
+from cloud_sdk.push import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
+from cloud_sdk.replies import Replies
+from cloud_sdk.selecting import SelectionOptions, Start, selection_of
+from cloud_sdk.trace import TraceEvent, event_of
+from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 
 _NEVER_MS: Final = (1 << 63) - 1  # no message was stored that late
 
@@ -24,14 +42,25 @@ class Client:
 
     Calls survive a restart of the node: they are repeated, with growing pauses, until `retry_seconds` have passed
     since the first failure; then they raise `Unavailable` (or `Busy`). Nothing connects before the first call.
-    `name` is the publisher that consumers of sent messages see.
+    `name` is the publisher that consumers of sent messages see. A batch of sends waits up to `linger_seconds` for more
+    to go with it: 0 sends at once what is there, which is more the more is under way.
     """
 
-    def __init__(self, endpoint: str, *, name: str | None = None, retry_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        name: str | None = None,
+        retry_seconds: float = 30.0,
+        linger_seconds: float = 0.0,
+    ) -> None:
         self.name = name or f"cloud-{secrets.token_hex(6)}"
+        self._is_named = name is not None
         self._publisher = self.name.encode()
         self._connection = Connection(endpoint, retry_seconds)
-        self._producer = Producer(self._connection)
+        self._producer = Producer(self._connection, linger_seconds)
+        self._replies = Replies(self)
+        self._running: set[int] = set()  # half messages of transactions that are not over
 
     async def __aenter__(self) -> "Client":
         return self
@@ -43,46 +72,57 @@ class Client:
 
     async def close(self) -> None:
         """Send what is on its way, then disconnect."""
+        self._replies.close()
         await self._producer.close()
         await self._connection.close()
 
-    async def send(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        qos: int = 1,
-        retain: bool = False,
-        properties: UserProperties | None = None,
-        content_type: str | None = None,
-        response_topic: str | None = None,
-        correlation_data: bytes | None = None,
-        message_expiry: int | None = None,
-        keys: Sequence[str] = (),
-    ) -> Receipt:
-        """Store one message; returns when it is committed. Sends of many tasks share batches by themselves.
+    async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
+        """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share batches by
+        themselves. `SendOptions` are what may be said of it.
 
-        At least once: when the node goes away before it answers, the message is sent again and may be stored
-        twice. `qos` is the most that subscribers get it with, `keys` are what `find` finds it by. Raises
-        `InvalidArgument`, `Unavailable`, `Busy`.
+        At least once: when the node goes away before it answers, the message is sent again and may be stored twice.
+        Raises `InvalidArgument`, `Unavailable`, `Busy`.
         """
-        message = OutgoingMessage(
-            topic,
-            payload,
-            qos,
-            retain,
-            properties,
-            content_type,
-            response_topic,
-            correlation_data,
-            message_expiry,
-            keys,
-        )
-        return (await self._producer.send((message.frame(self._publisher),)))[0]
+        frame = OutgoingMessage(topic, payload, **options).frame(self._publisher)
+        return (await self._producer.send((frame,)))[0]
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
         """Store messages, in order; returns when all are committed. All or some may be stored when it raises."""
         return await self._producer.send([message.frame(self._publisher) for message in messages])
+
+    def transaction(self) -> Transaction:
+        """Messages that are delivered when the transaction is committed, and never if it is rolled back:
+        `async with client.transaction() as transaction`. The client needs a `name`: others that have it are asked what
+        became of the transaction when this process dies (`transaction_checks`)."""
+        self._require_name()
+        return Transaction(self._connection, self._producer, self._publisher, self._running)
+
+    def transaction_checks(self, checker: Checker) -> TransactionChecks:
+        """Answer for transactions of this client's name that have no end: `async with client.transaction_checks(f)`.
+        `checker` gets a message of one, and says what became of it."""
+        self._require_name()
+        return TransactionChecks(self._connection, self.name, checker, self._running)
+
+    async def recall(self, positions: Iterable[int]) -> list[int]:
+        """Drop messages that wait for their time, by the positions in their receipts. Returns those that do not (any
+        more); the others are never delivered."""
+        with refused_values():
+            request = pb.RecallRequest(handles=list(positions))
+        return list((await self._connection.call(self._connection.stub.Recall, request)).missing)
+
+    async def timers(self, *, limit: int = 1000) -> list[Timer]:
+        """Messages that wait for their time, the next first."""
+        require_positive(limit)
+        timers: list[Timer] = []
+        after: bytes | None = None
+        while len(timers) < limit:
+            request = pb.TimersRequest(after=after, limit=limit - len(timers))
+            reply = await self._connection.call(self._connection.stub.Timers, request)
+            timers += (Timer(each.handle, each.topic, each.publisher, each.due_ms) for each in reply.timers)
+            if not reply.HasField("after"):
+                break
+            after = reply.after
+        return timers
 
     def consumer(
         self,
@@ -93,14 +133,18 @@ class Client:
         invisible_seconds: float = 30.0,
         start: Start = "earliest",
         max_deliveries: int = 0,
-    ) -> Consumer:
-        """A new member of `group`, which shares all messages whose topic begins with the level `parent`.
+        ordered: bool = False,
+        **selection: Unpack[SelectionOptions],
+    ) -> SimpleConsumer:
+        """A new member of `group`, which shares all messages whose topic begins with the level `parent`, or those of
+        them that the group selects.
 
         It holds up to `max_records` messages, each for `invisible_seconds`: what is not acknowledged by then goes
         to another member. `start` is where the group begins when nobody ever used it. A message that was leased out
-        `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group.
+        `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group. `ordered`: nothing of
+        a partition is handed out while something older of it is out. All members of a group say the same.
         """
-        return Consumer(
+        return SimpleConsumer(
             self._connection,
             group,
             parent,
@@ -108,13 +152,84 @@ class Client:
             invisible_seconds=invisible_seconds,
             start=start,
             max_deliveries=max_deliveries,
+            ordered=ordered,
+            selection=selection_of(selection),
         )
 
-    def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> Consumer:
+    def push_consumer(
+        self,
+        group: str,
+        parent: str,
+        handler: Handler,
+        *,
+        concurrency: int = 16,
+        invisible_seconds: float = 30.0,
+        start: Start = "earliest",
+        max_deliveries: int = 0,
+        ordered: bool = False,
+        **selection: Unpack[SelectionOptions],
+    ) -> PushConsumer:
+        """A member of `group` that calls `handler` for each message, for up to `concurrency` of them at once. See
+        `consumer` for the rest."""
+        require_positive(concurrency)
+        consumer = self.consumer(
+            group,
+            parent,
+            max_records=2 * concurrency,
+            invisible_seconds=invisible_seconds,
+            start=start,
+            max_deliveries=max_deliveries,
+            ordered=ordered,
+            **selection,
+        )
+        return PushConsumer(
+            consumer, handler, concurrency=concurrency, ordered=ordered, invisible_seconds=invisible_seconds
+        )
+
+    def pull_consumer(
+        self,
+        parent: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        group: str | None = None,
+        start: Start = "earliest",
+        max_records: int = 512,
+        **selection: Unpack[SelectionOptions],
+    ) -> PullConsumer:
+        """A reader of partitions that says itself where it is. See `PullConsumer`."""
+        return PullConsumer(
+            self,
+            parent,
+            partitions=partitions,
+            group=group,
+            start=start_of(start),
+            max_records=max_records,
+            **selection,
+        )
+
+    def broadcast_consumer(
+        self,
+        parent: str,
+        handler: BroadcastHandler,
+        *,
+        member: str | None = None,
+        start: Start = "latest",
+        attempts: int = 16,
+        **selection: Unpack[SelectionOptions],
+    ) -> BroadcastConsumer:
+        """Calls `handler` for every message of a parent topic, whoever else gets it. With a name of its own (`member`)
+        it goes on where it was when it is opened again."""
+        require_positive(attempts)
+        reader = self.pull_consumer(parent, group=member, start=start, **selection)
+        return BroadcastConsumer(reader, handler, attempts=attempts, commits=member is not None)
+
+    def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> SimpleConsumer:
         """A member of `group` that gets the messages which the group gave up on, the oldest first. What it
         acknowledges is gone; its messages never become dead letters again. Their partition is 0 and their offset that
         in the queue of dead letters."""
-        return Consumer(self._connection, group, None, max_records=max_records, invisible_seconds=invisible_seconds)
+        return SimpleConsumer(
+            self._connection, group, None, max_records=max_records, invisible_seconds=invisible_seconds
+        )
 
     async def groups(self) -> list[Group]:
         """Every group that was ever used, sorted, with where it is."""
@@ -168,10 +283,11 @@ class Client:
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
+        **selection: Unpack[SelectionOptions],
     ) -> Batch:
         """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
         to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Records that are gone
-        from the log are skipped: the batch then begins behind `offset`. Read on at its `next_offset`. Raises
+        from the log, or not selected, are skipped. Read on at its `next_offset`, also where it is empty. Raises
         `OffsetOutOfRange`, which knows the bounds."""
         with refused_values():
             request = pb.PullRequest(
@@ -181,9 +297,37 @@ class Client:
                 max_records=max_records,
                 max_bytes=max_bytes,
                 wait_ms=int(wait_seconds * 1_000),
+                selection=selection_of(selection),
             )
         reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
-        return Batch(partition, reply.offset, reply.count, reply.frames, reply.begin, reply.end)
+        return Batch(
+            partition,
+            reply.offset,
+            reply.count,
+            reply.frames,
+            reply.begin,
+            reply.end,
+            reply.next_offset,
+            reply.offsets,
+        )
+
+    async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
+        """Remember the next offset of a group of readers, by partition. A group that receives (`consumer`) begins there
+        as well, when it is new."""
+        with refused_values():
+            request = pb.CommitOffsetsRequest(
+                group=group,
+                parent=parent,
+                offsets=[pb.PartitionOffset(partition=each, offset=at) for each, at in offsets.items()],
+            )
+        await self._connection.call(self._connection.stub.CommitOffsets, request)
+
+    async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
+        """What was remembered, by partition."""
+        with refused_values():
+            request = pb.CommittedOffsetsRequest(group=group, parent=parent)
+        reply = await self._connection.call(self._connection.stub.CommittedOffsets, request)
+        return {each.partition: each.offset for each in reply.offsets}
 
     async def partitions(self, parent: str) -> list[PartitionBounds]:
         """The partitions of a parent topic with their readable offsets; all empty when nobody published to it."""
@@ -261,52 +405,72 @@ class Client:
         reply = await self._connection.call(self._connection.stub.Find, request)
         return Message(reply.frames, 0, -1, -1)
 
+    async def find_between(
+        self, parent: str, from_ms: int, until_ms: int, *, limit: int = 100, **selection: Unpack[SelectionOptions]
+    ) -> list[Message]:
+        """Messages below `parent` that were stored from `from_ms` on and before `until_ms` (ms since 1970-01-01 UTC),
+        the oldest `limit` of each partition, in the order of the log."""
+        require_positive(limit)
+        messages: list[Message] = []
+        for each in await self.partitions(parent):
+            offset = await self.offset_at(parent, each.partition, from_ms)
+            end = await self.offset_at(parent, each.partition, until_ms)
+            left = limit
+            while offset < end and left > 0:
+                batch = await self.pull(parent, each.partition, offset, max_records=left, **selection)
+                found = [message for message in batch.messages() if message.offset < end]
+                messages += found
+                left -= len(found)
+                offset = batch.next_offset
+        return sorted(messages, key=lambda message: message.position)
+
+    async def trace(self, position: int) -> list[TraceEvent]:
+        """What became of the message with this id, in the order in which it happened: the log behind it is looked
+        through, which takes longer the older it is. Raises `NoSuchMessage`."""
+        events: list[TraceEvent] = []
+        after: bytes | None = None
+        while True:
+            with refused_values():
+                request = pb.TraceRequest(position=position, after=after)
+            reply = await self._connection.call(self._connection.stub.Trace, request)
+            events += map(event_of, reply.events)
+            if not reply.HasField("after"):
+                return events
+            after = reply.after
+
     async def request(
         self,
         topic: str,
         payload: bytes,
         *,
-        reply_topic: str,
         timeout: float = 10.0,
-        content_type: str | None = None,
-        properties: UserProperties | None = None,
+        reply_topic: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> Message:
-        """Send a command and return the first answer on `reply_topic`; `Unavailable` when none comes in time.
+        """Send a command to a device and return its answer; `NoAnswer` when none comes within `timeout` seconds, after
+        which a device that was away does not get the command either.
 
-        The command carries the reply topic and fresh correlation data. An answer with other correlation data is
-        not ours; one without any (MQTT 3.1.1 knows none) is taken for ours.
+        The command carries the reply topic (this client's inbox, where nothing else is said) and fresh correlation
+        data. An answer with other correlation data is not ours; one without any (MQTT 3.1.1 knows none) is taken for
+        ours.
         """
-        parent = reply_topic.partition("/")[0]
+        reply_topic = reply_topic or inbox_of(self.name)
         correlation = secrets.token_bytes(12)
-
-        async def answer_in(partition: int, offset: int) -> Message:
-            while True:
-                batch = await self.pull(parent, partition, offset, wait_seconds=timeout)
-                for message in batch.messages():
-                    if message.topic == reply_topic and message.correlation_data in (None, correlation):
-                        return message
-                offset = batch.next_offset
-
-        # The reply's partition is the node's to choose: all are watched, from before the command is sent.
-        bounds = await self.partitions(parent)
-        watches = [asyncio.create_task(answer_in(each.partition, each.end)) for each in bounds]
+        options.setdefault("message_expiry", max(1, math.ceil(timeout)))
+        options["response_topic"], options["correlation_data"] = reply_topic, correlation
         try:
-            await self.send(
-                topic,
-                payload,
-                response_topic=reply_topic,
-                correlation_data=correlation,
-                content_type=content_type,
-                properties=properties,
-            )
-            done, _ = await asyncio.wait(watches, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                raise Unavailable(f"no answer on {reply_topic!r} within {timeout} s")
-            return done.pop().result()
+            async with asyncio.timeout(timeout):
+                answer = await self._replies.expect(reply_topic, correlation)
+                await self.send(topic, payload, **options)
+                return await answer
+        except TimeoutError:
+            raise NoAnswer(f"no answer on {reply_topic!r} within {timeout} s") from None
         finally:
-            for watch in watches:
-                watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
+            self._replies.forget(reply_topic, correlation)
+
+    def _require_name(self) -> None:
+        if not self._is_named:
+            raise InvalidArgument("transactions need a client with a name: Client(endpoint, name=…)")
 
 
 def _group_queue(queue: pb.GroupQueue) -> GroupQueue:

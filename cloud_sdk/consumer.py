@@ -3,22 +3,22 @@
 Delivery is at least once. A message that is not acknowledged (the member died, the lease ran out) comes again, to any
 member of the group; one that was leased out too often becomes a dead letter. What the node answered survives its crash:
 an acknowledged message does not come again, whatever older ones are still out. Members share the messages of every
-partition, so order holds per partition only while a group has one member.
+partition, so order holds per partition only while a group has one member; or if it is *ordered*: then nothing of a
+partition is handed out while something older of it is out, or is to come again.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 import record
 from cloud_sdk.connection import Connection
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, refused_values
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
-
-Start = Literal["earliest", "latest"]
+from cloud_sdk.selecting import Start
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
 _SAFE_SHARE: Final = 0.9  # of a lease, in which a message is still handed out
@@ -41,7 +41,7 @@ class Delivery(Message):
     __slots__ = ("_consumer", "deliveries")
 
     def __init__(
-        self, frames: bytes, start: int, partition: int, offset: int, deliveries: int, consumer: "Consumer"
+        self, frames: bytes, start: int, partition: int, offset: int, deliveries: int, consumer: "SimpleConsumer"
     ) -> None:
         super().__init__(frames, start, partition, offset)
         self.deliveries = deliveries  # how often the message was leased out, to any member, this time included
@@ -53,23 +53,23 @@ class Delivery(Message):
         return Lease(self.partition, self.offset, self.deliveries)
 
     async def ack(self) -> None:
-        """See `Consumer.ack`."""
+        """See `SimpleConsumer.ack`."""
         self._consumer.settle((self.lease,))
 
     async def release(self) -> None:
-        """See `Consumer.release`."""
+        """See `SimpleConsumer.release`."""
         self._consumer.settle((), (self.lease,))
 
     async def nack(self, delay_seconds: float | None = None) -> None:
-        """See `Consumer.nack`."""
+        """See `SimpleConsumer.nack`."""
         self._consumer.settle((), (self.lease,), delay_seconds)
 
     async def extend(self, seconds: float) -> bool:
-        """See `Consumer.extend`. False: the lease is over, and somebody else has the message, or finished it."""
+        """See `SimpleConsumer.extend`. False: the lease is over, and somebody else has the message, or finished it."""
         return not await self._consumer.extend((self,), seconds)
 
 
-class Consumer:
+class SimpleConsumer:
     """An async context manager and an endless async iterator of `Delivery`. For one task at a time.
 
     To wait for a bounded time use `next` or `batch`: when `anext` is cancelled just as messages arrive, those stay
@@ -86,6 +86,8 @@ class Consumer:
         invisible_seconds: float,
         start: Start = "earliest",
         max_deliveries: int = 0,
+        ordered: bool = False,
+        selection: pb.Selection | None = None,
     ) -> None:
         self._connection = connection
         self._group = group
@@ -94,12 +96,14 @@ class Consumer:
         self._invisible_s = invisible_seconds
         self._start = start_of(start)
         self._max_deliveries = max_deliveries
+        self._ordered = ordered
+        self._selection = selection
         self._buffer: deque[Delivery] = deque()  # leased, not handed out
         self._buffer_until = 0.0  # loop time when their lease runs out
         self._acks = _Acknowledger(connection, group, parent)
         self._closed = False
 
-    async def __aenter__(self) -> "Consumer":
+    async def __aenter__(self) -> "SimpleConsumer":
         return self
 
     async def __aexit__(
@@ -107,7 +111,7 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    def __aiter__(self) -> "Consumer":
+    def __aiter__(self) -> "SimpleConsumer":
         return self
 
     async def __anext__(self) -> Delivery:
@@ -204,6 +208,8 @@ class Consumer:
                 wait_ms=int(wait_s * 1_000),
                 from_earliest=self._start == "earliest",
                 max_deliveries=self._max_deliveries,
+                selection=self._selection,
+                ordered=self._ordered,
                 done=_runs(sent.done),
                 again=_postponed(sent.again),
             )

@@ -37,6 +37,22 @@ class Unavailable(SluiceError):
     """No node answered for `retry_seconds`. What was being sent may or may not be stored."""
 
 
+class NoAnswer(Unavailable):
+    """Nobody answered a request in time. The command may have been carried out."""
+
+
+class TransactionEnded(SluiceError):
+    """The transaction had an end already: what of it was delivered is to be found out (`Client.trace`)."""
+
+
+class TryAgain(Exception):
+    """Raised by a handler: its message is to come again after `delay_seconds`; None: as the node is configured."""
+
+    def __init__(self, delay_seconds: float | None = None) -> None:
+        super().__init__(f"the message is to come again after {delay_seconds} s")
+        self.delay_seconds = delay_seconds
+
+
 class DataLoss(SluiceError):
     """The node found its log damaged where it was asked to read: its operator has to look."""
 

@@ -1,17 +1,30 @@
 """What travels: messages out (`OutgoingMessage`, `Receipt`) and messages in (`Message`, `Batch`)."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import Final, NamedTuple, TypedDict
 
 import record
 from cloud_sdk.errors import InvalidArgument
-from cloud_sdk.properties import KEY, Properties, UserProperties
+from cloud_sdk.properties import KEY, ORDERING_KEY, TAG, Properties, UserProperties
 from cloud_sdk.properties import decode as decode_properties
 from cloud_sdk.properties import encode as encode_properties
-from record.layout import FLAG_ADDRESSED, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, MAX_TOPIC, Kind
+from record.layout import (
+    FLAG_ADDRESSED,
+    FLAG_DELAYED,
+    FLAG_HALF,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    MAX_KEY,
+    MAX_KEYS,
+    MAX_TOPIC,
+    Kind,
+)
 
-_INBOX = b"$inbox/"  # and a client id: the topic of messages to one client
+_INBOX: Final = b"$inbox/"  # and a client id: the topic of messages to one client
+_LAST_S: Final = 1e13  # since 1970
 
 
 class Receipt(NamedTuple):
@@ -21,23 +34,45 @@ class Receipt(NamedTuple):
     store_time: int  # ms since 1970-01-01 UTC
 
 
+class SendOptions(TypedDict, total=False):
+    """What else may be said of a message that is sent."""
+
+    qos: int  # the most that subscribers get it with: 0, 1 or 2
+    retain: bool  # it becomes the topic's retained value; an empty payload then clears that
+    properties: UserProperties | None  # user properties
+    content_type: str | None
+    response_topic: str | None
+    correlation_data: bytes | None
+    message_expiry: int | None  # seconds
+    keys: Sequence[str]  # to find it by: user properties `key`
+    tag: str | None  # to select it by: the user property `tag`
+    ordering_key: str | None  # what it has to stay in order with: the user property `ordering_key`
+    deliver_at: datetime | None  # nobody gets it before; naive: local time
+    deliver_after: float | None  # seconds from now
+
+
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A message to send. `retain` makes it the topic's retained value; an empty payload then clears that."""
+    """A message to send; see `SendOptions` for the fields."""
 
     topic: str
     payload: bytes
-    qos: int = 1  # the most that subscribers get it with: 0, 1 or 2
+    qos: int = 1
     retain: bool = False
-    properties: UserProperties | None = None  # user properties
+    properties: UserProperties | None = None
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
-    message_expiry: int | None = None  # seconds
-    keys: Sequence[str] = ()  # to find it by: user properties `key`
+    message_expiry: int | None = None
+    keys: Sequence[str] = ()
+    tag: str | None = None
+    ordering_key: str | None = None
+    deliver_at: datetime | None = None
+    deliver_after: float | None = None
 
-    def frame(self, publisher: bytes) -> bytes:
-        """The unsealed record. Raises InvalidArgument when MQTT does not allow the message."""
+    def frame(self, publisher: bytes, *, half: bool = False) -> bytes:
+        """The unsealed record; `half`: it waits for its transaction. Raises InvalidArgument when MQTT does not allow
+        the message."""
         try:
             topic = self.topic.encode()
         except UnicodeEncodeError as error:
@@ -49,10 +84,23 @@ class OutgoingMessage:
         flags = self.qos | FLAG_RETAIN if self.retain else self.qos
         if topic.startswith(_INBOX):
             flags |= FLAG_ADDRESSED
+        due_ms = self._due_ms() if self.deliver_at is not None or self.deliver_after is not None else None
+        if due_ms is not None:
+            flags |= FLAG_DELAYED
+        if half:
+            flags |= FLAG_HALF
         try:
-            return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, self._block(), self.payload)
+            return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, self._block(), self.payload, due_ms)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
+
+    def _due_ms(self) -> int:
+        if self.deliver_at is not None and self.deliver_after is not None:
+            raise InvalidArgument("a message is delivered at a time or after one, not both")
+        due = time.time() + (self.deliver_after or 0.0) if self.deliver_at is None else self.deliver_at.timestamp()
+        if not 0 <= due < _LAST_S:
+            raise InvalidArgument(f"{due} s since 1970 is no time at which a message can be due")
+        return int(due * 1_000)
 
     def _block(self) -> bytes:
         if (
@@ -62,6 +110,8 @@ class OutgoingMessage:
             and self.correlation_data is None
             and self.message_expiry is None
             and not self.keys
+            and self.tag is None
+            and self.ordering_key is None
         ):
             return b""
         if isinstance(self.keys, str) or len(self.keys) > MAX_KEYS:
@@ -70,11 +120,27 @@ class OutgoingMessage:
             raise ValueError(f"a key has 1 to {MAX_KEY} bytes")
         properties = Properties.of_user(self.properties)
         properties.user += ((KEY, key) for key in self.keys)
+        if self.tag is not None:
+            properties.user.append((TAG, _checked_tag(self.tag)))
+        if self.ordering_key is not None:
+            properties.user.append((ORDERING_KEY, self.ordering_key))
         properties.content_type = self.content_type
         properties.response_topic = self.response_topic
         properties.correlation_data = self.correlation_data
         properties.message_expiry = self.message_expiry
         return encode_properties(properties)
+
+
+def inbox_of(name: str) -> str:
+    """The topic of messages to one client, of the name or client id."""
+    hidden = name.replace("%", "%25").replace("+", "%2B").replace("#", "%23")
+    return f"$inbox/{hidden}"
+
+
+def _checked_tag(tag: str) -> str:
+    if not tag or tag == "*" or "|" in tag or " " in tag or not tag.isprintable():
+        raise ValueError(f"{tag[:40]!r} is no tag: it has no spaces and no |, and is not *")
+    return tag
 
 
 class Message:
@@ -143,6 +209,16 @@ class Message:
         return [key.decode() for key in record.keys_of(self._block)]
 
     @property
+    def tag(self) -> str | None:
+        """What consumers select it by."""
+        return self.properties.get(TAG)
+
+    @property
+    def ordering_key(self) -> str | None:
+        """What it has to stay in order with."""
+        return self.properties.get(ORDERING_KEY)
+
+    @property
     def content_type(self) -> str | None:
         return self.all_properties.content_type
 
@@ -165,6 +241,16 @@ class PartitionBounds:
     partition: int
     begin: int
     end: int
+
+
+@dataclass(slots=True, frozen=True)
+class Timer:
+    """A message that waits for its time."""
+
+    position: int  # its id: `Client.recall` and `Client.message` take it
+    topic: str
+    publisher: str
+    due_ms: int  # ms since 1970-01-01 UTC
 
 
 @dataclass(slots=True, frozen=True)
@@ -202,7 +288,7 @@ class Group:
 
 @dataclass(slots=True)
 class Batch:
-    """Consecutive records of a partition, read by offset. `frames` are sealed frames, back to back."""
+    """Records of a partition, read by offset, in order. `frames` are sealed frames, back to back."""
 
     partition: int
     offset: int  # of the first record; behind the one asked for where records in between are gone
@@ -210,18 +296,16 @@ class Batch:
     frames: bytes
     begin: int  # the partition holds [begin, end)
     end: int
-
-    @property
-    def next_offset(self) -> int:
-        """Where to read on."""
-        return self.offset + self.count
+    next_offset: int  # where to read on
+    offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
     def messages(self) -> Iterator[Message]:
-        for index, start in enumerate(record.split(self.frames)):
-            yield Message(self.frames, start, self.partition, self.offset + index)
+        offsets = self.offsets or range(self.offset, self.offset + self.count)
+        for offset, start in zip(offsets, record.split(self.frames), strict=True):
+            yield Message(self.frames, start, self.partition, offset)
 
     def __len__(self) -> int:
         return self.count

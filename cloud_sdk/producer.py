@@ -58,8 +58,9 @@ _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 class Producer:
     """Owns the Produce stream of a client. Starts with the first send."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, linger_seconds: float = 0.0) -> None:
         self._connection = connection
+        self._linger_s = linger_seconds  # how long a request that is not full waits for more
         self._waiting: deque[_Unit] = deque()
         self._waiting_bytes = 0  # of units without receipts, sent or not
         self._in_flight: dict[int, _Request] = {}  # by sequence, in order
@@ -156,7 +157,10 @@ class Producer:
             self._work.clear()
             await self._work.wait()
             return
-        await asyncio.sleep(0)  # tasks that are about to send in this turn of the loop join the request
+        is_full = self._waiting_bytes >= _MAX_REQUEST_BYTES or len(self._waiting) >= _MAX_REQUEST_RECORDS
+        await asyncio.sleep(
+            0 if is_full else self._linger_s
+        )  # tasks that are about to send in this turn of the loop join the request
         request = self._gather()
         self._in_flight[request.message.sequence] = request
         await call.write(request.message)

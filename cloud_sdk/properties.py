@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 KEY: Final = "key"  # the name of the user properties by which a message can be found
+TAG: Final = "tag"  # of the one by which consumers select it
+ORDERING_KEY: Final = "ordering_key"  # of the one whose messages consumers get one after the other
 
 _PAYLOAD_FORMAT: Final = 0x01
 _MESSAGE_EXPIRY: Final = 0x02

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_sdk import Client, ClientClosed, Consumer, InvalidArgument, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
@@ -13,7 +13,7 @@ async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
     return {message.payload for message in messages}
 
 
-async def drain(consumer: Consumer, wait_seconds: float = 0.05) -> list[bytes]:
+async def drain(consumer: SimpleConsumer, wait_seconds: float = 0.05) -> list[bytes]:
     payloads: list[bytes] = []
     while (message := await consumer.next(wait_seconds)) is not None:
         payloads.append(message.payload)

@@ -1,0 +1,209 @@
+"""The blocking faces of consumers: see those of `cloud_sdk` with the same names."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Final
+
+from cloud_sdk import consumer as aio_consumer
+from cloud_sdk import pull as aio_pull
+from cloud_sdk import push as aio_push
+from cloud_sdk.blocking.loop_thread import LoopThread
+from cloud_sdk.consumer import Lease, check_delay
+from cloud_sdk.message import Message
+from cloud_sdk.selecting import Start
+
+_POLL_S: Final = 5.0  # an iterator looks up this often, so that Ctrl-C is heard
+
+
+class Delivery(Message):
+    """See `cloud_sdk.Delivery`."""
+
+    __slots__ = ("_consumer", "deliveries")
+
+    def __init__(self, delivery: aio_consumer.Delivery, consumer: "SimpleConsumer") -> None:
+        for name in Message.__slots__:
+            setattr(self, name, getattr(delivery, name))
+        self.deliveries = delivery.deliveries
+        self._consumer = consumer
+
+    @property
+    def lease(self) -> Lease:
+        """See `cloud_sdk.Delivery.lease`."""
+        return Lease(self.partition, self.offset, self.deliveries)
+
+    def ack(self) -> None:
+        """See `SimpleConsumer.ack`."""
+        self._consumer.ack((self,))
+
+    def release(self) -> None:
+        """See `SimpleConsumer.release`."""
+        self._consumer.release((self,))
+
+    def nack(self, delay_seconds: float | None = None) -> None:
+        """See `SimpleConsumer.nack`."""
+        self._consumer.nack((self,), delay_seconds)
+
+    def extend(self, seconds: float) -> bool:
+        """See `cloud_sdk.Delivery.extend`."""
+        return not self._consumer.extend((self,), seconds)
+
+
+class SimpleConsumer:
+    """See `cloud_sdk.SimpleConsumer`: a context manager and an endless iterator of `Delivery`. For one
+    thread at a time."""
+
+    def __init__(self, thread: LoopThread, consumer: aio_consumer.SimpleConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._buffer: deque[Delivery] = deque()
+
+    def __enter__(self) -> "SimpleConsumer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self
+
+    def __next__(self) -> Delivery:
+        while True:
+            delivery = self.next(_POLL_S)
+            if delivery is not None:
+                return delivery
+
+    def next(self, wait_seconds: float) -> Delivery | None:
+        """The next message, or None when none came within `wait_seconds`."""
+        if not self._buffer:
+            self._buffer.extend(self.batch(wait_seconds))
+        return self._buffer.popleft() if self._buffer else None
+
+    def batch(self, wait_seconds: float = _POLL_S) -> list[Delivery]:
+        """All messages at hand, at most `max_records`; empty when none came within `wait_seconds`."""
+        if self._buffer:
+            deliveries = list(self._buffer)
+            self._buffer.clear()
+            return deliveries
+        return [Delivery(each, self) for each in self._thread.run(self._consumer.batch(wait_seconds))]
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """The work on these is done. Returns at once, see `cloud_sdk.SimpleConsumer.ack`."""
+        self._settle([delivery.lease for delivery in deliveries], (), 0.0)
+
+    def release(self, deliveries: Iterable[Delivery]) -> None:
+        """Give messages back: they are delivered again at once, to any member."""
+        self._settle((), [delivery.lease for delivery in deliveries], 0.0)
+
+    def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
+        """See `cloud_sdk.SimpleConsumer.nack`."""
+        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds)
+
+    def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
+        """See `cloud_sdk.SimpleConsumer.extend`."""
+        deliveries = list(deliveries)
+        lost = set(self._thread.run(self._consumer.keep([delivery.lease for delivery in deliveries], seconds)))
+        return [delivery for delivery in deliveries if delivery.lease in lost]
+
+    def flush(self) -> int:
+        """See `cloud_sdk.SimpleConsumer.flush`."""
+        return self._thread.run(self._consumer.flush())
+
+    def close(self) -> None:
+        """See `cloud_sdk.SimpleConsumer.close`."""
+        self.release(self._buffer)
+        self._buffer.clear()
+        self._thread.run(self._consumer.close())
+
+    def _settle(self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None) -> None:
+        check_delay(delay_seconds)
+        self._thread.call_soon(lambda: self._consumer.settle(done, again, delay_seconds))
+
+
+class PullConsumer:
+    """See `cloud_sdk.PullConsumer`: a context manager and an endless iterator of `Message`. For one
+    thread at a time."""
+
+    def __init__(self, thread: LoopThread, consumer: aio_pull.PullConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+
+    def __enter__(self) -> "PullConsumer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            yield from self.poll(_POLL_S)
+
+    def positions(self) -> dict[int, int]:
+        """See `cloud_sdk.PullConsumer.positions`."""
+        return self._thread.run(self._consumer.positions())
+
+    def poll(self, wait_seconds: float = _POLL_S) -> list[Message]:
+        """See `cloud_sdk.PullConsumer.poll`."""
+        return self._thread.run(self._consumer.poll(wait_seconds))
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """See `cloud_sdk.PullConsumer.seek`."""
+        self._thread.run(self._consumer.seek(offsets))
+
+    def seek_to_time(self, time_ms: int) -> None:
+        """See `cloud_sdk.PullConsumer.seek_to_time`."""
+        self._thread.run(self._consumer.seek_to_time(time_ms))
+
+    def seek_to(self, start: Start) -> None:
+        """See `cloud_sdk.PullConsumer.seek_to`."""
+        self._thread.run(self._consumer.seek_to(start))
+
+    def lag(self) -> dict[int, int]:
+        """See `cloud_sdk.PullConsumer.lag`."""
+        return self._thread.run(self._consumer.lag())
+
+    def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """See `cloud_sdk.PullConsumer.commit`."""
+        self._thread.run(self._consumer.commit(offsets))
+
+    def close(self) -> None:
+        """Stop reading. Nothing is committed."""
+        self._thread.run(self._consumer.close())
+
+
+class PushConsumer:
+    """See `cloud_sdk.PushConsumer` and `cloud_sdk.BroadcastConsumer`: a context manager whose handler is called in
+    threads of its own while it is open."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        consumer: aio_push.PushConsumer | aio_push.BroadcastConsumer,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._executor = executor
+
+    def __enter__(self) -> "PushConsumer":
+        self._thread.run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Wait until it ends by itself: raises why."""
+        self._thread.run(self._consumer.wait())
+
+    def close(self) -> None:
+        """Receive no more, and wait for the handlers that run."""
+        self._thread.run(self._consumer.close())
+        self._executor.shutdown()

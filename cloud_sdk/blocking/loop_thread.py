@@ -1,0 +1,42 @@
+"""The event loop of a blocking client, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sluice-client", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[object, object, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # nobody waits for it any more (Ctrl-C)
+            raise
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        self.run(_end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """End what still runs on the loop, gRPC's own tasks among it: asyncio complains of those that a loop leaves."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

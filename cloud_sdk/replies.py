@@ -1,0 +1,106 @@
+"""Answers to requests: one watch of a reply topic for all who wait for answers there.
+
+A request carries the reply topic and fresh correlation data. An answer goes to the request with its correlation data;
+one without any (MQTT 3.1.1 knows none) to the request that has waited longest.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cloud_sdk.errors import OffsetOutOfRange, SluiceError
+from cloud_sdk.message import Message, PartitionBounds
+
+if TYPE_CHECKING:
+    from cloud_sdk.client import Client
+
+_WAIT_S: Final = 20.0  # how long one Pull waits
+
+
+class Watch:
+    """Who waits for answers on one topic. It reads while there is somebody."""
+
+    __slots__ = ("_client", "_parent", "_readers", "_starting", "_topic", "waiting")
+
+    def __init__(self, client: "Client", topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._parent = topic.partition("/")[0]
+        self._readers: list[asyncio.Task[None]] = []
+        self._starting: asyncio.Task[list[PartitionBounds]] | None = None
+        self.waiting: dict[bytes, asyncio.Future[Message]] = {}  # by correlation data, the longest first
+
+    async def join(self, correlation: bytes) -> "asyncio.Future[Message]":
+        """Begin to wait. What is published from here on is seen."""
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.waiting[correlation] = answer
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._client.partitions(self._parent))
+        bounds = await asyncio.shield(self._starting)
+        if not self._readers and self.waiting:
+            # The partition of the reply topic is the node's to choose: all are read.
+            self._readers = [asyncio.create_task(self._read(each.partition, each.end)) for each in bounds]
+        return answer
+
+    def leave(self, correlation: bytes) -> bool:
+        """Wait no more. Whether nobody does."""
+        self.waiting.pop(correlation, None)
+        return not self.waiting
+
+    def stop(self) -> None:
+        for task in (*self._readers, self._starting):
+            if task is not None:
+                task.cancel()
+
+    async def _read(self, partition: int, offset: int) -> None:
+        while True:
+            try:
+                batch = await self._client.pull(
+                    self._parent, partition, offset, wait_seconds=_WAIT_S, topic_filter=self._topic
+                )
+            except OffsetOutOfRange as error:  # retention was faster
+                offset = error.begin
+                continue
+            except SluiceError as error:
+                for answer in self.waiting.values():
+                    if not answer.done():
+                        answer.set_exception(error)
+                return
+            for message in batch.messages():
+                self._take(message)
+            offset = batch.next_offset
+
+    def _take(self, message: Message) -> None:
+        correlation = message.correlation_data
+        if correlation is None:
+            correlation = next((each for each, answer in self.waiting.items() if not answer.done()), b"")
+        answer = self.waiting.get(correlation)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+
+class Replies:
+    """The watches of a client, by reply topic: as many as there are topics on which somebody waits."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._watches: dict[str, Watch] = {}
+
+    async def expect(self, topic: str, correlation: bytes) -> "asyncio.Future[Message]":
+        """Wait for an answer. `forget` has to follow."""
+        watch = self._watches.get(topic)
+        if watch is None:
+            watch = self._watches[topic] = Watch(self._client, topic)
+        return await watch.join(correlation)
+
+    def forget(self, topic: str, correlation: bytes) -> None:
+        """The answer came, or is not waited for any more."""
+        watch = self._watches.get(topic)
+        if watch is not None and watch.leave(correlation):
+            watch.stop()
+            del self._watches[topic]
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for watch in self._watches.values():
+            watch.stop()
+        self._watches.clear()

@@ -1,0 +1,57 @@
+"""What may be said of a consumer, and what it wants of a parent topic: the node selects, and sends nothing else."""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from cloud_sdk.proto import sluice_pb2 as pb
+
+Start = Literal["earliest", "latest"]
+
+
+class SelectionOptions(TypedDict, total=False):
+    """Messages that all of these select; what is left out selects everything."""
+
+    topic_filter: str  # an MQTT filter of the whole topic, below the parent
+    tags: str  # "paid || refunded": by the tag they were sent with
+    sql: str  # an SQL-92 condition on user properties: "region = 'hz' AND price BETWEEN 10 AND 20"
+
+
+class PushOptions(SelectionOptions, total=False):
+    """How a group consumes, see `Client.push_consumer`."""
+
+    invisible_seconds: float
+    start: Start
+    max_deliveries: int
+    ordered: bool
+
+
+class ConsumerOptions(PushOptions, total=False):
+    """How a group consumes, see `Client.consumer`."""
+
+    max_records: int
+
+
+class PullOptions(SelectionOptions, total=False):
+    """What a reader reads, see `Client.pull_consumer`."""
+
+    partitions: Sequence[int] | None
+    group: str | None
+    start: Start
+    max_records: int
+
+
+class BroadcastOptions(SelectionOptions, total=False):
+    """How everybody consumes, see `Client.broadcast_consumer`."""
+
+    member: str | None
+    start: Start
+    attempts: int
+
+
+def selection_of(options: SelectionOptions) -> pb.Selection | None:
+    """On the wire; None for everything."""
+    if not any(options.values()):
+        return None
+    return pb.Selection(
+        topic_filter=options.get("topic_filter", ""), tags=options.get("tags", ""), sql=options.get("sql", "")
+    )

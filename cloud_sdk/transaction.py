@@ -1,0 +1,166 @@
+"""Transactions: messages that nobody gets before what they tell of has been done, or has not.
+
+The messages are stored as *halves*, then the local work is done, then they are committed or rolled back together. If
+the process dies in between, the node asks those that are left of the same name (`TransactionChecks`), again and again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import Enum
+from types import TracebackType
+from typing import Unpack
+
+import grpc.aio
+
+from cloud_sdk.connection import Connection, Retry, is_passing
+from cloud_sdk.errors import SluiceError, TransactionEnded, from_rpc
+from cloud_sdk.message import Message, OutgoingMessage, Receipt, SendOptions
+from cloud_sdk.producer import Producer
+from cloud_sdk.proto import sluice_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_S = 10 * 365 * 86_400.0  # checks are listened for as long as the client is there
+
+
+class Decision(Enum):
+    """What became of a transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"  # ask again later
+
+
+Checker = Callable[[Message], Awaitable[Decision]]
+
+
+class Transaction:
+    """An async context manager: it commits where its block ends, and rolls back where that raises."""
+
+    def __init__(self, connection: Connection, producer: Producer, publisher: bytes, running: set[int]) -> None:
+        self._connection = connection
+        self._producer = producer
+        self._publisher = publisher
+        self._running = running  # halves of the client whose transactions are not over
+        self._handles: list[int] = []
+        self._ended = False
+
+    async def __aenter__(self) -> "Transaction":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None:
+            await self.commit()
+            return
+        with suppress(SluiceError):  # the node asks, where this does not arrive
+            await self.rollback()
+
+    @property
+    def handles(self) -> Sequence[int]:
+        """The ids of its messages: their positions in the log."""
+        return self._handles
+
+    async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
+        """Store a message that is delivered when the transaction is committed. See `Client.send`."""
+        return (await self.send_many((OutgoingMessage(topic, payload, **options),)))[0]
+
+    async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
+        """Store messages that are delivered, in this order, when the transaction is committed."""
+        if self._ended:
+            raise TransactionEnded("the transaction is over")
+        receipts = await self._producer.send([each.frame(self._publisher, half=True) for each in messages])
+        handles = [receipt.position for receipt in receipts]
+        self._handles += handles
+        self._running.update(handles)
+        return receipts
+
+    async def commit(self) -> None:
+        """Have the messages delivered. Raises `TransactionEnded` where some of them do not wait for it any more."""
+        await self._end(commit=True)
+
+    async def rollback(self) -> None:
+        """Have the messages never delivered."""
+        await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        if self._ended:
+            raise TransactionEnded("the transaction is over")
+        self._ended = True
+        try:
+            missing = await end(self._connection, self._handles, commit=commit)
+        finally:
+            self._running.difference_update(self._handles)
+        if missing and commit:
+            raise TransactionEnded(
+                f"{len(missing)} of {len(self._handles)} messages had an end already: by a checker, by too many checks"
+                " without an answer, or by an earlier attempt of this call whose answer was lost"
+            )
+
+
+class TransactionChecks:
+    """Answers the node for a client's name, while it is open: an async context manager."""
+
+    def __init__(self, connection: Connection, name: str, checker: Checker, running: set[int]) -> None:
+        self._connection = connection
+        self._name = name
+        self._checker = checker
+        self._running = running
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "TransactionChecks":
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Answer no more: the node asks others of the name."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        retry = Retry(_LONGEST_S)
+        while True:
+            call = self._connection.stub.TransactionChecks(pb.TransactionChecksRequest(publisher=self._name))
+            try:
+                async for check in call:
+                    retry.succeeded()
+                    await self._answer(check)
+            except grpc.aio.AioRpcError as rpc_error:
+                error = from_rpc(rpc_error)
+                if not is_passing(error):
+                    logger.error("transactions of %s are not checked any more: %s", self._name, error)
+                    return
+            finally:
+                call.cancel()
+            await retry.pause()
+
+    async def _answer(self, check: pb.TransactionCheck) -> None:
+        if check.handle in self._running:
+            return  # this client is about to end it
+        try:
+            decision = await self._checker(Message(check.frame, 0, -1, -1))
+            if decision is not Decision.UNKNOWN:
+                await end(self._connection, [check.handle], commit=decision is Decision.COMMIT)
+        except SluiceError as error:
+            logger.warning("the end of a transaction could not be told, and is asked for again: %s", error)
+        except Exception:
+            logger.exception("a transaction checker failed, and is asked again")
+
+
+async def end(connection: Connection, handles: Sequence[int], *, commit: bool) -> list[int]:
+    """End half messages. Returns those that do not wait for it."""
+    if not handles:
+        return []
+    request = pb.EndTransactionRequest(handles=handles, commit=commit)
+    return list((await connection.call(connection.stub.EndTransaction, request)).missing)
