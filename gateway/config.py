@@ -75,6 +75,9 @@ class GrpcConfig:
     """The front for cloud services."""
 
     port: int = 7070
+    # Groups of RocketMQ's clients that get the messages of a topic one after the other, in order. As JSON in the
+    # environment.
+    fifo_groups: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

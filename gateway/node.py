@@ -80,7 +80,7 @@ class Node:
         self._front = MqttFront(engine, self._sessions, config.mqtt, self.counters)
         self._websocket = WebSocketFront(self._front, config.mqtt.max_packet_size)
         self._listeners: Listeners | None = None
-        self._rpc = RpcServer(engine, settings=settings)
+        self._rpc = RpcServer(engine, settings=settings, fifo_groups=config.grpc.fifo_groups)
         self._http = HttpFront(engine, self.counters, self._front)
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:

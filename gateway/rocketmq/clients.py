@@ -50,10 +50,11 @@ class Client:
 class Clients:
     """Those of a node, by client id. Of two streams of one client the later counts."""
 
-    def __init__(self, store: Store, retries: "Retries", max_body: int) -> None:
+    def __init__(self, store: Store, retries: "Retries", max_body: int, fifo_groups: frozenset[bytes]) -> None:
         self._store = store
         self._retries = retries
         self._max_body = max_body
+        self._fifo_groups = fifo_groups
         self._clients: dict[str, Client] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         store.on_transaction_check(self._ask)
@@ -104,8 +105,7 @@ class Clients:
             settings.publishing.validate_message_type = True
             settings.backoff_policy.CopyFrom(_resends())
         elif asked.client_type in _CONSUMERS:
-            group_name(asked.subscription.group)
-            settings.subscription.fifo = False
+            settings.subscription.fifo = group_name(asked.subscription.group) in self._fifo_groups
             settings.subscription.receive_batch_size = _BATCH
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
             settings.backoff_policy.CopyFrom(self._retries.policy())

@@ -32,11 +32,14 @@ class Received:
 class Receiving:
     """Answers ReceiveMessage."""
 
-    def __init__(self, store: Store, groups: Groups, leases: Leases, limits: RpcLimits) -> None:
+    def __init__(
+        self, store: Store, groups: Groups, leases: Leases, limits: RpcLimits, fifo_groups: frozenset[bytes]
+    ) -> None:
         self._store = store
         self._groups = groups
         self._leases = leases
         self._limits = limits
+        self._fifo_groups = fifo_groups
 
     async def receive(self, request: pb.ReceiveMessageRequest, client_id: str, left_s: float | None) -> Received:
         """Lease messages, waiting for the first as long as the request says, and `left_s` allows. Raises `Refused` and
@@ -48,7 +51,8 @@ class Receiving:
         if records < 0:
             raise Refused(pb.BAD_REQUEST, "a batch has at least one message")
         selection = _selection(request.filter_expression)
-        wish = Wish(records, self._limits.max_fetch_bytes, invisible_ms, _start(source), 0, selection)
+        ordered = source.group in self._fifo_groups
+        wish = Wish(records, self._limits.max_fetch_bytes, invisible_ms, _start(source), 0, selection, ordered)
         popped = await self._groups.receive(source, wish, self._wait_s(request, left_s))
         received = Received(source)
         for run in popped.runs:

@@ -32,14 +32,16 @@ _Response = TypeVar("_Response")
 
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers RocketMQ's clients over a store. `groups` are those of the native front: who waits in a group stands in
-    one line, whatever it speaks."""
+    one line, whatever it speaks. `fifo_groups` get the messages of a topic one after the other."""
 
-    def __init__(self, store: Store, groups: Groups, limits: RpcLimits, config: StoreConfig) -> None:
+    def __init__(
+        self, store: Store, groups: Groups, limits: RpcLimits, config: StoreConfig, fifo_groups: frozenset[bytes]
+    ) -> None:
         self._store = store
         self._leases = Leases(groups)
-        self._clients = Clients(store, Retries(config), limits.max_message_bytes)
+        self._clients = Clients(store, Retries(config), limits.max_message_bytes, fifo_groups)
         self._sending = Sending(store, self._clients, limits)
-        self._receiving = Receiving(store, groups, self._leases, limits)
+        self._receiving = Receiving(store, groups, self._leases, limits, fifo_groups)
         self._settling = Settling(store, groups, self._leases, limits)
         self._stopping = False
 

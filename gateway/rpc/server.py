@@ -1,5 +1,6 @@
 """The gRPC listener of a node: the native protocol, and that of RocketMQ's clients."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import grpc.aio
@@ -18,12 +19,20 @@ _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or s
 
 class RpcServer:
     """Serves `sluice.v1.Sluice` and `apache.rocketmq.v2.MessagingService` over `store`, which is configured with
-    `settings`, on the running event loop. Starts once, stops once."""
+    `settings`, on the running event loop. RocketMQ's `fifo_groups` get a topic's messages in order. Starts once, stops
+    once."""
 
-    def __init__(self, store: Store, limits: RpcLimits | None = None, settings: StoreConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        limits: RpcLimits | None = None,
+        settings: StoreConfig | None = None,
+        fifo_groups: Sequence[str] = (),
+    ) -> None:
         self._store = store
         self._limits = limits or RpcLimits()
         self._settings = settings or StoreConfig()
+        self._fifo_groups = frozenset(name.encode() for name in fifo_groups)
         self._service: Service | None = None
         self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
@@ -42,7 +51,7 @@ class RpcServer:
             ),
         )
         self._service = Service(self._store, self._limits)
-        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings)
+        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings, self._fifo_groups)
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -41,7 +41,9 @@ class Wire:
 
     async def receive(self, wait_ms: int = 0, topic: pb.Resource = TOPIC, **fields: Any) -> list[pb.Message]:
         """Messages of one answer, whose form is checked: the status comes first."""
-        request = pb.ReceiveMessageRequest(group=GROUP, message_queue=pb.MessageQueue(topic=topic, id=-1), **fields)
+        request = pb.ReceiveMessageRequest(
+            **{"group": GROUP, "message_queue": pb.MessageQueue(topic=topic, id=-1), **fields}
+        )
         request.long_polling_timeout.FromMilliseconds(wait_ms)
         status, *told = await self.call("ReceiveMessage", request)
         if not told:
@@ -56,9 +58,9 @@ class Wire:
         (answer,) = await self.call("ReceiveMessage", request)
         return int(answer.status.code)
 
-    async def acknowledge(self, *handles: str) -> Any:
+    async def acknowledge(self, *handles: str, group: pb.Resource = GROUP) -> Any:
         entries = [pb.AckMessageEntry(message_id="01", receipt_handle=handle) for handle in handles]
-        return await self.call("AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=entries))
+        return await self.call("AckMessage", pb.AckMessageRequest(group=group, topic=TOPIC, entries=entries))
 
     async def change(self, handle: str, seconds: int) -> int:
         request = pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle)
@@ -84,7 +86,7 @@ def handle(message: pb.Message) -> str:
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
     engine = await Engine.open(tmp_path, settings)
-    server = RpcServer(engine, settings=settings)
+    server = RpcServer(engine, settings=settings, fifo_groups=["fifo"])
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Wire(channel)
@@ -247,3 +249,21 @@ async def test_what_a_push_consumer_had_is_given_back_when_it_goes(wire: Wire) -
     await wire.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=GROUP))
     (again,) = await wire.receive(15_000)
     assert (again.body, again.system_properties.delivery_attempt) == (b"b", 2)
+
+
+async def test_a_fifo_group_gets_one_after_the_other(wire: Wire) -> None:
+    fifo = pb.Resource(name="fifo")
+    stream = wire.telemetry()
+    subscription = pb.Subscription(group=fifo)
+    await stream.write(
+        pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription))
+    )
+    assert (await stream.read()).settings.subscription.fifo
+    assert await wire.receive(group=fifo) == []
+    await wire.send(b"a", b"b", message_type=pb.FIFO, message_group="order-7")
+    await wire.send(b"c", message_type=pb.FIFO, message_group="order-7")
+    (first,) = await wire.receive(group=fifo, batch_size=1)
+    assert first.system_properties.message_group == "order-7"
+    assert await wire.receive(group=fifo) == []
+    assert (await wire.acknowledge(handle(first), group=fifo)).status.code == pb.OK
+    assert [each.body for each in await wire.receive(5_000, group=fifo)] == [b"b", b"c"]
