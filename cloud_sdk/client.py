@@ -409,7 +409,7 @@ class Client:
         self, parent: str, from_ms: int, until_ms: int, *, limit: int = 100, **selection: Unpack[SelectionOptions]
     ) -> list[Message]:
         """Messages below `parent` that were stored from `from_ms` on and before `until_ms` (ms since 1970-01-01 UTC),
-        the oldest `limit` of each partition, in the order of the log."""
+        the oldest first, up to `limit`."""
         require_positive(limit)
         messages: list[Message] = []
         for each in await self.partitions(parent):
@@ -422,7 +422,7 @@ class Client:
                 messages += found
                 left -= len(found)
                 offset = batch.next_offset
-        return sorted(messages, key=lambda message: message.position)
+        return sorted(messages, key=lambda message: message.position)[:limit]
 
     async def trace(self, position: int) -> list[TraceEvent]:
         """What became of the message with this id, in the order in which it happened: the log behind it is looked

@@ -12,7 +12,7 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.status import invalid
 from matcher.names import has_wildcard, is_shared, matches, parent_of, split_shared
-from record.layout import FLAG_HELD, FLAG_REVIVED, Kind
+from record.layout import FLAG_DELAYED, FLAG_HELD, FLAG_REVIVED, Kind
 from store import control
 from store.api import Store, dead_letter_queue, filter_queue, subscription_queue, topic_queue
 
@@ -57,6 +57,7 @@ class Trace:
         _, flags, _, self._topic, self._publisher, _, _ = record.decode(frame, 0)
         self._stored_ms = record.store_time_of(frame, 0)
         self._is_held = bool(flags & FLAG_HELD)
+        self._is_delayed = bool(flags & FLAG_DELAYED)
         self._length = len(frame)
         self._offsets: dict[bytes, int] = {}  # by queue, of the message; -1: it is not in there
         self._events: list[Event] = []
@@ -115,7 +116,8 @@ class Trace:
                 seen.known.add(f"dead {record.store_time_of(data, start)} {subject.decode()}")
         elif kind == Kind.GROUP_RESET:
             for queue, to in control.parse_group_reset(payload).items():
-                if await self._offset(seen, queue) >= 0:
+                offset = await self._offset(seen, queue)
+                if offset >= 0 and (_who(subject, queue) in seen.known or to > offset):
                     seen.is_first(_who(subject, queue))
                     self._tell(Event.MOVED, data, start, subject, queue, to)
         elif kind == Kind.SHARE_HANDED:
@@ -167,7 +169,9 @@ class Trace:
             ended = control.parse_transactions_ended(payload)
             if self._handle in ended.committed:
                 self._tell(Event.COMMITTED, data, start)
-                seen.entered_ms = record.store_time_of(data, start)  # or later, if it is delayed as well
+                if not self._is_delayed:  # else it waits for its time
+                    seen.entered_ms = record.store_time_of(data, start)
+                    self._offsets.clear()
             elif self._handle in ended.rolled_back:
                 self._tell(Event.ROLLED_BACK, data, start)
 

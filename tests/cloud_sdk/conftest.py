@@ -21,15 +21,21 @@ class Node:
         self.path = path
         self.port = lasting_ports(1)[0]
         self.limits = RpcLimits()
+        self.config = CONFIG
         self._engine: Engine | None = None
         self._server: RpcServer | None = None
+
+    @property
+    def engine(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
 
     @property
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._engine = await Engine.open(self.path, CONFIG)
+        self._engine = await Engine.open(self.path, self.config)
         self._server = RpcServer(self._engine, self.limits)
         self.port = await self._server.start("127.0.0.1", self.port)
 

@@ -1,0 +1,256 @@
+"""Readers by offset, selections evaluated by the node, searches by time, and what became of a message."""
+
+import asyncio
+import time
+
+import pytest
+
+from cloud_sdk import Client, Decision, Happened, InvalidArgument, Message, NoAnswer, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk.blocking import Client as BlockingClient
+from cloud_sdk.pull import PullConsumer
+
+
+def order(number: int) -> OutgoingMessage:
+    return OutgoingMessage(
+        f"shop/{'eu' if number % 2 else 'us'}/orders",
+        b"%d" % number,
+        tag="paid" if number % 3 == 0 else "open",
+        properties={"price": str(number), "region": "hz" if number % 4 == 0 else "sh"},
+    )
+
+
+async def take(consumer: PullConsumer, count: int) -> list[int]:
+    got: list[int] = []
+    async with asyncio.timeout(30):
+        while len(got) < count:
+            got += (int(message.payload) for message in await consumer.poll())
+    return sorted(got)
+
+
+async def test_a_reader_goes_on_where_it_is_put(client: Client) -> None:
+    await client.send_many([order(number) for number in range(20)])
+    middle = int(time.time() * 1_000) + 1
+    await asyncio.sleep(0.01)
+    await client.send_many([order(number) for number in range(20, 30)])
+    async with client.pull_consumer("shop", max_records=7) as consumer:
+        assert await take(consumer, 30) == list(range(30))
+        assert sum((await consumer.positions()).values()) == 30
+        assert set((await consumer.lag()).values()) == {0}
+        assert await consumer.poll(0) == []
+        await consumer.seek_to_time(middle)
+        assert sum((await consumer.lag()).values()) == 10
+        assert await take(consumer, 10) == list(range(20, 30))
+        await consumer.seek_to("earliest")
+        assert await take(consumer, 30) == list(range(30))
+        await consumer.seek_to("latest")
+        await client.send_many([order(99)])
+        assert await take(consumer, 1) == [99]
+        with pytest.raises(InvalidArgument):
+            await consumer.seek({77: 0})
+        await consumer.seek({0: 1_000})
+        with pytest.raises(OffsetOutOfRange):  # noqa: PT012
+            while True:
+                await consumer.poll()
+
+
+async def test_some_partitions_and_the_offsets_of_a_group(client: Client) -> None:
+    await client.send_many([order(number) for number in range(10)])
+    used = [each.partition for each in await client.partitions("shop") if each.end]
+    async with client.pull_consumer("shop", partitions=used[:1], group="r") as consumer:
+        first = await consumer.poll()
+        assert {message.partition for message in first} == {used[0]}
+        await consumer.commit()
+    async with client.pull_consumer("shop", group="r") as consumer:
+        rest = await take(consumer, 10 - len(first))
+        assert sorted([*rest, *(int(message.payload) for message in first)]) == list(range(10))
+        await consumer.commit({used[0]: 0})
+    assert (await client.committed_offsets("r", "shop"))[used[0]] == 0
+    async with client.pull_consumer("shop", partitions=[99]) as consumer:
+        with pytest.raises(InvalidArgument, match="99"):
+            await consumer.poll()
+    with pytest.raises(InvalidArgument, match="without a group"):
+        await client.pull_consumer("shop").commit()
+
+
+async def test_the_node_selects_for_readers_and_for_groups(client: Client) -> None:
+    await client.send_many([order(number) for number in range(60)])
+    wanted = [
+        ({"topic_filter": "shop/eu/#"}, [n for n in range(60) if n % 2]),
+        ({"topic_filter": "+/+/orders", "tags": "paid || refunded"}, list(range(0, 60, 3))),
+        ({"sql": "region = 'hz' AND price BETWEEN 10 AND 20"}, [12, 16, 20]),
+        ({"topic_filter": "shop/us/orders", "tags": "open", "sql": "price > 50"}, [52, 56, 58]),
+    ]
+    for index, (selection, numbers) in enumerate(wanted):
+        async with client.pull_consumer("shop", **selection) as reader:  # type: ignore[arg-type]
+            assert await take(reader, len(numbers)) == numbers
+        async with client.consumer(f"g{index}", "shop", **selection) as consumer:  # type: ignore[arg-type]
+            got: list[int] = []
+            while len(got) < len(numbers):
+                deliveries = await consumer.batch()
+                got += (int(each.payload) for each in deliveries)
+                await consumer.ack(deliveries)
+            assert sorted(got) == numbers
+            assert await consumer.next(0) is None
+    assert all(group.lag <= 60 - 3 for group in await client.groups())
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ({"sql": "price > AND"}, "column 9: expected a value, found AND"),
+        ({"tags": "a | b"}, "column 1"),
+        ({"topic_filter": "shop/#/x"}, "not a topic filter"),
+        ({"topic_filter": "home/#"}, "nothing below the parent topic 'shop'"),
+    ],
+)
+async def test_a_wrong_selection_is_pointed_at(client: Client, selection, message: str) -> None:
+    async with client.consumer("g", "shop", **selection) as consumer:
+        with pytest.raises(InvalidArgument, match=message):
+            await consumer.next(0)
+    with pytest.raises(InvalidArgument, match=message):
+        await client.pull("shop", 0, 0, **selection)
+
+
+async def test_a_reader_that_wants_little_waits_and_is_woken(client: Client) -> None:
+    async with client.pull_consumer("shop", start="latest", sql="price = 7") as consumer:
+        waiting = asyncio.create_task(consumer.poll(30))
+        await client.send_many([order(number) for number in range(7)])
+        await client.send_many([order(7)])
+        assert [message.payload for message in await waiting] == [b"7"]
+
+
+async def test_messages_by_time(client: Client) -> None:
+    await client.send_many([order(number) for number in range(5)])
+    from_ms = int(time.time() * 1_000) + 1
+    await asyncio.sleep(0.005)
+    await client.send_many([order(number) for number in range(5, 15)])
+    until_ms = int(time.time() * 1_000) + 1
+    await asyncio.sleep(0.005)
+    await client.send_many([order(number) for number in range(15, 20)])
+    found = await client.find_between("shop", from_ms, until_ms)
+    assert [int(message.payload) for message in found] == list(range(5, 15))
+    some = await client.find_between("shop", from_ms, until_ms, limit=2, sql="price > 8")
+    assert [int(message.payload) for message in some] == [9, 10]
+
+
+async def test_the_trace_of_a_message_names_its_groups(client: Client) -> None:
+    receipt = (await client.send_many([order(0)]))[0]
+    async with client.consumer("ok", "shop") as consumer:
+        delivery = await consumer.next(5)
+        assert delivery is not None
+        await delivery.nack(0)
+        await consumer.flush()
+        delivery = await consumer.next(5)
+        assert delivery is not None
+        await delivery.ack()
+    async with client.consumer("picky", "shop", tags="open") as consumer:
+        assert await consumer.next(0) is None
+    async with client.consumer("bad", "shop", max_deliveries=1) as consumer, client.dead_letters("bad") as dead:
+        delivery = await consumer.next(5)
+        assert delivery is not None
+        await delivery.nack(0)
+        await consumer.flush()
+        assert await consumer.next(0) is None
+        letter = await dead.next(5)
+        assert letter is not None
+        await letter.ack()
+    events = await client.trace(receipt.position)
+    assert (events[0].happened, events[0].who) == (Happened.STORED, "tester")
+    assert (events[0].time_ms, events[0].position) == (receipt.store_time, receipt.position)
+    queue = events[0].queue
+    assert queue.startswith("shop[")
+    told = [(event.who, event.happened) for event in events[1:]]
+    assert told == [
+        ("ok", Happened.LEASED),
+        ("ok", Happened.POSTPONED),
+        ("ok", Happened.LEASED),
+        ("ok", Happened.FINISHED),
+        ("picky", Happened.PASSED),
+        ("bad", Happened.LEASED),
+        ("bad", Happened.POSTPONED),
+        ("bad", Happened.DEAD_LETTERED),
+        ("bad", Happened.LEASED),
+        ("bad", Happened.FINISHED),
+    ]
+    assert {event.queue for event in events if event.who == "ok"} == {queue}
+    assert events[-1].queue == "dead letters of bad"
+    positions = [event.position for event in events]
+    assert positions == sorted(positions)
+
+
+async def test_a_trace_goes_on_over_pages(node, client: Client) -> None:
+    await node.stop()
+    node.limits = type(node.limits)(max_trace_bytes=2_000)
+    await node.start()
+    receipt = (await client.send_many([order(1)]))[0]
+    async with client.consumer("g", "shop", max_records=1) as consumer:
+        delivery = await consumer.next(5)
+        await client.send_many([order(number) for number in range(200)])
+        assert delivery is not None
+        await delivery.ack()
+        await consumer.flush()
+        for _ in range(20):
+            later = await consumer.next(5)
+            assert later is not None
+            await later.ack()
+            await consumer.flush()
+    events = await client.trace(receipt.position)
+    assert [event.happened for event in events] == [Happened.STORED, Happened.LEASED, Happened.FINISHED]
+
+
+async def test_answers_go_to_whom_they_are_for(client: Client) -> None:
+    async def lamp(stop: asyncio.Event) -> None:
+        async with client.consumer("lamps", "lamp") as commands:
+            while not stop.is_set():
+                for command in await commands.batch(0.2):
+                    await client.send(
+                        command.response_topic or "",
+                        b"done " + command.payload,
+                        correlation_data=command.correlation_data,
+                    )
+                    await command.ack()
+
+    stop = asyncio.Event()
+    device = asyncio.create_task(lamp(stop))
+    words = [b"%d" % i for i in range(30)]
+    answers = await asyncio.gather(*(client.request("lamp/1", word, timeout=30) for word in words))
+    assert [answer.payload for answer in answers] == [b"done " + word for word in words]
+    stop.set()
+    await device
+    with pytest.raises(NoAnswer):
+        await client.request("lamp/1", b"x", timeout=0.05)
+    (command,) = [message async for message in _commands(client) if message.payload == b"x"]
+    assert (command.response_topic, command.all_properties.message_expiry) == ("$inbox/tester", 1)
+    assert not client._replies._watches
+
+
+async def test_the_blocking_face_reads_too(node) -> None:
+    def work() -> None:
+        with BlockingClient(node.endpoint, name="b") as client:
+            client.send_many([order(number) for number in range(10)])
+            with client.pull_consumer("shop", group="r", tags="paid") as reader:
+                got: list[Message] = []
+                while len(got) < 4:
+                    got += reader.poll()
+                assert sorted(int(message.payload) for message in got) == [0, 3, 6, 9]
+                assert {message.tag for message in got} == {"paid"}
+                reader.commit()
+                assert sum(client.committed_offsets("r", "shop").values()) == sum(reader.positions().values())
+                assert set(reader.lag().values()) == {0}
+                reader.seek_to("earliest")
+                assert next(iter(reader)).tag == "paid"
+                reader.seek_to_time(0)
+                reader.seek({0: 0})
+            client.commit_offsets("r", "shop", {0: 0})
+            assert len(client.find_between("shop", 0, 1 << 50, limit=3)) >= 3
+            with pytest.raises(NoAnswer):
+                client.request("lamp/1", b"x", timeout=0.05)
+        assert Decision("commit") is Decision.COMMIT
+
+    await asyncio.to_thread(work)
+
+
+async def _commands(client: Client):
+    for each in await client.partitions("lamp"):
+        for message in await client.pull("lamp", each.partition, 0):
+            yield message

@@ -1,0 +1,233 @@
+"""Consumers that call handlers: of groups, in order, and for everybody."""
+
+import asyncio
+import threading
+from collections import defaultdict
+
+import pytest
+
+from cloud_sdk import Client, Delivery, InvalidArgument, Message, OutgoingMessage, TryAgain
+from cloud_sdk.blocking import Client as BlockingClient
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_each_message_is_handled_beside_others_and_acknowledged(client: Client) -> None:
+    running = most = 0
+    got: list[bytes] = []
+    gate = asyncio.Event()
+
+    async def handle(message: Delivery) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running < 5:
+            await gate.wait()
+        gate.set()
+        running -= 1
+        got.append(message.payload)
+
+    await client.send_many([OutgoingMessage(f"home/{i % 7}", b"%d" % i) for i in range(100)])
+    async with client.push_consumer("g", "home", handle, concurrency=5):
+        await until(lambda: len(got) == 100)
+    assert sorted(got) == sorted(b"%d" % i for i in range(100))
+    assert most == 5
+    (group,) = await client.groups()
+    assert group.lag == 0
+
+
+async def test_a_slow_message_holds_up_no_other_and_its_lease_is_kept(client: Client) -> None:
+    got: list[bytes] = []
+    release = asyncio.Event()
+
+    async def handle(message: Delivery) -> None:
+        assert message.deliveries == 1
+        if message.payload == b"0":
+            await release.wait()
+        got.append(message.payload)
+
+    await client.send_many([OutgoingMessage("home/t", b"%d" % i) for i in range(20)])
+    async with client.push_consumer("g", "home", handle, concurrency=2, invisible_seconds=0.3):
+        await until(lambda: len(got) == 19)
+        await asyncio.sleep(1)  # three leases
+        release.set()
+        await until(lambda: len(got) == 20)
+    assert sorted(got) == sorted(b"%d" % i for i in range(20))
+
+
+async def test_a_handler_that_fails_gets_its_message_again_and_in_the_end_not(client: Client) -> None:
+    got: list[tuple[bytes, int]] = []
+
+    async def handle(message: Delivery) -> None:
+        got.append((message.payload, message.deliveries))
+        if message.payload == b"bad":
+            raise TryAgain(0.01)
+
+    await client.send_many([OutgoingMessage("home/t", b"bad"), OutgoingMessage("home/t", b"good")])
+    async with client.push_consumer("g", "home", handle, max_deliveries=3), client.dead_letters("g") as dead:
+        letter = await dead.next(20)
+        assert letter is not None and letter.payload == b"bad"
+    assert sorted(got) == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
+
+
+async def test_a_handler_that_raises_anything_else_waits_as_the_node_says(client: Client, caplog) -> None:
+    tried = asyncio.Event()
+
+    async def handle(message: Delivery) -> None:
+        tried.set()
+        raise ZeroDivisionError
+
+    await client.send("home/t", b"secret payload")
+    async with client.push_consumer("g", "home", handle):
+        await tried.wait()
+    (group,) = await client.groups()
+    assert group.lag == 1
+    assert "ZeroDivisionError" in caplog.text and "secret" not in caplog.text
+
+
+async def test_messages_of_a_key_come_in_order_across_failures(client: Client) -> None:
+    got: dict[str, list[int]] = defaultdict(list)
+    failed: set[bytes] = set()
+    running: set[str] = set()
+
+    async def handle(message: Delivery) -> None:
+        key = message.ordering_key or ""
+        assert key not in running
+        running.add(key)
+        try:
+            await asyncio.sleep(0)
+            if int(message.payload) % 7 == 0 and message.payload not in failed:
+                failed.add(message.payload)
+                raise TryAgain(0.02)
+            got[key].append(int(message.payload))
+        finally:
+            running.discard(key)
+
+    await client.send_many([OutgoingMessage("home/t", b"%d" % i, ordering_key=f"k{i % 4}") for i in range(60)])
+    async with (
+        client.push_consumer("g", "home", handle, ordered=True, concurrency=4),
+        client.push_consumer("g", "home", handle, ordered=True, concurrency=4),
+    ):
+        await until(lambda: sum(map(len, got.values())) == 60)
+    assert got == {f"k{k}": list(range(k, 60, 4)) for k in range(4)}
+
+
+async def test_a_consumer_that_is_closed_lets_its_handlers_end_and_gives_the_rest_back(client: Client) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+    got: list[bytes] = []
+
+    async def handle(message: Delivery) -> None:
+        begun.set()
+        await release.wait()
+        got.append(message.payload)
+
+    await client.send_many([OutgoingMessage("home/t", b"%d" % i) for i in range(5)])
+    consumer = client.push_consumer("g", "home", handle, concurrency=1)
+    async with consumer:
+        await begun.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        release.set()
+        await closing
+    assert got == [b"0"]
+    async with client.consumer("g", "home") as rest:
+        assert sorted(each.payload for each in await rest.batch(5)) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_what_trying_again_does_not_help_ends_the_consumer(client: Client) -> None:
+    async def handle(message: Delivery) -> None: ...
+
+    async with client.push_consumer("g", "home", handle, sql="a =") as consumer:
+        with pytest.raises(InvalidArgument, match="column 4"):
+            await consumer.wait()
+    with pytest.raises(InvalidArgument):
+        client.push_consumer("g", "home", handle, concurrency=0)
+
+
+async def test_a_push_consumer_survives_a_restart_of_the_node(node, client: Client) -> None:
+    got: list[bytes] = []
+
+    async def handle(message: Delivery) -> None:
+        got.append(message.payload)
+
+    async with client.push_consumer("g", "home", handle):
+        await client.send("home/t", b"1")
+        await until(lambda: got == [b"1"])
+        await node.stop()
+        await node.start()
+        await client.send("home/t", b"2")
+        await until(lambda: b"2" in got)
+
+
+async def test_everybody_gets_a_broadcast_and_goes_on_where_it_was(client: Client) -> None:
+    got: dict[str, list[bytes]] = {"a": [], "b": []}
+
+    def handler(name: str):
+        async def handle(message: Message) -> None:
+            got[name].append(message.payload)
+            if message.payload == b"bad" and got[name].count(b"bad") < 2:
+                raise TryAgain(0)
+
+        return handle
+
+    await client.send("home/t", b"before")
+    async with (
+        client.broadcast_consumer("home", handler("a"), member="node-a"),
+        client.broadcast_consumer("home", handler("b"), sql="to IS NULL OR to = 'b'"),
+    ):
+        await client.send("home/t", b"1")
+        await client.send("home/t", b"bad", properties={"to": "a"})
+        await until(lambda: got == {"a": [b"1", b"bad", b"bad"], "b": [b"1"]})
+        await until_committed(client, "node-a", 3)
+    await client.send("home/t", b"meanwhile")
+    async with client.broadcast_consumer("home", handler("a"), member="node-a"):
+        await until(lambda: got["a"] == [b"1", b"bad", b"bad", b"meanwhile"])
+
+
+async def until_committed(client: Client, group: str, count: int) -> None:
+    async with asyncio.timeout(30):
+        while sum((await client.committed_offsets(group, "home")).values()) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broadcast_that_keeps_failing_is_left_out(client: Client) -> None:
+    got: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        got.append(message.payload)
+        if message.payload == b"bad":
+            raise TryAgain(0)
+
+    async with client.broadcast_consumer("home", handle, attempts=2):
+        await client.send("home/t", b"bad")
+        await client.send("home/t", b"good")
+        await until(lambda: got == [b"bad", b"bad", b"good"])
+
+
+async def test_handlers_of_the_blocking_face_run_in_threads(node) -> None:
+    def work() -> None:
+        got: list[bytes] = []
+        done = threading.Event()
+
+        def handle(message: Message) -> None:
+            assert threading.current_thread().name.startswith("sluice-handler")
+            got.append(message.payload)
+            if len(got) == 40:
+                done.set()
+
+        with BlockingClient(node.endpoint) as client:
+            with (
+                client.broadcast_consumer("home", handle),
+                client.push_consumer("g", "home", handle, concurrency=3),
+            ):
+                client.send_many([OutgoingMessage("home/t", b"%d" % i) for i in range(20)])
+                assert done.wait(30)
+            assert sorted(got) == sorted(2 * [b"%d" % i for i in range(20)])
+            with client.push_consumer("g", "home", handle, tags="||") as wrong, pytest.raises(InvalidArgument):
+                wrong.wait()
+
+    await asyncio.to_thread(work)
