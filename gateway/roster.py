@@ -95,6 +95,7 @@ class Roster:
         will = await self._store.will(client_id)
         row: Row = {
             "client_id": client_id.decode(),
+            "user": _user_of(held, state),
             "connected": held is not None,
             "durable": state is not None,
             "expiry_interval": state.expiry_interval if state is not None else 0,
@@ -129,6 +130,13 @@ class Roster:
     async def _backlog(self, cursor: Cursor) -> int:
         bounds = await self._store.bounds(cursor.queue)
         return max(bounds.end - max(cursor.floor, bounds.begin) - len(cursor.acked), 0)
+
+
+def _user_of(held: tuple[Session, Connection] | None, state: SessionState | None) -> str | None:
+    """Whose session it is; None: nobody's in particular."""
+    identity = held[1].identity if held is not None else None
+    name = identity.user_name if identity is not None else state.user_name if state is not None else b""
+    return name.decode() or None
 
 
 def _of_connection(connection: Connection) -> Row:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.appending import append
+from gateway.auth.check import NotJudged, published, subscribed
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from matcher.names import is_valid_filter, is_valid_topic, split_shared
@@ -131,7 +132,7 @@ class Administration:
             raise WrongRequest(f"no more than {MAX_RULES} rules, please: placeholders may help")
         async with self._changing:
             await append(self._store, [control.rules_set(name, rules)])
-        return {}
+        return {"is_user": await self._is_user(name)}
 
     async def _rules(self, body: dict[str, Any]) -> dict[str, Any]:
         after = body.get("after")
@@ -146,6 +147,13 @@ class Administration:
         publishes = body["action"] == "publish"
         if not (is_valid_topic(topic) if publishes else is_valid_filter(topic)):
             raise WrongRequest(f"{body['topic']!r} is no topic" + ("" if publishes else " filter"))
+        about = {"is_user": await self._is_user(name)}
+        try:
+            topic = published(topic) if publishes else subscribed(topic, client_id)
+        except NotJudged as error:
+            return about | {"allowed": False, "because": f"whatever the rules say, {error}"}
+        if not topic:
+            return about | {"allowed": True, "because": "whatever the rules say, a client may read its own inbox"}
         for owner in (name, b"") if name else (b"",):
             for number, rule in enumerate(await self._store.rules(owner), 1):
                 # Alone, against the opposite default: the verdict is the rule's where it fits.
@@ -154,8 +162,12 @@ class Administration:
                 verdict = permissions.may_publish(topic) if publishes else permissions.may_subscribe(topic)
                 if verdict == rule.allow:
                     whose = owner.decode() or "everybody"
-                    return {"allowed": rule.allow, "because": f"rule {number} of {whose}: {rule_text(rule)}"}
-        return {"allowed": bool(body["default"]), "because": "no rule fits: the listener's default"}
+                    return about | {"allowed": rule.allow, "because": f"rule {number} of {whose}: {rule_text(rule)}"}
+        return about | {"allowed": bool(body["default"]), "because": "no rule fits: the listener's default"}
+
+    async def _is_user(self, name: bytes) -> bool:
+        """Whether rules for the name are those of a user, or of everybody; else a certificate may prove it."""
+        return not name or await self._store.user(name) is not None
 
 
 def user_name(text: str) -> bytes:

@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
-    from sluice.admin import NodeLink  # noqa: PLC0415
+    from sluice.admin import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import Options, back_up_staged, back_up_stopped  # noqa: PLC0415
     from store.exports.stage import Staged, stage  # noqa: PLC0415
@@ -58,7 +58,7 @@ def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
         return back_up_stopped(data, target, options)
     options.rest = REST
     with stage(data) as folder:
-        staged = Staged(**node.ask("/stage", {"name": folder.name}))
+        staged = Staged(**node.ask("/stage", {"name": folder.name}, LONG_TIMEOUT))
         node.close()
         return back_up_staged(data, folder, staged, target, options)
 

@@ -67,6 +67,7 @@ def run_verify(arguments: Arguments) -> int:
 
 
 def run_repair(arguments: Arguments) -> int:
+    from sluice.owner import left_to_owner  # noqa: PLC0415
     from store.audit import audit, repair  # noqa: PLC0415
     from store.disk import Disk  # noqa: PLC0415
 
@@ -82,7 +83,8 @@ def run_repair(arguments: Arguments) -> int:
         else:
             print("all records are whole: there is nothing to repair", file=sys.stderr)
         return DAMAGED if found.unknown_damage else 0
-    cut, aside = repair(path, Disk())
+    with left_to_owner(path):
+        cut, aside = repair(path, Disk())
     if cut is None:
         print("nothing to repair")
         return 0

@@ -36,7 +36,11 @@ def run(arguments: Arguments) -> int:
     from sluice.commands.broker import BrokerError  # noqa: PLC0415
     from sluice.commands.publisher import Publisher  # noqa: PLC0415
 
-    publisher = Publisher(arguments)
+    try:
+        publisher = Publisher(arguments)
+    except BrokerError as failure:
+        print(f"sluice pub: {failure}", file=sys.stderr)
+        return 2
     started = time.monotonic()
     error = ""
     try:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sluice.commands.moment import told
 
 SHOWN: Final = 60  # bytes of a payload on a line for people
+HIDDEN: Final = "hidden"
 
 
 def describe(data: bytes, at: int) -> dict[str, Any]:
@@ -23,7 +24,10 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         "kind": Kind(kind).name.lower(),
     }
     if kind != Kind.MESSAGE:
-        return row | {"subject": topic.decode(), "fields": json.loads(payload)}
+        fields = json.loads(payload)
+        if kind == Kind.USER_SET:  # what proves a password can be guessed at, and the server key speaks for the server
+            fields = [fields[0], *([HIDDEN] * len(fields[1:]))]
+        return row | {"subject": topic.decode(), "fields": fields}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
     row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}
     if flags & FLAG_HALF:

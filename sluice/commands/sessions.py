@@ -1,12 +1,11 @@
 """`sluice sessions`: who is connected to a node and whose session waits there, what is behind, and an end to it."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
+from sluice.commands import node
 from sluice.commands.command import Arguments, Subparsers, declare, positive
 from sluice.commands.moment import told
 from sluice.commands.records import printable
@@ -20,40 +19,23 @@ Row = dict[str, Any]
 
 def add(subparsers: Subparsers) -> None:
     about = "list and show the sessions of a running node, disconnect and remove them"
-    parser = declare(subparsers, "sessions", about, EXAMPLE, run)
+    parser = declare(subparsers, "sessions", about, EXAMPLE, node.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, run)
+    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, node.run)
     listing.set_defaults(action=_list, name_of_command="sluice sessions list")
     listing.add_argument("--connected", action="store_true", help="only those that are connected")
     listing.add_argument("--after", metavar="CLIENT", help="go on behind this one")
     listing.add_argument("--limit", type=positive, default=1000, metavar="N", help="sessions to show (default: 1000)")
-    _add_common(listing)
+    node.add_arguments(listing)
     for name, summary, action in (
         ("show", "show a session with its subscriptions", _show),
         ("kick", "close a client's connection (MQTT 5 hears 0x98); its session stays", _kick),
         ("remove", "end a session with all it has, and its connection", _remove),
     ):
-        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", run)
+        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", node.run)
         one.set_defaults(action=action, name_of_command=f"sluice sessions {name}")
         one.add_argument("client", metavar="CLIENT", help="client id")
-        _add_common(one)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the node's (default: data)")
-    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
-
-
-def run(arguments: Arguments) -> int:
-    from sluice.admin import NodeError  # noqa: PLC0415
-
-    try:
-        return int(arguments.action(arguments))
-    except BrokenPipeError:  # the whole command's matter
-        raise
-    except (NodeError, OSError) as error:
-        print(f"{arguments.name_of_command}: {error}", file=sys.stderr)
-        return 1
+        node.add_arguments(one)
 
 
 def _list(arguments: Arguments) -> int:
@@ -125,19 +107,13 @@ def _line(row: Row) -> str:
         else f"expires {expiry} s after"
     )
     dropped = sum(row["dropped"].values())
+    user = f" of user {printable(row['user'])}" if row["user"] else ""
     counts = f"{row['subscriptions']} subscriptions, backlog {row['backlog']}, {row['in_flight']} in flight"
-    return f"{printable(row['client_id'])}: {where}, {lasts}, {counts}" + (f", {dropped} dropped" if dropped else "")
+    return f"{printable(row['client_id'])}{user}: {where}, {lasts}, {counts}" + (
+        f", {dropped} dropped" if dropped else ""
+    )
 
 
 def _ask(arguments: Arguments, question: str, body: Row) -> Row:
-    """What the node answers. Raises NodeError."""
-    from sluice.admin import NodeError, NodeLink  # noqa: PLC0415
-
-    node = NodeLink.find(arguments.data_dir)
-    if node is None:
-        text = f"no node runs on {arguments.data_dir}: sluice show tells what a folder holds"
-        raise NodeError(text)
-    try:
-        return node.ask(f"/sessions/{question}", body)
-    finally:
-        node.close()
+    """What the node answers. Raises what `node.run` tells."""
+    return node.ask_node(arguments.data_dir, f"/sessions/{question}", body)

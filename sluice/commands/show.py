@@ -1,5 +1,6 @@
 """`sluice show`: what a store holds, or held at a moment, without a node and beside one. Changes nothing."""
 
+import argparse
 import asyncio
 import json
 import sys
@@ -31,17 +32,8 @@ Row = dict[str, Any]
 def add(subparsers: Subparsers) -> None:
     summary = "show what a data folder or a backup holds, or held at a moment"
     parser = declare(subparsers, "show", summary, EXAMPLE, run)
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR",
-                        help="a data folder, also while its node runs, or a backup (default: data)")  # fmt: skip
-    parser.add_argument("--at", type=moment, metavar="WHEN",
-                        help="as of then: a time (ISO 8601, UTC unless it says else) or a position of the log "
-                             "(default: now)")  # fmt: skip
-    parser.add_argument("--base", type=Path, action="append", default=[], metavar="BACKUP",
-                        help="an older backup of the same node: its views lead back to where those of DIR, which only "
-                             "go forward, do not; may be repeated")  # fmt: skip
-    parser.add_argument("--temp", type=Path, metavar="DIR",
-                        help="where the views are put together; quickest on the file system of DIR")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
+    parser.set_defaults(data_dir=Path("data"), at=None, base=[], more_bases=[], temp=None, json=False)
+    _add_options(parser, "base")
     parts = parser.add_subparsers(title="what to show", metavar="WHAT", required=True)
     for name, about, argument, meaning, example, show in (
         ("session", "a session with its subscriptions", "CLIENT", "client id", "meter-17", _session),
@@ -55,10 +47,27 @@ def add(subparsers: Subparsers) -> None:
     ):
         part = declare(parts, name, about, f"sluice show --data-dir data {name} {example}".rstrip(), run)
         part.set_defaults(show=show)
+        _add_options(part, "more_bases")
         if argument is not None:
             nargs = "?" if name == "topics" else None
             kind = topic_filter if name == "retained" else str
             part.add_argument("name", nargs=nargs, default="", type=kind, metavar=argument, help=meaning)
+
+
+def _add_options(parser: argparse.ArgumentParser, bases: str) -> None:
+    """They may stand before or behind what is to be shown. Defaults are those of the whole command."""
+    group = parser.add_argument_group("what to look into", argument_default=argparse.SUPPRESS)
+    group.add_argument("--data-dir", type=Path, metavar="DIR",
+                       help="a data folder, also while its node runs, or a backup (default: data)")  # fmt: skip
+    group.add_argument("--at", type=moment, metavar="WHEN",
+                       help="as of then: a time (ISO 8601, UTC unless it says else) or a position of the log "
+                            "(default: now)")  # fmt: skip
+    group.add_argument("--base", type=Path, action="append", dest=bases, metavar="BACKUP",
+                       help="an older backup of the same node: its views lead back to where those of DIR, which only "
+                            "go forward, do not; may be repeated")  # fmt: skip
+    group.add_argument("--temp", type=Path, metavar="DIR",
+                       help="where the views are put together; quickest on the file system of DIR")  # fmt: skip
+    group.add_argument("--json", action="store_true", help="print JSON objects, one a line")
 
 
 def run(arguments: Arguments) -> int:
@@ -87,7 +96,8 @@ async def _show(arguments: Arguments) -> int:
             folded += count
             progress.tell("folding", folded, 0)
 
-        snapshot = await Snapshot.open(arguments.data_dir, until, arguments.base, arguments.temp, tell)
+        bases = [*arguments.base, *arguments.more_bases]
+        snapshot = await Snapshot.open(arguments.data_dir, until, bases, arguments.temp, tell)
     try:
         if not arguments.json:
             print(f"as of {told(snapshot.time_ms)}, position {snapshot.position}", file=sys.stderr)

@@ -39,7 +39,11 @@ def run(arguments: Arguments) -> int:
     if arguments.session and not arguments.id:
         print("sluice sub: a session that is kept needs --id to be found again", file=sys.stderr)
         return 2
-    subscriber = Subscriber(arguments, lambda message: show(message, arguments))
+    try:
+        subscriber = Subscriber(arguments, lambda message: show(message, arguments))
+    except BrokerError as error:
+        print(f"sluice sub: {error}", file=sys.stderr)
+        return 2
     try:
         finished = subscriber.run(arguments.count, arguments.timeout)
     except (BrokerError, ValueError) as error:

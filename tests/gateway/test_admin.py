@@ -104,6 +104,55 @@ async def test_a_folder_without_sockets_costs_the_commands_only(
     assert not (node.config.data_dir / SOCKET).exists()
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 14\r\n\r\n404: Not Found", "of another version"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", "failed to answer .HTTP status 500.: its output says more"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno", "failed to answer"),
+        (b"", "did not answer within 0.2 s; it may still do what it was asked"),
+    ],
+)
+async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -> None:
+    done = asyncio.Event()
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(answer)
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_unix_server(say, str(tmp_path / SOCKET))
+    link = await asyncio.to_thread(NodeLink.find, tmp_path)
+    assert link is not None
+    with pytest.raises(NodeError, match=says):
+        await asyncio.to_thread(link.ask, "/x", {}, 0.2 if not answer else 10.0)
+    link.close()
+    done.set()
+    server.close()
+
+
+async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped (SIGSTOP), say, and its backlog is full."""
+    monkeypatch.setattr("sluice.admin.CONNECT_TIMEOUT", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / SOCKET))
+        silent.listen(0)
+        held = [NodeLink.find(tmp_path)]
+        with pytest.raises(NodeError, match="takes no connection: is it stopped, or very busy"):
+            held.extend(NodeLink.find(tmp_path) for _ in range(9))
+        for link in held:
+            assert link is not None
+            link.close()
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NodeError, match="is not a folder"):
+        NodeLink.find(tmp_path / "file")
+    assert NodeLink.find(tmp_path / "none") is None
+
+
 async def test_a_node_that_goes_away_before_it_answers(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()

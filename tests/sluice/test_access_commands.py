@@ -113,9 +113,52 @@ async def test_what_rules_say_of_a_topic(run: Run) -> None:
     assert await run("acl", "check", "subscribe", "home/#", code=3) == "denied: no rule fits: the listener's default\n"
     assert "allowed" in await run("acl", "check", "publish", "x", "--default", "allow")
     answer = json.loads(await run(*alice, "--json", "publish", "home/alice/lock", code=3))
-    assert answer == {"allowed": False, "because": "rule 1 of alice: deny publish home/%u/lock"}
+    assert answer == {"is_user": False, "allowed": False, "because": "rule 1 of alice: deny publish home/%u/lock"}
     await run("acl", "check", "publish", "home/#", code=1)
     assert "is no topic" in run.error
+
+
+async def test_a_user_who_is_not_there_is_told_of(run: Run) -> None:
+    """The name may be mistyped; or a certificate proves it."""
+    await run("acl", "set", "--user", "alcie", "allow both home/#")
+    assert "there is no user 'alcie'" in run.error
+    await run("acl", "check", "--user", "alcie", "publish", "home/x")
+    assert "there is no user 'alcie'" in run.error
+    await run("user", "add", "alice", given="wonderland\n")
+    for words in (("set", "--user", "alice", "allow both home/#"), ("check", "--user", "alice", "publish", "home/x")):
+        await run("acl", *words)
+        assert run.error == ""
+    await run("acl", "check", "publish", "home/x", code=3)
+    assert run.error == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("publish", "$delayed/60/home/x"), "allowed: rule 1 of everybody"),
+        (("publish", "$delayed/60/other"), "denied: no rule fits"),
+        (("publish", "$delayed/x/home/x"), "denied: whatever the rules say, $delayed/<seconds>/<topic> is the form"),
+        (("publish", "$SYS/x"), "denied: whatever the rules say, $SYS/ and $topics/ are the node's own"),
+        (("publish", "$share/g/home/x"), "denied: whatever the rules say, $share/ and $replay/ are for subscriptions"),
+        (("publish", "$inbox/c1"), "denied: no rule fits"),
+        (("subscribe", "$inbox/c1"), "allowed: whatever the rules say, a client may read its own inbox"),
+        (("subscribe", "$replay/earliest/$inbox/c1"), "allowed: whatever the rules say"),
+        (("subscribe", "$inbox/c2"), "denied: whatever the rules say, an inbox is its client's own"),
+        (("subscribe", "$share/g/home/#"), "allowed: rule 1 of everybody"),
+        (("subscribe", "$share/g/other/#"), "denied: no rule fits"),
+        (("subscribe", "$replay/-60/home/+"), "allowed: rule 1 of everybody"),
+        (("subscribe", "$replay/-60/other/+"), "denied: no rule fits"),
+        (("subscribe", "$replay/x/home/+"), "denied: whatever the rules say, $replay/<from>/<filter> is the form"),
+        (("subscribe", "$topics/home/+"), "allowed: rule 1 of everybody"),
+        (("subscribe", "$topics/+"), "denied: no rule fits"),
+        (("subscribe", "$SYS/#"), "denied: no rule fits"),
+        (("subscribe", "$delayed/60/home/x"), "denied: whatever the rules say, what is delayed comes by its topic"),
+    ],
+)
+async def test_names_with_a_dollar_are_judged_by_what_they_mean(run: Run, words: tuple[str, str], says: str) -> None:
+    await run("acl", "set", "--everybody", "allow both home/#")
+    told = await run("acl", "check", "--client-id", "c1", *words, code=0 if says.startswith("allowed") else 3)
+    assert told.startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import record
 from record.layout import FLAG_DELAYED, Kind
-from sluice.cli import main
+from sluice.cli import main, parser
 from sluice.commands.moment import size, told
 from store import control
 from store.api import Appended
@@ -165,3 +165,12 @@ def test_sizes_for_people():
         *("0 bytes", "1023 bytes", "1.0 KiB"),
         *("5.0 MiB", "3.0 GiB", "7.0 TiB"),
     ]
+
+
+def test_options_of_show_may_stand_before_and_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--data-dir", tmp_path / "none", "groups"), ("groups", "--data-dir", tmp_path / "none")):
+        code, _, error = run(capsys, "show", *words)
+        assert (code, error) == (1, f"sluice show: there is no data folder at {tmp_path / 'none'}\n")
+    given = parser().parse_args(["show", "--base", "a", "--at", "7", "sessions", "--base", "b", "--json"])
+    assert (given.base, given.more_bases, given.json) == ([Path("a")], [Path("b")], True)
+    assert given.at.position == 7

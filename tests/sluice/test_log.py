@@ -1,5 +1,6 @@
 """`sluice log`: what it says of a whole log and of a damaged one, and what repair leaves."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import pytest
 
 import record
+from gateway.appending import append
+from gateway.auth.scram import new_user
 from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, Kind
 from sluice.cli import main
+from store import control
 from store.config import StoreConfig
 from store.disk import Disk
 from store.engine import Engine
@@ -167,3 +171,18 @@ def test_no_folder_is_said_and_none_made(tmp_path: Path, capsys: pytest.CaptureF
         assert main(["log", *action, "--data-dir", str(tmp_path / "none")]) == 1
         assert "no data folder" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+async def test_the_keys_of_users_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    engine = await Engine.open(tmp_path / "data", StoreConfig())
+    user = new_user(b"alice", b"wonderland", b"salt of alice", 4096)
+    await append(engine, [control.user_set(user)])
+    await engine.close()
+    for words in (["--json"], []):
+        assert await asyncio.to_thread(main, ["log", "dump", "--data-dir", str(tmp_path / "data"), *words]) == 0
+        out = capsys.readouterr().out
+        assert "alice" in out
+        assert "4096" in out
+        assert "hidden" in out
+        for secret in (user.salt, user.stored_key, user.server_key):
+            assert secret.hex() not in out

@@ -2,9 +2,12 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +99,57 @@ def test_wildcards_cannot_be_published_to(broker: Broker) -> None:
 
 def test_a_session_needs_an_id() -> None:
     assert sluice("sub", "--topic", "t", "--session", "60").returncode == 2
+
+
+class Named:
+    """A listener that notes what CONNECT says, and refuses it (3.1.1: return code 5)."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.connect = b""
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        client, _ = self._listening.accept()
+        with client:
+            self.connect = client.recv(1000)
+            client.sendall(b"\x20\x02\x00\x05")
+            client.recv(1)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listening.close()
+
+
+@pytest.mark.parametrize("way", ["file", "environment", "argument", "none"])
+@pytest.mark.parametrize("command", ["pub", "sub"])
+def test_where_the_password_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, way: str) -> None:
+    (tmp_path / "secret").write_text("from the file\nand more\n")
+    words = {"file": ["--password-file", str(tmp_path / "secret")], "argument": ["--password", "from the argument"]}
+    if way == "environment":
+        monkeypatch.setenv("MQTT_PASSWORD", "from the environment")
+    listener = Named()
+    payload = ["--message", "x"] if command == "pub" else []
+    given = ["--port", str(listener.port), "--topic", "t", *payload, "--username", "alice", *words.get(way, [])]
+    assert sluice(command, *given).returncode == 1
+    listener.close()
+    password = b"" if way == "none" else b"from the " + way.encode()
+    assert listener.connect.endswith(b"\0\5alice" + (len(password).to_bytes(2, "big") + password if password else b""))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--password", "x"), b"--username is missing"),
+        (("--password-file", "/nowhere"), b"--username is missing"),
+        (("--username", "a", "--password-file", "/nowhere"), b"cannot read the password from /nowhere"),
+        (("--username", "a", "--password-file", "x", "--password", "y"), b"not allowed with"),
+    ],
+)
+@pytest.mark.parametrize("command", ["pub", "sub"])
+def test_a_password_that_is_of_nobody_or_nowhere(command: str, words: tuple[str, ...], says: bytes) -> None:
+    ended = sluice(command, "--topic", "t", "--port", str(free_port()), *words)
+    assert ended.returncode == 2
+    assert says in ended.stderr

@@ -12,6 +12,7 @@ from gateway.roster import Roster
 from sluice.cli import main
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.mqtt import wire
+from tests.gateway.people import login, set_user
 from tests.gateway.raw import DISCONNECT, RawClient
 from tests.gateway.test_durable import EVER, durable, publish
 
@@ -50,6 +51,26 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
 async def gone(node: Node, client_id: bytes) -> None:
     while client_id in node._sessions.held or node._sessions._ending.of(client_id) is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
+
+
+async def test_it_says_whose_a_session_is(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+    node = await make_node("users", mqtt__auth=["anonymous", "password"])
+    await set_user(node, "alice", b"wonderland")
+    run = Run(node, capsys)
+    away, _ = await login(node.ports.mqtt, b"alice", b"wonderland", 5, b"away", clean=False, expiry=60)
+    await away.disconnect()
+    await gone(node, b"away")
+    here, _ = await login(node.ports.mqtt, b"alice", b"wonderland", 5, b"here")
+    nobody, _ = await login(node.ports.mqtt, None, None, 5, b"nobody")
+    assert [(row["client_id"], row["user"]) for row in await run.rows("list")] == [
+        ("away", "alice"),
+        ("here", "alice"),
+        ("nobody", None),
+    ]
+    lines = await run("list")
+    assert [line.split(": ")[0] for line in lines] == ["away of user alice", "here of user alice", "nobody"]
+    for client in (here, nobody):
+        await client.disconnect()
 
 
 async def test_it_lists_who_is_connected_and_who_is_away(node: Node, run: Run) -> None:

@@ -1,4 +1,5 @@
-"""What `sluice user` and `sluice acl` share: asking the node of a data folder, or the folder itself when it is down."""
+"""What commands share that ask the node of a data folder: their flags, how their errors are told, and the asking, also
+of the folder itself when the node is down."""
 
 import argparse
 import asyncio
@@ -6,9 +7,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.commands.command import Arguments
+
+if TYPE_CHECKING:
+    from sluice.admin import NodeLink
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,19 +35,40 @@ def run(arguments: Arguments) -> int:
         return 1
 
 
-def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What the node, or its folder, answers (see `gateway.auth.administration`). Raises what `run` tells."""
+def find(data: Path) -> "NodeLink | None":
+    """The node of a data folder, None when it is down. Raises what `run` tells."""
     from sluice.admin import NodeLink  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.folder import is_data_folder  # noqa: PLC0415
 
-    if not is_data_folder(data):
-        raise StoreError(f"there is no data folder at {data}: start the node once, or say --data-dir")
     node = NodeLink.find(data)
+    if node is None and not is_data_folder(data):
+        raise StoreError(f"there is no data folder at {data}: start the node once, or say --data-dir")
+    return node
+
+
+def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What the node answers, which has to run. Raises what `run` tells."""
+    from sluice.admin import NodeError  # noqa: PLC0415
+
+    node = find(data)
+    if node is None:
+        raise NodeError(f"no node runs on {data}: sluice show tells what a folder holds")
+    try:
+        return node.ask(path, body)
+    finally:
+        node.close()
+
+
+def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What the node, or its folder, answers (see `gateway.auth.administration`). Raises what `run` tells."""
+    from sluice.admin import LONG_TIMEOUT  # noqa: PLC0415
+
+    node = find(data)
     if node is None:
         return asyncio.run(_ask_folder(data, question, body))
     try:
-        return node.ask(f"/access/{question}", body)
+        return node.ask(f"/access/{question}", body, LONG_TIMEOUT)
     finally:
         node.close()
 
@@ -65,11 +90,15 @@ def tell(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
 
 async def _ask_folder(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
     from gateway.auth.administration import Administration  # noqa: PLC0415
+    from sluice.owner import left_to_owner  # noqa: PLC0415
     from store.config import StoreConfig  # noqa: PLC0415
     from store.engine import Engine  # noqa: PLC0415
+    from store.folder import read_meta  # noqa: PLC0415
 
-    engine = await Engine.open(data, StoreConfig())
-    try:
-        return await Administration(engine).answer(question, body)
-    finally:
-        await engine.close()
+    meta = read_meta(data)
+    with left_to_owner(data):
+        engine = await Engine.open(data, StoreConfig(partitions=meta.partitions, segment_size=meta.segment_size))
+        try:
+            return await Administration(engine).answer(question, body)
+        finally:
+            await engine.close()

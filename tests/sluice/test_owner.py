@@ -1,0 +1,53 @@
+"""Commands that root runs on a node's folder leave nothing there that the node cannot write."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from sluice.admin import NodeError, NodeLink
+from store.config import StoreConfig
+from store.engine import Engine
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+OWNER = 65_534  # who has no rights but his own
+
+
+@pytest.fixture
+async def data() -> "Iterator[Path]":  # type: ignore[misc]
+    """The folder of a stopped node of another user, where that user can reach it."""
+    above = Path(mkdtemp())
+    above.chmod(0o755)  # noqa: ASYNC240  before anything runs
+    engine = await Engine.open(above / "data", StoreConfig())
+    await engine.close()
+    for path in (above / "data", *(above / "data").rglob("*")):
+        os.chown(path, OWNER, OWNER)
+    yield above / "data"
+    shutil.rmtree(above)
+
+
+@pytest.mark.parametrize(
+    "words", [("user", "add", "alice"), ("acl", "set", "--everybody", "allow both #"), ("user", "list")]
+)
+def test_what_root_makes_is_the_nodes(data: Path, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "sluice", *words, "--data-dir", str(data)]
+    ended = subprocess.run(command, input=b"wonderland\n", capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == b""
+    assert {path.stat().st_uid for path in (data, *data.rglob("*"))} == {OWNER}
+
+
+def test_another_user_is_told_to_be_the_nodes(data: Path) -> None:
+    data.chmod(0o750)
+    os.seteuid(1)
+    try:
+        with pytest.raises(NodeError, match="belongs to another user: run this as the node's user, or as root"):
+            NodeLink.find(data)
+    finally:
+        os.seteuid(0)
