@@ -15,7 +15,7 @@ from typing import Final
 from aiohttp import web
 
 from gateway.auth.administration import Administration, WrongRequest
-from gateway.listen import IDLE_SECONDS, listen_at
+from gateway.listen import IDLE_SECONDS, REQUESTS, listen_at
 from gateway.roster import Roster
 from gateway.sessions import Sessions
 from store.engine import Engine
@@ -52,7 +52,9 @@ class AdminFront:
         app.router.add_post("/stage", self._stage)
         app.router.add_post("/access/{question}", self._access)
         app.router.add_post("/sessions/{question}", self._sessions)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
+        )
         await self._runner.setup()
         self._listener = await listen_at(self._runner, listening, self._has_room)
 

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from gateway.bind import is_local
 from gateway.counters import Counters
 from gateway.front import MqttFront
-from gateway.listen import IDLE_SECONDS, bound_port, listen
+from gateway.listen import IDLE_SECONDS, REQUESTS, bound_port, listen
 from store.api import Store
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
@@ -33,7 +33,9 @@ class HttpFront:
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
+        )
         await self._runner.setup()
         self._listener = await listen(self._runner, host, port, self._has_room)
         return bound_port(self._listener)

@@ -1,13 +1,24 @@
 """Listening for HTTP with a bound on the connections that are held: aiohttp itself takes what comes."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 IDLE_SECONDS: Final = 15.0  # that a connection may take for a request, the first or another
+
+
+def _of_ours(record: logging.LogRecord) -> bool:
+    """What is no HTTP is its sender's fault: a traceback for each would let anybody fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+REQUESTS: Final = logging.getLogger(f"{__name__}.requests")  # what aiohttp has to say of them
+REQUESTS.addFilter(_of_ours)
 
 
 async def listen(runner: web.AppRunner, host: str, port: int, has_room: Callable[[], bool]) -> asyncio.Server:

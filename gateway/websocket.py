@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from gateway.connection import Connection
 from gateway.front import MqttFront
 from gateway.gate import Arrival, Gate
-from gateway.listen import Refused
+from gateway.listen import REQUESTS, Refused
 from gateway.masking import MaskedFrames
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 _MAX_WAITING: Final = 128  # connections that have not become WebSockets
 _QUEUE_HIGH: Final = 256 * 1024  # bytes waiting before the client counts as congested
 _QUEUE_LOW: Final = 64 * 1024
+_HANDSHAKE: Final = ("Upgrade", "Connection", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol")
 
 
 class WebSocketFront:
@@ -63,14 +64,17 @@ class WebSocketFront:
         socket = web.WebSocketResponse(
             protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=True, timeout=2.0
         )
+        # Looked at first: of what is not ASCII, or offers other subprotocols, aiohttp makes tracebacks and warnings.
+        if not all(request.headers.get(name, "").isascii() for name in _HANDSHAKE):
+            raise web.HTTPBadRequest(text="the headers of a WebSocket are ASCII")
+        offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+        if "Upgrade" in request.headers and "mqtt" not in [protocol.strip() for protocol in offered]:
+            raise web.HTTPBadRequest(text="the subprotocol must be mqtt")
         if not socket.can_prepare(request).ok:
             raise web.HTTPUpgradeRequired(
                 text="MQTT over WebSocket is served here", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
             )
         await socket.prepare(request)
-        if socket.ws_protocol != "mqtt":
-            await socket.close(code=WSCloseCode.PROTOCOL_ERROR, message=b"the subprotocol must be mqtt")
-            return socket
         handshake = request.protocol
         if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
             return socket  # it is gone already
@@ -112,6 +116,7 @@ class _Handshake(web.RequestHandler):
             server,
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # what `AppRunner` passes on to have none
+            logger=REQUESTS,
             keepalive_timeout=gate.connect_timeout,
         )
         self.gate = gate

@@ -22,7 +22,9 @@ from tests.fuzz.inputs import PEERS, batch, from_json, to_json
 from tests.fuzz.world import World
 
 _BATCHES = 400  # that one world lives through
-_SILENT_S = 120  # that no batch takes
+# What no batch takes, whatever else the machine has to do: seconds of the process's own CPU time, or of doing nothing.
+_BUSY_S = 120
+_IDLE_S = 900
 _TELL_S = 60  # between lines about how far it is
 
 
@@ -67,16 +69,27 @@ class _Job:
         self.batch = 0
         self.messages = 0  # delivered in worlds that ended
         self.of_world = 0
-        self.heard = time.monotonic()
         self.why = ""  # it failed
         self.is_over = False
         self.tells, tell = multiprocessing.Pipe(duplex=False)
         self.process = multiprocessing.Process(target=_work, args=(seed, batches, tell))
         self.process.start()
         tell.close()
+        self._note_time()
+
+    def _note_time(self) -> None:
+        self._heard, self._cpu = time.monotonic(), _cpu_seconds(self.process.pid)
+
+    def look(self) -> None:
+        """Whether its batch still goes on."""
+        used = _cpu_seconds(self.process.pid) - self._cpu
+        if used > _BUSY_S:
+            self.is_over, self.why = True, f"the batch did not end with {used:.0f} s of CPU"
+        elif used < 1 and time.monotonic() - self._heard > _IDLE_S:
+            self.is_over, self.why = True, f"the process did nothing for {_IDLE_S} s"
 
     def hear(self) -> None:
-        self.heard = time.monotonic()
+        self._note_time()
         try:
             kind, number, more = self.tells.recv()
         except EOFError:
@@ -109,11 +122,20 @@ def _watch(jobs: list[_Job], seconds: float) -> None:
         for ready in wait([job.tells for job in running], timeout=1.0):
             next(job for job in running if job.tells is ready).hear()
         for job in running:
-            if not job.is_over and time.monotonic() - job.heard > _SILENT_S:
-                job.is_over, job.why = True, f"the batch did not end within {_SILENT_S} s"
+            if not job.is_over:
+                job.look()
         if time.monotonic() - told > _TELL_S:
             told = time.monotonic()
             print(_summary(jobs), flush=True)
+
+
+def _cpu_seconds(pid: int | None) -> float:
+    """That a process has used; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _summary(jobs: list[_Job]) -> str:
@@ -160,7 +182,9 @@ def main() -> int:
     finally:
         for job in jobs:
             job.end()
-    print(f"{_summary(jobs)} in {time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    inputs = sum(job.batch for job in jobs) * PEERS
+    print(f"{_summary(jobs)} in {seconds:.0f} s: {inputs / seconds:.0f} inputs a second")
     failed = [job for job in jobs if job.why]
     for job in failed:
         print(job.why, f"again: python -m tests.fuzz --replay {_write_down(job)}", sep="\n", file=sys.stderr)

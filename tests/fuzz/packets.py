@@ -5,14 +5,14 @@ import random
 from tests.gateway.mqtt import wire
 
 TOPICS = (
-    *(b"a", b"a/b", b"a/b/c", b"a//", b"/", b"\xc3\xbc/x", b"\xef\xbb\xbfbom", b"$dollar/a", b"home/bath/temp"),
+    *(b"a", b"a/b", b"a/b/c", b"a//", b"/", b"\xc3\xbc/x", b"secret/x", b"$dollar/a", b"home/bath/temp"),
     *(b"$delayed/0/a", b"$delayed/1/a/b", b"$inbox/client-1", b"$inbox/client-2", b"$share/g/a"),
     *(b"$SYS/x", b"$delayed/x/a", b"$delayed/99999999999/a", b"$delayed/1/$delayed/1/a", b"$delayed/1/$inbox/client-1"),
     *(b"$inbox/", b"$inbox/%", b"$inbox/client-1/x", b"$replay/earliest/a", b"x" * 300, b"/".join([b"l"] * 130)),
-    *(b"a/+", b"", b"nul\0", b"\xed\xa0\x80", b"\xff"),
+    *(b"a/+", b"", b"nul\0", b"\xed\xa0\x80", b"\xff", b"\xef\xbb\xbfbom"),
 )
 FILTERS = (
-    *(b"#", b"a/#", b"a/+", b"a/b", b"+/b", b"a//", b"$SYS/#", b"$dollar/#", b"$share/g/a/#"),
+    *(b"#", b"a/#", b"a/+", b"a/b", b"+/x", b"a//", b"$SYS/#", b"$dollar/#", b"$share/g/a/#"),
     *(b"$share/g/#", b"$share/h/a/b", b"$replay/earliest/a/#", b"$replay/-3600/#", b"$replay/offset:0/a/b"),
     *(b"$inbox/client-1", b"$inbox/#", b"$share//a", b"$share/g+/a", b"$share/g", b"$replay/x/a", b"$replay/earliest"),
     *(b"$replay/99999999999999/a", b"$replay/earliest/$share/g/a", b"$share/g/$replay/earliest/a", b"$delayed/1/a"),
@@ -20,6 +20,9 @@ FILTERS = (
 )
 _PLAIN = 14  # that many of both are names that mean something
 CLIENTS = (b"", *(b"client-%d" % number for number in range(120)))
+USERS = ((b"alice", b"wonderland"), (b"bob", b"builder"))
+NONCE = b"fuzznonce"
+SECRET = b"secret/x"  # what users may not read
 PAYLOADS = (b"", b"x", b"21.5", b"\xff\xfe", b"\xc3\xbc", bytes(100), bytes(3000))
 _REASONS = {  # that a client may give, by the first byte of the packet
     0x40: (0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99),
@@ -68,7 +71,20 @@ class Maker:
         )[0]
         return make(version)
 
-    def connect(self, version: int) -> bytes:
+    def login(self, version: int) -> bytes:
+        """CONNECT with a user's name and a password, mostly the right one."""
+        name, password = self.chance.choice(USERS)
+        if self.chance.random() < 0.02:
+            password = self.chance.choice(PAYLOADS)
+        return self.connect(version, (name, password))
+
+    def scram(self, name: bytes) -> bytes:
+        """CONNECT that begins to prove a user's password; the peer goes on with the node's challenge."""
+        data = b"n,,n=" + name + b",r=" + NONCE
+        return self.connect(5, None, b"\x15" + wire.text(b"SCRAM-SHA-256") + b"\x16" + wire.text(data))
+
+    def connect(self, version: int, user: tuple[bytes, bytes] | None = None, more: bytes = b"") -> bytes:
+        """`more`: properties."""
         chance = self.chance
         client = chance.choice(CLIENTS)
         flags = 2 if chance.random() < 0.3 or (version == 4 and not client) else 0
@@ -77,17 +93,20 @@ class Maker:
             flags |= 4 | (24 if self.odd() else chance.choice((0, 8, 16))) | chance.choice((0, 0x20))
             rest += self._block(version, ((0x18, 4), (0x02, 4), (0x01, 1), (0x03, 0), (0x26, 0)))
             rest += wire.text(self.topic()) + wire.text(chance.choice(PAYLOADS))
-        if chance.random() < 0.05:
+        if user is not None:
+            flags |= 0xC0
+            rest += wire.text(user[0]) + wire.text(user[1])
+        elif chance.random() < 0.05:
             flags |= 0x80
             rest += wire.text(chance.choice(CLIENTS))
-        if flags & 0x80 and chance.random() < 0.5:
-            flags |= 0x40
-            rest += wire.text(chance.choice(PAYLOADS))
+            if chance.random() < 0.5:
+                flags |= 0x40
+                rest += wire.text(chance.choice(PAYLOADS))
         wanted = ((0x11, 4), (0x21, 2), (0x27, 4), (0x22, 2), (0x17, 1), (0x19, 1), (0x26, 0))
-        if chance.random() < 0.1:
+        if chance.random() < 0.1 and not more:
             wanted = (*wanted, (0x15, 0), (0x16, 0))
         body = wire.text(b"MQTT") + bytes((version, flags)) + wire.u16(chance.choice((0, 60, 60, 65535)))
-        body += self._block(version, wanted) + wire.text(client) + rest
+        body += self._block(version, wanted, more) + wire.text(client) + rest
         return wire.packet(0x10, body)
 
     def publish(self, version: int) -> bytes:
@@ -147,14 +166,15 @@ class Maker:
     def filter(self) -> bytes:
         return self.chance.choice(FILTERS if self.chance.random() < 0.06 else FILTERS[:_PLAIN])
 
-    def _block(self, version: int, wanted: tuple[tuple[int, int], ...]) -> bytes:
-        """A block of some of the properties that the packet may have: identifier, and bytes of a number or its kind."""
+    def _block(self, version: int, wanted: tuple[tuple[int, int], ...], more: bytes = b"") -> bytes:
+        """A block of some of the properties that the packet may have: identifier, and bytes of a number or its kind.
+        `more`: such that it has in any case."""
         if version != 5:
             return b""
         chance = self.chance
         if chance.random() < 0.5:
-            return b"\0"
-        block = b""
+            return wire.sized(more)
+        block = more
         for identifier, size in wanted:
             if chance.random() > 0.25:
                 continue

@@ -1,15 +1,20 @@
 """A peer of the node without a socket: it does its steps and judges every byte that it gets."""
 
 import asyncio
+import itertools
 from collections import deque
 from typing import Any
 
-from tests.fuzz.inputs import ANSWER, BREAK, CONGEST, RELIEVE, SETTLE, Step
+from tests.fuzz.inputs import ANSWER, BREAK, CONGEST, HALF, LOGIN, RELIEVE, SCRAM, SETTLE, Step, way_of
+from tests.fuzz.packets import NONCE, SECRET, USERS
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, ack
+from tests.gateway.people import auth, said
+from tests.gateway.raw import AUTH, CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, ack
+from tests.gateway.scram_client import ScramClient
 
 _FIRST = frozenset((0x20, 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0, 0xE0, 0xF0, *(0x30 | i for i in range(16))))
 _PROPERTIES_AT = {CONNACK: 2, PUBACK: 3, PUBREC: 3, PUBREL: 3, PUBCOMP: 3, 9: 2, 11: 2, DISCONNECT: 1, 15: 1}
+_numbers = itertools.count()
 
 
 class Violation(AssertionError):
@@ -22,7 +27,10 @@ class Peer(asyncio.Transport):
     def __init__(self, steps: list[Step], stays: bool = False) -> None:
         super().__init__()
         self.stays = stays  # with nothing more to do it waits for more
-        self.steps = deque(steps)
+        self.way = way_of(steps)
+        self.steps = deque(steps[1:] if self.way else steps)
+        self.is_user = self.way == LOGIN or self.way.startswith(SCRAM)
+        self._number = next(_numbers)
         self.protocol: Any = None
         self.version = 0
         self.limit = 0  # its maximum packet size
@@ -50,7 +58,9 @@ class Peer(asyncio.Transport):
         return sum(map(len, self.waiting))
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else default
+        # Each has an address of its own: who sends wrong passwords is made to wait by his.
+        address = f"127.{self._number >> 16 & 255}.{self._number >> 8 & 255}.{self._number & 255}"
+        return (address, 1) if name == "peername" else default
 
     def is_closing(self) -> bool:
         return self.closing
@@ -109,7 +119,7 @@ class Peer(asyncio.Transport):
             self._congest()
         elif step == RELIEVE:
             self.relieve()
-        elif step == BREAK:
+        elif step in (BREAK, HALF):
             self.end()
         return step != SETTLE
 
@@ -179,8 +189,17 @@ class Peer(asyncio.Transport):
             self.completed += 1
         elif kind == PUBREL:
             self.unanswered.append(ack(PUBCOMP, int.from_bytes(body[:2], "big")))
+        elif kind == AUTH and self.way.startswith(SCRAM):
+            self._prove(Packet(first, body))
         if kind != PUBLISH:
             self.received = [(first, body)]
+
+    def _prove(self, challenge: Packet) -> None:
+        """Answer the node's challenge, if it is one to what this peer said."""
+        name = self.way.removeprefix(SCRAM).encode()
+        reason, method, data = said(challenge)
+        if reason == 0x18 and data is not None and data.startswith(b"r=" + NONCE):
+            self.unanswered.append(auth(0x18, method, ScramClient(name, dict(USERS)[name], NONCE).final(data)))
 
     def _publish(self, first: int, body: bytes) -> None:
         self.messages += 1
@@ -203,5 +222,7 @@ class Peer(asyncio.Transport):
                 raise Violation("PUBLISH with neither a topic nor an alias")
         elif not topic:
             raise Violation("PUBLISH without a topic")
+        if topic == SECRET and self.is_user:
+            raise Violation("a message that this user may not read")
         if topic == b"alive":
             self.last = wire.split_sized(body[at:])[1]

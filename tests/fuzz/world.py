@@ -2,7 +2,8 @@
 
 What is judged: nothing raises and nothing is logged as an error; each byte sent is of a packet that a server may send;
 whoever is to be read again is; the node ends each connection and each session; a client that keeps to the protocol is
-served all the while; a whole stream is read as its pieces are; memory is bounded.
+served all the while; a whole stream is read as its pieces are; users get nothing that they may not read; memory is
+bounded.
 """
 
 import asyncio
@@ -16,17 +17,24 @@ from typing import Any
 
 from gateway.config import load
 from gateway.gate import Gate
+from gateway.listener import Listener
 from gateway.listener_config import ListenerConfig
-from gateway.mqtt.decode import Decoder
-from gateway.mqtt.packets import Connect, Packet
 from gateway.node import Node
-from tests.fuzz.inputs import ANSWER, SETTLE, Step
+from tests.fuzz.inputs import ANSWER, PROXY, SETTLE, SOCKET, WEBSOCKET, Step, way_of
+from tests.fuzz.packets import USERS
 from tests.fuzz.peers import Peer, Violation
+from tests.fuzz.pieces import check_pieces
+from tests.fuzz.sockets import SocketPeer, WebSocketPeer
 from tests.gateway.mqtt import wire
+from tests.gateway.people import set_rules, set_user
 
-PATIENCE = 60.0  # seconds that the node may take for anything
+# Turns of the loop that the node may take for anything: at least 20 seconds, and on a machine that has other work as
+# many more as the node has to wait for its turn.
+PATIENCE = 40_000
 MAX_GROWTH = 400 << 20  # bytes that the process may grow by, over what it had after its first batches
 _WARM = 8  # batches
+_CHANGES = 5  # batches between changes of what users may do
+_PEERS = {SOCKET: SocketPeer, PROXY: SocketPeer, WEBSOCKET: WebSocketPeer}
 _POLL = 0.0005  # seconds
 _STEPS = 3  # of a peer in a turn
 _PAUSED_TURNS = 60  # that a peer waits to be read before it takes what waits for it
@@ -49,6 +57,9 @@ class World:
         logging.getLogger().addHandler(self._errors)
         asyncio.get_running_loop().set_exception_handler(self._errors.of_loop)
         await self._start()
+        for name, password in USERS:
+            await set_user(self._node, name.decode(), password)
+        await self._change_rules()
         return self
 
     async def __aexit__(
@@ -73,27 +84,55 @@ class World:
         limits |= {"mqtt.auth": ["anonymous", "scram"], "mqtt.acl_default": "allow", "mqtt.sys_interval_s": 1}
         self._node = Node(load(None, {**ports, **limits, "data_dir": self._folder / "data"}, {}))
         await self._node.start()
-        self._gate = Gate(ListenerConfig(name="fuzz"), self._node.config.mqtt)
-        self._node._front.gates.append(self._gate)
+        users = ListenerConfig(name="users", auth=["password", "scram"], acl_default="deny")
+        self._gate, self._user_gate = self._add_gate(ListenerConfig(name="fuzz")), self._add_gate(users)
+        self._listeners = {
+            SOCKET: self._listen(ListenerConfig(name="socket")),
+            PROXY: self._listen(ListenerConfig(name="proxy", proxy_protocol=True)),
+            WEBSOCKET: self._listen(ListenerConfig(name="websocket", protocol="ws")),
+        }
         self._bystander = self._accept(Peer([], stays=True))
         self._tell(wire.connect(5, b"bystander", 0, 0, properties=b"\x11" + wire.u32(600)))
         self._tell(wire.subscribe(5, 1, (b"#", 2)))
         await self._alive_again()
 
+    def _add_gate(self, config: ListenerConfig) -> Gate:
+        gate = Gate(config, self._node.config.mqtt)
+        self._node._front.gates.append(gate)
+        return gate
+
+    def _listen(self, config: ListenerConfig) -> Listener:
+        front = self._node._front
+        server = self._node._websocket if config.is_websocket else front
+        return Listener(config, self._add_gate(config), server, front.room)
+
     def _accept(self, peer: Peer) -> Peer:
-        self._gate.opening += 1
-        peer.connect(self._node._front.make(self._gate, None))
+        if isinstance(peer, SocketPeer):
+            peer.meet(self._listeners[peer.way])
+        else:
+            gate = self._user_gate if peer.is_user else self._gate
+            gate.opening += 1
+            peer.connect(self._node._front.make(gate, None))
         return peer
+
+    async def _change_rules(self) -> None:
+        """What users may do, not always the same. None may ever read what is below `secret`."""
+        both = ("allow both $inbox/%c", "allow both home/#", "allow publish #")
+        for number, (name, _) in enumerate(USERS):
+            more = ("allow both a/#", "deny publish a/b") if (self._batches >> number) & 1 else ("allow subscribe a",)
+            await set_rules(self._node, name.decode(), "deny subscribe secret/#", *more, *both)
 
     def _tell(self, data: bytes) -> None:
         self._bystander.steps.append(data)
 
     async def run(self, steps: list[list[Step]]) -> None:
         """One batch. Raises Violation, or what the node raised."""
-        peers = [Peer(each) for each in steps]
+        peers = [_PEERS.get(way_of(each), Peer)(each) for each in steps]
         for peer in peers:
-            peer.limit = _check_stream(list(peer.steps))
+            peer.limit = check_pieces(peer.way, [step for step in peer.steps if isinstance(step, bytes)])
             self._accept(peer)
+        if self._batches % _CHANGES == 0:
+            await self._change_rules()
         paused = 0
         live = peers
         while live:
@@ -132,10 +171,11 @@ class World:
         await asyncio.sleep(0)
 
     async def _until(self, is_true: Any, why: str) -> None:
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        turns = 0
         while not is_true():
             self._errors.check()
-            if asyncio.get_running_loop().time() > deadline:
+            turns += 1
+            if turns > PATIENCE:
                 raise Violation(f"{why}: {self._state()}")
             self._turn([])
             await asyncio.sleep(_POLL)
@@ -158,8 +198,8 @@ class World:
         return (
             len(self._node._front.connections) == 1
             and set(sessions.held) == {b"bystander"}
-            and self._gate.opening == 0
-            and self._gate.open == 1
+            and sum(gate.opening for gate in self._node._front.gates) == 0
+            and sum(gate.open for gate in self._node._front.gates) == 1
         )
 
     async def _alive_again(self) -> None:
@@ -184,28 +224,6 @@ class World:
             self._base = self._base or used
             if used > self._base + MAX_GROWTH:
                 raise Violation(f"the process grew from {self._base >> 20} to {used >> 20} MiB")
-
-
-def _check_stream(steps: list[Step]) -> int:
-    """The decoder reads pieces as it reads the whole. The maximum packet size of the first CONNECT, or 0."""
-    pieces = [step for step in steps if isinstance(step, bytes)]
-    whole, cut = (Decoder(topic_alias_maximum=64) for _ in range(2))
-    expected = _feed(whole, b"".join(pieces))
-    found = [packet for piece in pieces for packet in _feed(cut, piece)]
-    if [type(packet) for packet in expected] != [type(packet) for packet in found]:
-        raise Violation(f"{len(expected)} packets in one piece, {len(found)} in {len(pieces)}")
-    reasons = [decoder.error.reason if decoder.error is not None else None for decoder in (whole, cut)]
-    if reasons[0] != reasons[1]:
-        raise Violation(f"in one piece the stream ends with {reasons[0]}, in {len(pieces)} with {reasons[1]}")
-    first = expected[0] if expected else None
-    return first.maximum_packet_size if isinstance(first, Connect) else 0
-
-
-def _feed(decoder: Decoder, data: bytes) -> list[Packet]:
-    packets = decoder.feed(data)
-    while decoder.has_more:
-        packets += decoder.feed(b"")
-    return packets
 
 
 def resident() -> int:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
+from functools import lru_cache
 
 from gateway.auth.saslprep import prepared
 
@@ -25,7 +26,7 @@ class ScramClient:
         assert fields[b"r"].startswith(self.nonce)
         assert len(fields[b"r"]) >= len(self.nonce) + 18
         salt, iterations = b64decode(fields[b"s"]), int(fields[b"i"])
-        secret = hashlib.pbkdf2_hmac("sha256", prepared(self.password), salt, iterations)
+        secret = _salted(self.password, salt, iterations)
         client_key = hmac.new(secret, b"Client Key", "sha256").digest()
         unproved = b"c=" + b64encode(b"n,,") + b",r=" + fields[b"r"]
         signed = b",".join((self.bare, server_first, unproved))
@@ -38,3 +39,8 @@ class ScramClient:
     def believes(self, server_final: bytes) -> bool:
         """Whether the server has proved that it knew the password once."""
         return server_final == b"v=" + b64encode(self.signature)
+
+
+@lru_cache(maxsize=16)
+def _salted(password: bytes, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", prepared(password), salt, iterations)

@@ -1,6 +1,7 @@
 """Clients that mean harm, over real sockets: the right answer, the end of the connection, and nothing else happens."""
 
 import asyncio
+import logging
 import random
 
 import pytest
@@ -284,3 +285,27 @@ def test_masked_frames_pass_in_any_pieces_and_others_do_not(seed: int) -> None:
         assert taken.data == expected
     frames.feed_eof()
     assert taken.data.endswith(b"eof")
+
+
+# --- what is no HTTP
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /mqtt \x80TTP/1.1\r\n\r\n",
+        UPGRADE.replace(b"Version: 13", b"Version: \x8a"),
+        UPGRADE.replace(b"AAAA", b"\xff\xff\xff\xff"),
+        UPGRADE.replace(b"Protocol: mqtt", b"Protocol: amqp"),
+        UPGRADE.replace(b"Protocol: mqtt", b"Protocol: \xc3\xa4"),
+    ],
+)
+async def test_a_broken_request_fills_no_log(ports: Ports, caplog: pytest.LogCaptureFixture, request_: bytes) -> None:
+    """It is answered with 400; a line or a traceback for each would be a way to fill the disk."""
+    for port in (ports.ws, ports.http):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_)
+        status = (await reader.readuntil(b"\r\n")).split()[1]
+        assert status == b"400" or (port == ports.http and status == b"404")
+        writer.close()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
