@@ -48,8 +48,15 @@ class LastRecords:
     def all(self) -> Iterable[asyncio.Future[None]]:
         return list(self._under_way.values())
 
-    def record(self, client_id: bytes, frames: list[bytes], on_recorded: Callable[[], None]) -> None:
-        """Append the last records of the client's connection, in order; what is large, piece by piece."""
+    def record(
+        self,
+        client_id: bytes,
+        frames: list[bytes],
+        on_recorded: Callable[[], None],
+        on_ended: Callable[[bytes], None],
+    ) -> None:
+        """Append the last records of the client's connection, in order; what is large, piece by piece. `on_recorded`
+        when they are committed, `on_ended` in any case."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._under_way[client_id] = future
         pieces = _pieces(frames)
@@ -70,6 +77,7 @@ class LastRecords:
                 log.error("recording the end of the connection of %r failed: %s", client_id, appended.error)
             del self._under_way[client_id]
             future.set_result(None)
+            on_ended(client_id)
 
         self._store.append(piece, done)
 

@@ -102,6 +102,7 @@ class StoreSettings:
     retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
     transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
     transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
+    lease_ms: int = 5000  # after which a gateway, a process of its own, that is not heard of is taken for dead
     max_deliveries: int = 16  # of a message to a group; then it becomes a dead letter
     # Seconds that a message stays away whose consumer failed, after its first, second, … delivery. As JSON in the
     # environment. Those of RocketMQ.
@@ -304,6 +305,7 @@ def _check(config: Config) -> None:
     between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
     between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
     between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
+    between("store.lease_ms", config.store.lease_ms, 100, 3_600_000)
     between("store.max_deliveries", config.store.max_deliveries, 1, 250)
     between("the number of store.retry_delays_s", len(config.store.retry_delays_s), 1, 250)
     for delay_s in config.store.retry_delays_s:

@@ -25,10 +25,12 @@ class Inboxes:
         router: Router,
         counters: Counters,
         held: Mapping[bytes, tuple[Session, Connection]],
+        is_shared: bool,
     ) -> None:
         self._router = router
         self._counters = counters
         self._held = held
+        self._is_shared = is_shared  # other gateways have clients too: nobody here knows who is not reached
         self._unreached: set[int] = set()  # of commits that are being answered
         router.on_addressed = self.open
 
@@ -38,7 +40,7 @@ class Inboxes:
             held = self._held.get(message.client_id)
             if held is not None and not held[0].closed:
                 self._open(held[0], message, commit.position)
-            elif message.subscription is None:
+            elif message.subscription is None and not self._is_shared:
                 self._counters.messages_unreached += 1
                 if not self._unreached:
                     asyncio.get_running_loop().call_soon(self._unreached.clear)

@@ -12,16 +12,12 @@ import uvloop
 from gateway.admin import AdminFront
 from gateway.config import Config
 from gateway.counters import Counters
-from gateway.front import MqttFront
+from gateway.devices import Devices
 from gateway.http import HttpFront
-from gateway.listeners import Listeners
+from gateway.keeping import Keeping
 from gateway.proxy import address_text
-from gateway.router import Router
 from gateway.rpc import RpcServer
-from gateway.sessions import Sessions
 from gateway.tls import TlsError
-from gateway.websocket import WebSocketFront
-from notify import Notifier
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError
@@ -56,44 +52,25 @@ class Node:
     async def start(self) -> Ports:
         """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
         config = self.config
-        settings = StoreConfig(
-            policy=config.store.policy,
-            interval_ms=config.store.interval_ms,
-            segment_size=config.store.segment_size,
-            partitions=config.store.partitions,
-            retention_age_s=config.store.retention_age_s,
-            retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
-            retention_bytes=config.store.retention_bytes,
-            serve_damaged=config.store.serve_damaged,
-            transaction_check_s=config.store.transaction_check_s,
-            transaction_checks=config.store.transaction_checks,
-            max_deliveries=config.store.max_deliveries,
-            retry_delays_s=tuple(config.store.retry_delays_s),
-            max_groups=config.store.max_groups,
-        )
+        settings = store_config(config)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._router = Router(engine.stats().log_end)
-        notifier = Notifier(engine)
-        notifier.register("local", self._router.deliver)
-        self._sessions = Sessions(engine, self._router, config.mqtt, self.counters)
-        notifier.register("shared subscriptions", self._sessions.shares.deliver)
-        self._front = MqttFront(engine, self._sessions, config.mqtt, self.counters)
-        self._websocket = WebSocketFront(self._front, config.mqtt.max_packet_size)
-        self._listeners: Listeners | None = None
+        self._devices = devices = Devices(engine, config, self.counters)
+        self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
+        self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
         self._rpc = RpcServer(engine, settings=settings, fifo_groups=config.grpc.fifo_groups)
         self._http = HttpFront(engine, self.counters, self._front)
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
-            await self._sessions.start()
-            await self._websocket.start()
-            self._listeners = Listeners(config, self._front, self._websocket)
+            await self._keeping.see_to(_everybody)
+            self._keeping.start()
+            await devices.start(_never)
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
                 places = [address_text(config.host, port) for port in (grpc, http)]
                 log.warning("gRPC at %s and HTTP at %s take anybody, whatever mqtt.auth says: see host", *places)
-            addresses = await self._listeners.open()
+            addresses = await devices.listen()
             mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
             self.ports = Ports(mqtt, ws, grpc, http, addresses)
             return self.ports
@@ -103,24 +80,48 @@ class Node:
 
     async def reload(self) -> None:
         """Read the certificates again."""
-        if self._listeners is not None:
-            await self._listeners.reload()
+        await self._devices.reload()
 
     async def stop(self) -> None:
         """Stop in the order of the flow: fronts, sessions, store. What was accepted is committed."""
         if self._engine is None:
             return
-        if self._listeners is not None:
-            await self._listeners.close()
-        self._front.stop()
-        await self._sessions.stop()
-        self._front.end()
-        await self._websocket.stop()
+        await self._keeping.stop()
+        await self._devices.stop()
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()
         await self._admin.stop()
         await self._engine.close()
         self._engine = None
+
+
+def store_config(config: Config) -> StoreConfig:
+    """What the store of a node is told."""
+    return StoreConfig(
+        policy=config.store.policy,
+        interval_ms=config.store.interval_ms,
+        segment_size=config.store.segment_size,
+        partitions=config.store.partitions,
+        retention_age_s=config.store.retention_age_s,
+        retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
+        retention_bytes=config.store.retention_bytes,
+        serve_damaged=config.store.serve_damaged,
+        transaction_check_s=config.store.transaction_check_s,
+        transaction_checks=config.store.transaction_checks,
+        lease_s=config.store.lease_ms / 1000,
+        max_deliveries=config.store.max_deliveries,
+        retry_delays_s=tuple(config.store.retry_delays_s),
+        max_groups=config.store.max_groups,
+    )
+
+
+def _never() -> None:
+    """A node that is alone is not taken for dead by itself."""
+
+
+def _everybody(_: bytes) -> bool:
+    """Whoever had a connection when the store was opened is gone."""
+    return True
 
 
 def run(config: Config) -> int:

@@ -24,6 +24,7 @@ from gateway.drops import KeptDrops
 from gateway.exchanges import RESTORED
 from gateway.inbox import Inboxes
 from gateway.inflight import Inflight
+from gateway.membership import ALONE, Membership
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
@@ -44,20 +45,26 @@ from matcher.reserved import inbox_of
 from store import control
 from store.api import Outbound, SessionState, Store
 from store.api import Subscription as StoredSubscription
-from store.errors import RecordTooLarge, StoreError
+from store.errors import HeldByAnother, RecordTooLarge, StoreError
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
-_SWEEP_PAGE: Final = 1000
 _NEVER: Final = 0xFFFF_FFFF
 
 
 class Sessions:
     """Serves what `gateway.connection` cannot answer on the spot (its `Desk`)."""
 
-    def __init__(self, store: Store, router: Router, config: MqttConfig, counters: Counters) -> None:
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        config: MqttConfig,
+        counters: Counters,
+        membership: Membership = ALONE,
+    ) -> None:
         self._store = store
+        self._membership = membership
         self._router = router
         self._config = config
         self._counters = counters
@@ -65,16 +72,16 @@ class Sessions:
         self._pump = Pump(store, router, self._store_failed)
         self._progress = Progress(store, self._store_failed)
         self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
-        self.shares = Shares(store, config, counters)
+        self.shares = Shares(store, config, counters, membership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
-        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s)
+        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, membership)
         self._subscriptions = Subscriptions(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
-        self._inboxes = Inboxes(router, counters, self.held)
+        self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
         self._access = Access(store, config, counters, self._connections, self._spawn)
-        self._turns = Turns()
-        self._wills = Wills(store, counters, self._turns, self._access.may_send)
+        self.turns = Turns()
+        self.wills = Wills(store, counters, self.turns, self._access.may_send)
         self._ending = LastRecords(store)
         self.kept_drops = KeptDrops()
         self._beginning = 0  # durable sessions whose first record is on its way
@@ -83,19 +90,9 @@ class Sessions:
 
     # --- life of the node
 
-    async def start(self) -> None:
-        """Close what a dead predecessor left open, and begin to look for wills that are due and expired sessions."""
-        await self._wills.start()
-        after: bytes | None = None
-        while page := await self._store.sessions_open(after, _SWEEP_PAGE):
-            now_ms = int(time() * 1000)
-            await append(
-                self._store, [control.session_lost(client, epoch, expiry, now_ms) for client, epoch, expiry in page]
-            )
-            after = page[-1][0]
-        await self.shares.start()
-        self._spawn(self._wills.run())
-        self._spawn(self._sweep())
+    def start(self) -> None:
+        """What earlier nodes left open is closed by now (`gateway.keeping`)."""
+        self.shares.start()
         self._spawn(self.sys_tree.run())
 
     async def stop(self) -> None:
@@ -111,18 +108,6 @@ class Sessions:
         await asyncio.gather(*self._ending.all())
         self._progress.stop()
         self._access.stop()
-
-    async def _sweep(self) -> None:
-        while True:
-            try:
-                while expired := await self._store.sessions_expired(int(time() * 1000), _SWEEP_PAGE):
-                    ended = [(c, e) for c, e in expired if c not in self.held]
-                    await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
-                    if len(expired) < _SWEEP_PAGE:
-                        break
-            except StoreError as error:
-                log.error("looking for expired sessions failed: %s", error)
-            await asyncio.sleep(SWEEP_SECONDS)
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -147,13 +132,18 @@ class Sessions:
             client_id = self._admit(connection, packet)
             identity = await self._access.identify(connection, packet, client_id)
             self._check_answer(connection, packet, identity)
-            async with self._turns.of(client_id):
-                await self._open(connection, packet, identity)
+            try:
+                async with self.turns.of(client_id):
+                    await self._open(connection, packet, identity)
+            finally:
+                self._free(client_id)
         except Refused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
         except Gone:
             pass
+        except HeldByAnother as error:
+            self._give_up(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error))
         except StoreError as error:
             # Nothing is large in it but a will with very many user properties.
             large = isinstance(error, RecordTooLarge)
@@ -217,6 +207,7 @@ class Sessions:
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
+        await self._membership.hold(client_id, identity.user_name)
         state = await self._store.session(client_id)
         expiry = self._expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
@@ -224,13 +215,14 @@ class Sessions:
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
         window = min(packet.receive_maximum, self._config.max_in_flight)
-        frames, wills = await self._wills.overdue(client_id, None if fresh else state)
+        frames, wills = await self.wills.overdue(client_id, None if fresh else state)
+        gateway = self._membership.name
         if expiry > 0 or state is not None:
             # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
             user_name = identity.user_name
-            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window), user_name))
+            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window), user_name, gateway))
         if packet.will is not None:
-            frames.append(will_set(identity, epoch, packet.will))
+            frames.append(will_set(identity, epoch, packet.will, gateway))
         session = Session(
             client_id,
             epoch,
@@ -248,7 +240,7 @@ class Sessions:
             # The node stops, and the records are on their way: its next start is not to take it for a connection.
             self._close_session(session, packet.will, is_sent=False)
             raise
-        self._wills.sent(wills)
+        self.wills.sent(wills)
         kept = self.kept_drops.take(client_id)
         session.drops = None if fresh else kept
         try:
@@ -470,21 +462,36 @@ class Sessions:
 
         def recorded() -> None:
             if waits:
-                self._wills.waits()
+                self.wills.waits()
             elif is_sent and will is not None:
-                self._wills.sent(1)
+                self.wills.sent(1)
 
         if frames:
-            self._ending.record(client_id, frames, recorded)
+            self._ending.record(client_id, frames, recorded, self._free)
+        else:
+            self._free(client_id)
         if session.drops is not None and session.expiry_interval:
             self.kept_drops.keep(client_id, session.drops)
         session.let_go()
+
+    def _free(self, client_id: bytes) -> None:
+        """If the client has nothing here any more, other gateways may have it."""
+        if client_id not in self.held and client_id not in self.turns and self._ending.of(client_id) is None:
+            self._membership.free(client_id)
+
+    async def give_up(self, client_id: bytes, is_taken_over: bool) -> None:
+        """Close the client's connection: another gateway is to have the client, or nobody (not `is_taken_over`)."""
+        async with self.turns.of(client_id):
+            reason = ReasonCode.SESSION_TAKEN_OVER if is_taken_over else ReasonCode.ADMINISTRATIVE_ACTION
+            self._counters.takeovers += is_taken_over and client_id in self.held
+            await self._end_connection(client_id, reason)
+        self._free(client_id)
 
     # --- on behalf of who runs the node
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""
-        async with self._turns.of(client_id):
+        async with self.turns.of(client_id):
             if client_id not in self.held:
                 return False
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
@@ -493,15 +500,15 @@ class Sessions:
     async def remove(self, client_id: bytes) -> bool:
         """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
         Raises StoreError."""
-        async with self._turns.of(client_id):
+        async with self.turns.of(client_id):
             was_held = client_id in self.held
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
             state = await self._store.session(client_id)
-            frames, wills = await self._wills.overdue(client_id, None)
+            frames, wills = await self.wills.overdue(client_id, None)
             self.kept_drops.take(client_id)
             if state is not None:
                 await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
-                self._wills.sent(wills)
+                self.wills.sent(wills)
             return was_held or state is not None
 
 

@@ -37,6 +37,7 @@ class Hub(Protocol):
 
     store: Store
     counters: Counters
+    gateway: bytes  # b"": the process of the store itself, which has no others beside it
     lease_ms: int
     round: int  # counts the ticks
 
@@ -187,10 +188,14 @@ class Share:
     async def _pop(self) -> None:
         store = self._hub.store
         if not self._is_clear:
-            await store.release(self.name, self.queue)
+            if not self._hub.gateway:  # else the store sees to it
+                await store.release(self.name, self.queue)
             self._is_clear = True
         self._nudged = False
-        popped = await store.pop(self.name, (self.queue,), self._room(), _POP_BYTES, self._hub.lease_ms, Start.LATEST)
+        hub, queues = self._hub, (self.queue,)
+        popped = await store.pop(
+            self.name, queues, self._room(), _POP_BYTES, hub.lease_ms, Start.LATEST, owner=hub.gateway
+        )
         self._nudged = self._nudged or popped.is_full
         self._look_at = popped.available_at or 0
         self._is_limited = popped.is_limited

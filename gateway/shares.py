@@ -1,7 +1,7 @@
 """The shared subscriptions that sessions of this node are members of (`gateway.share`).
 
 Membership of a durable session is in the log with its other subscriptions. That of all others is one record of the
-node, SHARE_HELD, until the last of them is gone: SHARE_LEFT. What a node that died left behind its successor ends.
+node, SHARE_HELD, until the last of them is gone: SHARE_LEFT. What a node that died left behind `gateway.keeping` ends.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 _SETTLE_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
 _BUSY_SECONDS: Final = 0.05
-_PAGE: Final = 1000
 
 
 class Shares:
     """Groups with members at this node, by their filter."""
 
-    def __init__(self, store: Store, config: MqttConfig, counters: Counters) -> None:
+    def __init__(self, store: Store, config: MqttConfig, counters: Counters, gateway: bytes) -> None:
         self.store = store
+        self.gateway = gateway  # its name; b"": the process of the store itself
         self.counters = counters
         self.lease_ms = config.shared_ack_timeout * 2000
         self.round = 0
@@ -51,16 +51,7 @@ class Shares:
 
     # --- life of the node
 
-    async def start(self) -> None:
-        """End what a dead predecessor held. Raises StoreError."""
-        after: bytes | None = None
-        while page := await self.store.shares_held(after, _PAGE):
-            future: asyncio.Future[Appended] = self._loop.create_future()
-            self.store.append([control.share_left(name) for name in page], future.set_result)
-            appended = await future
-            if appended.error is not None:
-                raise appended.error
-            after = page[-1]
+    def start(self) -> None:
         self._ticker = self._loop.call_later(self._round_seconds, self._tick)
 
     async def stop(self) -> None:
@@ -116,7 +107,7 @@ class Shares:
                 share.wake()
             done(appended)
 
-        self.store.append([control.share_held(name)], held)
+        self.store.append([control.share_held(name, self.gateway)], held)
         return is_new
 
     def leave(self, session: Session, name: bytes) -> bool:
@@ -167,7 +158,7 @@ class Shares:
             elif appended.error is not None:
                 log.error("recording the end of the shared subscription %r failed: %s", name, appended.error)
 
-        self.store.append([control.share_left(name)], recorded)
+        self.store.append([control.share_left(name, self.gateway)], recorded)
 
     # --- from the store
 
@@ -181,6 +172,12 @@ class Shares:
         for topic in topics:
             for share in self._trie.match(topic):
                 share.wake()
+
+    def look(self, name: bytes) -> None:
+        """Other gateways gave messages of a group back."""
+        share = self._shares.get(name)
+        if share is not None:
+            share.wake()
 
     # --- for `Share`
 

@@ -6,7 +6,7 @@ forms are mosquitto's; `docs/mqtt.md` has the table.
 """
 
 import asyncio
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from importlib.metadata import version
 from math import exp
 from time import monotonic, time
@@ -14,6 +14,7 @@ from typing import Final
 
 import record
 from gateway.counters import Counters
+from gateway.membership import Membership
 from gateway.message import Message
 from gateway.router import Router
 from gateway.session import Session
@@ -37,7 +38,7 @@ class _Load:
 
     def add(self, total: int, seconds: float) -> list[float]:
         """Take the total as it is after so many seconds more."""
-        rate = (total - self._total) * 60 / seconds
+        rate = max(total - self._total, 0) * 60 / seconds  # a gateway that is gone takes its total with it
         self._total = total
         for i, minutes in enumerate(_MINUTES):
             weight = exp(-seconds / (60 * minutes))
@@ -46,10 +47,19 @@ class _Load:
 
 
 class SysTree:
-    """The figures of one node. `held`: the clients that are connected."""
+    """The figures of one node, and of the other gateways of its store. `held`: the clients that are connected."""
 
-    def __init__(self, store: Store, router: Router, counters: Counters, held: Sized, interval_s: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        counters: Counters,
+        held: Sized,
+        interval_s: int,
+        membership: Membership,
+    ) -> None:
         self._store = store
+        self._membership = membership
         self._held = held
         self._router = router
         self._counters = counters
@@ -88,42 +98,45 @@ class SysTree:
                 _send(subscription.session, subscription.route, message, True, now_ms)
 
     def _figures(self, now: float, seconds: float) -> dict[bytes, bytes]:
-        counters = self._counters
+        counters = self.figures()
+        for name, value in self._membership.others.items():
+            counters[name] = counters.get(name, 0) + value
         stats = self._store.stats()
-        clients = len(self._held)
+        clients = counters["connected"]
         self._most_clients = max(self._most_clients, clients)
-        dropped = (
-            counters.dropped_qos0 + counters.dropped_oversized + counters.dropped_expired + counters.dropped_reclaimed
-        )
+        dropped = sum(counters["dropped_" + why] for why in ("qos0", "oversized", "expired", "reclaimed"))
         figures: dict[bytes, int] = {
             b"clients/connected": clients,
             b"clients/maximum": self._most_clients,
-            b"messages/received": counters.messages_received,
-            b"messages/sent": counters.messages_sent,
-            b"publish/messages/received": counters.messages_received,
-            b"publish/messages/sent": counters.messages_sent,
+            b"messages/received": counters["messages_received"],
+            b"messages/sent": counters["messages_sent"],
+            b"publish/messages/received": counters["messages_received"],
+            b"publish/messages/sent": counters["messages_sent"],
             b"publish/messages/dropped": dropped,
-            b"bytes/received": counters.bytes_received,
-            b"subscriptions/count": self._router.subscriptions,
+            b"bytes/received": counters["bytes_received"],
+            b"subscriptions/count": counters["subscriptions"],
             b"store/messages/bytes": stats.log_end - stats.log_begin,
         }
         texts = {b"version": b"sluice " + version("sluice").encode(), b"uptime": b"%d seconds" % (now - self._began)}
         texts.update({name: b"%d" % value for name, value in figures.items()})
         if seconds > 0:
-            texts.update(self._load_texts(seconds, dropped))
+            texts.update(self._load_texts(counters, seconds, dropped))
         return texts
 
-    def _load_texts(self, seconds: float, dropped: int) -> dict[bytes, bytes]:
-        counters = self._counters
+    def figures(self) -> dict[str, int]:
+        """What this node counts."""
+        return {**vars(self._counters), "connected": len(self._held), "subscriptions": self._router.subscriptions}
+
+    def _load_texts(self, counters: Mapping[str, int], seconds: float, dropped: int) -> dict[bytes, bytes]:
         texts: dict[bytes, bytes] = {}
         for name, total in (
-            (b"messages/received", counters.messages_received),
-            (b"messages/sent", counters.messages_sent),
-            (b"publish/received", counters.messages_received),
-            (b"publish/sent", counters.messages_sent),
+            (b"messages/received", counters["messages_received"]),
+            (b"messages/sent", counters["messages_sent"]),
+            (b"publish/received", counters["messages_received"]),
+            (b"publish/sent", counters["messages_sent"]),
             (b"publish/dropped", dropped),
-            (b"bytes/received", counters.bytes_received),
-            (b"connections", counters.connections_opened),
+            (b"bytes/received", counters["bytes_received"]),
+            (b"connections", counters["connections_opened"]),
         ):
             averages = self._loads.setdefault(name, _Load()).add(total, seconds)
             for minutes, average in zip(_MINUTES, averages, strict=True):

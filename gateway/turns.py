@@ -22,14 +22,18 @@ class Turns:
     def __len__(self) -> int:
         return len(self._turns)
 
+    def __contains__(self, client_id: bytes) -> bool:
+        """Whether somebody has the client's turn, or waits for it."""
+        return client_id in self._turns
+
     @asynccontextmanager
-    async def of(self, client_id: bytes) -> AsyncIterator[None]:
-        """While the block runs, nobody else has the client's turn."""
+    async def of(self, client_id: bytes) -> AsyncIterator[bool]:
+        """While the block runs, nobody else has the client's turn: the block is told so (True)."""
         turn = self._turns.setdefault(client_id, _Turn())
         turn.users += 1
         try:
             async with turn.lock:
-                yield
+                yield True
         finally:
             turn.users -= 1
             if not turn.users:

@@ -9,9 +9,9 @@ of the client drops it, unless it ends the session too (MQTT-3.1.3-9).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from time import time
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.address import address, framed
 from gateway.appending import append
@@ -19,7 +19,6 @@ from gateway.auth.identity import Identity
 from gateway.counters import Counters
 from gateway.mqtt.packets import Will
 from gateway.telling import Telling
-from gateway.turns import Turns
 from record.layout import FLAG_RETAIN, FLAG_WILL
 from store import control
 from store.api import SessionState, Store
@@ -30,15 +29,16 @@ log = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _SIZE: Final = 1 << 20  # bytes of wills in one append
+_TAKEN_SECONDS: Final = 1.0  # until clients are looked at again for whom others speak
 _LOOK_SECONDS: Final = 60.0  # between looks at the clock, which somebody may set
 
 
-def will_set(identity: Identity, epoch: int, will: Will) -> bytes:
-    """The record of a connection's will, and of who may be asked about when it is sent."""
+def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> bytes:
+    """The record of the will of a connection that the gateway has, and of who may be asked about when it is sent."""
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
     message = will.topic, flags, will.properties, will.payload
     sender = identity.user_name, identity.credential is not None, identity.allows_by_default
-    return control.will_set(identity.client_id, epoch, will.delay_interval, *message, *sender)
+    return control.will_set(identity.client_id, epoch, will.delay_interval, *message, *sender, gateway)
 
 
 def will_message(client_id: bytes, will: Will) -> bytes:
@@ -57,11 +57,18 @@ def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payl
     return framed(where, flags | FLAG_WILL, 0, client_id, properties, payload)
 
 
+class Alone(Protocol):
+    """Has clients be spoken for by one task at a time."""
+
+    def of(self, client_id: bytes) -> AbstractAsyncContextManager[bool]:
+        """Tells the block whether it is the one; if not, nothing is to be done for the client now."""
+
+
 class Wills:
     """Sends the wills whose delay has passed."""
 
     def __init__(
-        self, store: Store, counters: Counters, turns: Turns, may_send: Callable[[StoredWill], Awaitable[bool]]
+        self, store: Store, counters: Counters, turns: Alone, may_send: Callable[[StoredWill], Awaitable[bool]]
     ) -> None:
         """may_send: whether a will may go where it goes, by the users and rules of now."""
         self._store = store
@@ -71,13 +78,14 @@ class Wills:
         self._turns = turns
         self._new = asyncio.Event()  # one has begun to wait
 
-    async def start(self) -> None:
-        """Send those that do not wait, of connections that were open when the last node died. Raises StoreError."""
+    async def send_left(self, is_gone: Callable[[bytes], bool]) -> None:
+        """Send those that do not wait, of connections that were open when their node died: one that `is_gone` names.
+        Raises StoreError."""
         after: bytes | None = None
         while page := await self._store.wills(after, _PAGE):
             wills: list[StoredWill] = []
             for will in page:
-                if will.due_ms or (will.delay_interval and await self._may_wait(will)):
+                if will.due_ms or not is_gone(will.gateway) or (will.delay_interval and await self._may_wait(will)):
                     continue
                 wills.append(will)
                 if sum([len(will.payload) for will in wills]) > _SIZE:
@@ -85,6 +93,7 @@ class Wills:
                     wills = []
             await self._send(wills)
             after = page[-1].client_id
+            await asyncio.sleep(0)  # there may be very many: others have their turn
 
     async def overdue(self, client_id: bytes, state: SessionState | None) -> tuple[list[bytes], int]:
         """What has to be recorded before the client, which has no connection, gets one, and how many wills that sends:
@@ -128,12 +137,16 @@ class Wills:
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
+            if not any(results):
+                return _TAKEN_SECONDS
 
-    async def _send_one(self, client_id: bytes) -> None:
-        async with self._turns.of(client_id):
-            will = await self._store.will(client_id)
+    async def _send_one(self, client_id: bytes) -> bool:
+        """Whether that is done with: not while another node is about to open the client's session."""
+        async with self._turns.of(client_id) as is_ours:
+            will = await self._store.will(client_id) if is_ours else None
             if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):
                 await self._send([will])
+            return is_ours
 
     async def _send(self, wills: list[StoredWill]) -> None:
         frames, sent = await self._ends(wills)

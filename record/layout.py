@@ -96,3 +96,5 @@ class Kind(IntEnum):
     RULES_SET = 28
     PRODUCED = 29
     PRODUCER_ENDED = 30
+    GATEWAY_JOINED = 31
+    GATEWAY_LEFT = 32

@@ -326,6 +326,7 @@ class Will:
     user_name: bytes = b""  # of who set it; b"": nobody in particular
     is_account: bool = False  # that is the name of a user, who may have been removed since
     is_allowed: bool = True  # what no rule speaks of may be published where it came from
+    gateway: bytes = b""  # that has the connection; b"": the process of the store itself
 
 
 @dataclass(slots=True, frozen=True)
@@ -336,6 +337,15 @@ class Produced:
     sequence: int
     position: int  # of the log's record of it
     records: int  # that are to follow that record; a crash may have cut them
+
+
+@dataclass(slots=True)
+class Attendance:
+    """What a gateway is told. Orders come again until they are carried out."""
+
+    orders: list[tuple[bytes, bool]]  # clients whose connection is to be closed; True: they have another one
+    others: dict[str, int]  # figures of the other gateways, added up
+    groups: list[bytes]  # shared subscriptions of which messages came back: they are to be had again
 
 
 @dataclass(slots=True)
@@ -453,8 +463,9 @@ class Store(Protocol):
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
         """Wills whose connection is known to have ended, as (client id, due in ms), the next first."""
 
-    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
-        """Sessions that no SESSION_CLOSED has followed, sorted, behind `after`: (client id, epoch, expiry interval)."""
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
+        """Sessions that no SESSION_CLOSED has followed, sorted, behind `after`: (client id, epoch, expiry interval,
+        gateway that has the connection, or nothing for the process of the store itself)."""
 
     async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
         """Closed sessions whose expiry has come, as (client id, epoch)."""
@@ -476,11 +487,13 @@ class Store(Protocol):
         max_deliveries: int = 0,
         selection: Selection = EVERYTHING,
         ordered: bool = False,
+        owner: bytes = b"",
     ) -> Popped:
         """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
         else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
         out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
-        that queue itself. Returns once the leases are committed. A call that is cancelled gives back what it leased.
+        that queue itself. `owner`: the gateway that asks, with whose end the leases end too; those that share a group
+        get their turns. Returns once the leases are committed. A call that is cancelled gives back what it leased.
 
         New messages that the `selection` does not want are passed over, and finished for the group: all its members
         have to want the same. It is not asked again about those that come again. If `ordered`, nothing of a queue is
@@ -513,9 +526,32 @@ class Store(Protocol):
         crash leaves both or nothing. Returns once that is committed, with the offsets whose leases were stale: they are
         handed to nobody. Raises `StoreError`; nothing is handed over then."""
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` shared subscriptions that are kept for members without a trace in the log, sorted, behind
-        `after`."""
+    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        """Up to `limit` shared subscriptions that are kept for members without a trace in the log, each with the
+        gateways that have these (the process of the store itself has no name), sorted, behind `after`."""
+
+    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` gateways that have joined and not left, sorted, behind `after`."""
+
+    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
+        """Have a process of its own be a gateway of this store, under a name that nobody else ever has. Returns the
+        lease in seconds: so long it is there without attending. `held`: it joined before, and lost the store; these are
+        the clients, with their proven users, that it has connections of, and `more` of them follow with another call.
+        Raises `GatewayEnded` and other `StoreError`s."""
+
+    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+        """The gateway is there, and counts this. Returns when something is asked of it, or after a part of the lease.
+        Raises `GatewayEnded`: it has to begin anew."""
+
+    async def leave(self, gateway: bytes) -> None:
+        """The gateway has no connections any more. Returns when others may have all that it had."""
+
+    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+        """Have a client be the gateway's alone. Whoever else has it closes its connection, and records the end of that,
+        before this returns. Raises `HeldByAnother` for the client of another proven `user`, and `GatewayEnded`."""
+
+    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+        """The gateway has no connections of these any more, and all that it had to append about them is committed."""
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         """Have a group begin these queues at these offsets; what it has of them is forgotten. Returns once that is

@@ -44,6 +44,7 @@ class StoreConfig:
     max_group_window: int = 1 << 17  # offsets of a queue from the first that is not finished to the last leased out
     max_group_objects: int = 1 << 14  # places of groups in queues, and blocks of 256 messages that are out: 3 KB each
     transaction_check_s: float = 60.0  # after which a publisher is asked what became of a transaction, each time
+    lease_s: float = 5.0  # that a gateway, which is a process of its own, is there without being heard of
     transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
 
     def __post_init__(self) -> None:

@@ -66,14 +66,22 @@ class RuleLike(Protocol):
 
 
 def session_opened(
-    client_id: bytes, epoch: int, expiry_interval: int, clean: bool, reach: int = MAX_REACH, user: bytes = b""
+    client_id: bytes,
+    epoch: int,
+    expiry_interval: int,
+    clean: bool,
+    reach: int = MAX_REACH,
+    user: bytes = b"",
+    gateway: bytes = b"",
 ) -> bytes:
     """A node holds the session from here on. `expiry_interval` in seconds, 0xFFFFFFFF for never; `clean` drops all
     older state of the client, and its will goes in any case. `reach`: so many offsets, of each subscription, may be
     sent from the first one on that the log knows as not acknowledged. `user`: whose it is from here on, b"" for
-    nobody in particular. Ignored when the view has a newer epoch."""
+    nobody in particular. `gateway`: the node's name, b"" for the process of the store itself. Ignored when the view has
+    a newer epoch."""
     fields = [epoch, expiry_interval, clean, reach]
-    return _record(Kind.SESSION_OPENED, client_id, [*fields, user.decode()] if user else fields)
+    whose = [user.decode(), *_named(gateway)] if user or gateway else []
+    return _record(Kind.SESSION_OPENED, client_id, fields + whose)
 
 
 def session_closed(client_id: bytes, epoch: int, expiry_interval: int, at_ms: int) -> bytes:
@@ -144,16 +152,19 @@ def will_set(
     user: bytes = b"",
     is_account: bool = False,
     is_allowed: bool = True,
+    gateway: bytes = b"",
 ) -> bytes:
     """The client's connection has a will, instead of any older one. `flags` are those of the message: its QoS, RETAIN.
     A close of its session has it wait for `delay_s`, or for the end of the session if that comes first; the message
-    with FLAG_WILL, when it is sent, ends it. Ignored when the view has a session with a newer epoch.
+    with FLAG_WILL, when it is sent, ends it. `gateway`: who has the connection, as in `session_opened`. Ignored when
+    the view has a session with a newer epoch.
 
     Whether it may be sent is asked again then: `user` is who set it (b"": nobody in particular), `is_account` that this
     is the name of a user who may be removed, `is_allowed` what counts for topics that no rule speaks of."""
     block, body = base64.b64encode(properties).decode(), base64.b64encode(payload).decode()
     fields = [epoch, delay_s, topic.decode(), flags, block, body]
-    sender = [user.decode(), is_account, is_allowed] if user or not is_allowed else []
+    is_told = user or not is_allowed or gateway
+    sender = [user.decode(), is_account, is_allowed, *_named(gateway)] if is_told else []
     return _record(Kind.WILL_SET, client_id, fields + sender)
 
 
@@ -247,15 +258,15 @@ def rules_set(name: bytes, rules: Sequence[RuleLike]) -> bytes:
     return _record(Kind.RULES_SET, name, rows)
 
 
-def share_held(group: bytes) -> bytes:
-    """A node has members of a shared subscription whose sessions leave no trace in the log: until SHARE_LEFT the group
-    is kept for them. `group` is the filter as it was subscribed to, `$share/…`."""
-    return _record(Kind.SHARE_HELD, group, [])
+def share_held(group: bytes, gateway: bytes = b"") -> bytes:
+    """A node (`session_opened`) has members of a shared subscription whose sessions leave no trace in the log: until
+    its SHARE_LEFT the group is kept for them. `group` is the filter as it was subscribed to, `$share/…`."""
+    return _record(Kind.SHARE_HELD, group, _named(gateway))
 
 
-def share_left(group: bytes) -> bytes:
-    """Those are gone. A group that no session in the log is a member of either is forgotten."""
-    return _record(Kind.SHARE_LEFT, group, [])
+def share_left(group: bytes, gateway: bytes = b"") -> bytes:
+    """Those are gone. A group that no session in the log and no other node is a member of either is forgotten."""
+    return _record(Kind.SHARE_LEFT, group, _named(gateway))
 
 
 def share_handed(group: bytes, handed: Sequence[tuple[bytes, int, int]]) -> bytes:
@@ -264,12 +275,23 @@ def share_handed(group: bytes, handed: Sequence[tuple[bytes, int, int]]) -> byte
     return _record(Kind.SHARE_HANDED, group, [[client.decode(), *rest] for client, *rest in handed])
 
 
+def gateway_joined(gateway: bytes) -> bytes:
+    """A process of its own takes connections from here on. The name is of this one run: nobody else ever has it."""
+    return _record(Kind.GATEWAY_JOINED, gateway, [])
+
+
+def gateway_left(gateway: bytes) -> bytes:
+    """It has stopped, or is taken for dead: what it had was seen to, and nothing that it says counts any more."""
+    return _record(Kind.GATEWAY_LEFT, gateway, [])
+
+
 class Opened(NamedTuple):
     epoch: int
     expiry_interval: int  # seconds
     clean: bool
     reach: int = MAX_REACH  # offsets
     user: bytes = b""
+    gateway: bytes = b""  # whose connection it is; b"": of the store's own process
 
 
 class Closed(NamedTuple):
@@ -304,6 +326,7 @@ class WillSet(NamedTuple):
     user: bytes = b""
     is_account: bool = False
     is_allowed: bool = True
+    gateway: bytes = b""  # as in `Opened`
 
 
 class GroupOffsets(NamedTuple):
@@ -354,7 +377,8 @@ class RuleSet(NamedTuple):
 
 def parse_session_opened(payload: bytes) -> Opened:
     epoch, expiry_interval, clean, *rest = orjson.loads(payload)
-    return Opened(epoch, expiry_interval, clean, rest[0] if rest else MAX_REACH, rest[1].encode() if rest[1:] else b"")
+    reach, user = rest[0] if rest else MAX_REACH, rest[1].encode() if rest[1:] else b""
+    return Opened(epoch, expiry_interval, clean, reach, user, _name_in(rest[2:]))
 
 
 def parse_session_closed(payload: bytes) -> Closed:
@@ -393,9 +417,9 @@ def parse_outbound_changed(payload: bytes) -> OutboundChange:
 
 def parse_will_set(payload: bytes) -> WillSet:
     epoch, delay_s, topic, flags, properties, body, *sender = orjson.loads(payload)
-    user, is_account, is_allowed = sender or ("", False, True)
-    block, content = base64.b64decode(properties), base64.b64decode(body)
-    return WillSet(epoch, delay_s, topic.encode(), flags, block, content, user.encode(), is_account, is_allowed)
+    user, is_account, is_allowed, *gateway = sender or ("", False, True)
+    message = topic.encode(), flags, base64.b64decode(properties), base64.b64decode(body)
+    return WillSet(epoch, delay_s, *message, user.encode(), is_account, is_allowed, _name_in(gateway))
 
 
 def parse_will_dropped(payload: bytes) -> int:
@@ -462,9 +486,22 @@ def parse_produced(payload: bytes) -> tuple[int, int]:
     return sequence, records
 
 
+def parse_share_holder(payload: bytes) -> bytes:
+    """The gateway of `share_held` and `share_left`."""
+    return _name_in(orjson.loads(payload))
+
+
 def parse_share_handed(payload: bytes) -> list[tuple[bytes, int, int]]:
     """(client id, packet id, offset) of each."""
     return [(client.encode(), packet_id, offset) for client, packet_id, offset in orjson.loads(payload)]
+
+
+def _named(gateway: bytes) -> list[str]:
+    return [gateway.decode()] if gateway else []
+
+
+def _name_in(fields: list[str]) -> bytes:
+    return fields[0].encode() if fields else b""
 
 
 def _queue_text(queue: bytes) -> str:

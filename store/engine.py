@@ -6,13 +6,23 @@ the loop: into the tail cache, folded by `views`, told to the listeners, answere
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from matcher.selector import EVERYTHING, Selection
-from store.api import CommitListener, Done, Handed, Popped, Receipts, Start, StoreStats, TransactionListener
+from store.api import (
+    Attendance,
+    CommitListener,
+    Done,
+    Handed,
+    Popped,
+    Receipts,
+    Start,
+    StoreStats,
+    TransactionListener,
+)
 from store.config import StoreConfig
 from store.disk import Disk
 from store.errors import StoreError, StoreFailed
@@ -20,6 +30,7 @@ from store.exports.stage import Staged, link_segments, remove_left
 from store.folder import Folder
 from store.held import HeldMessages
 from store.log import Log
+from store.members import Members
 from store.pop import GroupService
 from store.queries import Queries
 from store.reader import Reader
@@ -65,6 +76,7 @@ class Engine(Queries):
             opened.clock,
         )
         self._retention.start()
+        self.members = Members(self._views.gateways, self._log.append, opened.config.lease_s)
         self._listeners: list[CommitListener] = []
         self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
         self._checkpoint_timer: asyncio.TimerHandle | None = None
@@ -131,7 +143,7 @@ class Engine(Queries):
                 await self._checkpointed()
         return staged
 
-    async def let_go(self) -> None:
+    async def fire(self) -> None:
         """Fire and ask now what is due by the clock, instead of when the timer wakes."""
         await self._held.look()
 
@@ -157,9 +169,10 @@ class Engine(Queries):
         max_deliveries: int = 0,
         selection: Selection = EVERYTHING,
         ordered: bool = False,
+        owner: bytes = b"",
     ) -> Popped:
         return await self._groups.pop(
-            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered
+            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner
         )
 
     async def settle(
@@ -172,6 +185,38 @@ class Engine(Queries):
 
     async def release(self, group: bytes, queue: bytes) -> None:
         await self._groups.release(group, queue)
+
+    @property
+    def owners(self) -> list[bytes]:
+        """Gateways that have, or had, messages out of groups."""
+        return self._groups.owners.names
+
+    def on_back(self, listener: Callable[[bytes], None]) -> None:
+        """Call `listener` with each group of which messages came back before their time."""
+        self._groups.on_back = listener
+
+    async def release_of(self, gateway: bytes) -> None:
+        """Have all that a gateway, which has ended, has out of groups come again now. Raises `StoreError`."""
+        await self._groups.release_of(gateway)
+
+    async def release_unowned(self, group: bytes, queue: bytes) -> None:
+        """`release`, but for what gateways are known to have."""
+        await self._groups.release_unowned(group, queue)
+
+    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
+        return await self.members.join(gateway, held, more)
+
+    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+        return await self.members.attend(gateway, figures)
+
+    async def leave(self, gateway: bytes) -> None:
+        await self.members.leave(gateway)
+
+    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+        await self.members.hold(gateway, client_id, user)
+
+    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+        await self.members.free(gateway, clients)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._groups.hand_over(group, handed)

@@ -23,6 +23,21 @@ class TooManyGroups(StoreError):
     """There are as many groups, or queues of this group, as there may be: remove one that is not used any more."""
 
 
+class GatewayEnded(StoreError):
+    """The gateway is taken for dead: what it had is seen to, and others may have its clients. It has to begin anew,
+    under another name."""
+
+    def __init__(self, gateway: bytes) -> None:
+        super().__init__(f"the gateway {gateway.decode(errors='replace')} has ended: it was not heard of, or replaced")
+
+
+class HeldByAnother(StoreError):
+    """Another user is connected with this client id."""
+
+    def __init__(self, client_id: bytes) -> None:
+        super().__init__(f"another user is connected with the client id {client_id!r}")
+
+
 class RecordTooLarge(StoreError):
     """A record is larger than the log takes: split it."""
 

@@ -22,6 +22,7 @@ from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, dead
 from store.choosing import Choosing, Chosen
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.owners import Owners
 from store.reader import Reader
 from store.settling import Settling
 from store.taking import Flight, Lease, Place, Taking, begin_at, fresh_from, is_begun, runs_of, settled
@@ -49,6 +50,8 @@ class GroupService:
         self._loop = asyncio.get_running_loop()
         self._flights: dict[Key, Flight] = {}  # as many as there are records under way, at most
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
+        self.owners = Owners()
+        self.on_back: Callable[[bytes], None] | None = None  # what gateways had of a group is to be had again
         self._turn = 0  # counts the times that something new was leased out
         self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
 
@@ -68,9 +71,12 @@ class GroupService:
         max_deliveries: int,
         selection: Selection,
         ordered: bool,
+        owner: bytes,
     ) -> Popped:
         """See `store.api.Store.pop`."""
         _check_ms(invisible_ms)
+        if owner:
+            await self.owners.turn(owner, group)
         await self._unlocked(group)
         chosen = await self._choose(group, queues, max_records, start, selection, ordered) if selection else None
         now = self._clock()
@@ -95,6 +101,8 @@ class GroupService:
         available_at = taking.available_at()
         touched = [place for place in places if place.is_touched]
         if not touched:
+            if owner:
+                self.owners.took(owner, group, (), is_full=False)
             return Popped([], available_at, taking.is_limited, taking.is_full)
         answer = self._append(group, frames, touched)
         try:
@@ -107,6 +115,8 @@ class GroupService:
             if not runs:
                 raise damage
             logger.error("messages are left out that a group was to have: %s", damage)
+        if owner:
+            self.owners.took(owner, group, runs, taking.is_full)
         return Popped(runs, available_at, taking.is_limited, taking.is_full)
 
     async def settle(
@@ -124,7 +134,13 @@ class GroupService:
             for receipts, delay in again:
                 settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
 
-        return await self._settle(group, decide)
+        stale = await self._settle(group, decide)
+        if self.owners.are_any:
+            for receipts in (*done, *[each for each, delay in again if not delay]):
+                self.owners.settled(group, receipts)
+            if any(delay == 0 for _, delay in again):
+                self._came_back(group)
+        return stale
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
         """See `store.api.Store.bury`."""
@@ -159,14 +175,32 @@ class GroupService:
 
     async def release(self, group: bytes, queue: bytes) -> None:
         """See `store.api.Store.release`."""
+        await self._release(group, queue, None)
+
+    async def release_of(self, owner: bytes) -> None:
+        """Have all that a gateway has out come again now: it has ended. Raises `StoreError`."""
+        for (group, queue), offsets in self.owners.ended(owner).items():
+            await self._release(group, queue, offsets)
+
+    async def release_unowned(self, group: bytes, queue: bytes) -> None:
+        """Have all come again that no gateway is known to have. Raises `StoreError`."""
+        state = self._views.pops.find(group, queue)
+        runs = state.out_after(self._clock()) if state is not None else ()
+        offsets = {offset for first, end, _ in runs for offset in range(first, end)}
+        await self._release(group, queue, offsets - self.owners.of(group, queue))
+
+    async def _release(self, group: bytes, queue: bytes, only: set[int] | None) -> None:
         await self._unlocked(group)
         now = self._clock()
         settling = Settling(group, lambda name: self._known(group, name))
         state = self._views.pops.find(group, queue)
         for first, end, deliveries in state.out_after(now) if state is not None else ():
-            settling.postpone(Receipts(queue, first, end - first, deliveries), now)
+            wanted = [(first, end)] if only is None else runs_of([at for at in range(first, end) if at in only])
+            for low, high in wanted:
+                settling.postpone(Receipts(queue, low, high - low, deliveries), now)
         if settling.places:
             _check(await self._append(group, settling.frames(), settling.places))
+            self._came_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         """See `store.api.Store.hand_over`. Whoever calls it has not waited for anything in between when it decides."""
@@ -181,6 +215,8 @@ class GroupService:
         rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
             _check(await self._append(group, [control.share_handed(group, rows)], settling.places))
+            for each in handed:
+                self.owners.settled(group, Receipts(queue, each.offset, 1, each.deliveries))
         return sorted(stale)
 
     async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
@@ -220,6 +256,10 @@ class GroupService:
             wanted -= len(chosen[place.queue].offsets)
         await self._unlocked(group)
         return chosen
+
+    def _came_back(self, group: bytes) -> None:
+        if self.on_back is not None:
+            self.on_back(group)
 
     def _known(self, group: bytes, queue: bytes) -> Place:
         """A group's place in a queue, and what is under way there."""

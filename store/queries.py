@@ -162,7 +162,7 @@ class Queries:
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
         return self._views.wills.waiting(limit)
 
-    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
         return self._views.sessions.open(after, limit)
 
     async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
@@ -190,8 +190,11 @@ class Queries:
         names = pops.page(after, limit)
         return [GroupState(group, [self._group_queue(*place) for place in pops.places(group)]) for group in names]
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[bytes]:
+    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return list(islice(self._views.shares.held(after), limit))
+
+    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
+        return self._views.gateways.page(after, limit)
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)

@@ -137,9 +137,10 @@ async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
 async def _sessions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     after: bytes | None = None
     while page := await snapshot.sessions_open(after, PAGE):
-        for client, epoch, expiry in page:
+        for client, epoch, expiry, gateway in page:
             name = client.decode()
-            yield {"client_id": name, "epoch": epoch, "expiry_interval": expiry}, printable(name)
+            row = {"client_id": name, "epoch": epoch, "expiry_interval": expiry}
+            yield row | ({"gateway": gateway.decode()} if gateway else {}), printable(name)
         after = page[-1][0]
 
 

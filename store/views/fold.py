@@ -19,6 +19,7 @@ from store.views.access import Access
 from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
 from store.views.dispatch import Dispatcher
+from store.views.gateways import Gateways
 from store.views.groups import Groups
 from store.views.held import Held, HeldRow
 from store.views.index import REFERENCE, Index, at_time, index_prefix
@@ -79,6 +80,7 @@ class Views:
         self.groups = Groups(self._state)
         self.access = Access(self._state)
         self.producers = Producers(self._state)
+        self.gateways = Gateways(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
@@ -278,6 +280,8 @@ class Views:
                 self._fold_access(kind, commit, subject, payload)
             elif Kind.SHARE_HELD <= kind <= Kind.SHARE_HANDED:
                 self._fold_share(kind, subject, payload)
+            elif Kind.PRODUCED <= kind <= Kind.GATEWAY_LEFT:
+                self._fold_process(kind, subject, payload, position)
             else:
                 self._fold_kind(kind, subject, payload, position)
         except (ValueError, TypeError) as error:
@@ -302,9 +306,9 @@ class Views:
 
     def _fold_share(self, kind: int, group: bytes, payload: bytes) -> None:
         if kind == Kind.SHARE_HELD:
-            self.shares.hold(group)
+            self.shares.hold(group, control.parse_share_holder(payload))
         elif kind == Kind.SHARE_LEFT:
-            self.shares.let_go(group)
+            self.shares.let_go(group, control.parse_share_holder(payload))
         else:
             handed = control.parse_share_handed(payload)
             self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in handed])
@@ -361,6 +365,16 @@ class Views:
                 if group not in commit.dead_letters:
                     commit.dead_letters.append(group)
 
+    def _fold_process(self, kind: int, name: bytes, payload: bytes, position: int) -> None:
+        if kind == Kind.PRODUCED:
+            self.producers.produced(name, *control.parse_produced(payload), position)
+        elif kind == Kind.PRODUCER_ENDED:
+            self.producers.ended(name)
+        elif kind == Kind.GATEWAY_JOINED:
+            self.gateways.joined(name)
+        else:
+            self.gateways.left(name)
+
     def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
         sessions = self.sessions
         if kind == Kind.SUBSCRIBED:
@@ -387,9 +401,5 @@ class Views:
             sessions.will_set(subject, control.parse_will_set(payload))
         elif kind == Kind.WILL_DROPPED:
             self.wills.dropped(subject, control.parse_will_dropped(payload))
-        elif kind == Kind.PRODUCED:
-            self.producers.produced(subject, *control.parse_produced(payload), position)
-        elif kind == Kind.PRODUCER_ENDED:
-            self.producers.ended(subject)
         else:
             raise ValueError("unknown kind: a newer version wrote it")

@@ -21,7 +21,7 @@ from store.views.wanted import Wanted
 from store.views.wills import Wills
 
 _SESSIONS: Final = b"s"
-_OPEN: Final = b"a"  # client → reach of its connection
+_OPEN: Final = b"a"  # client → reach of its connection, and the gateway that has it
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
@@ -72,13 +72,13 @@ class Sessions:
         self._wills.drop(client)
         self.inbound.opened(client)
         self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry_interval, 0, event.user).packed())
-        self._state.put(_OPEN, client, event.reach.to_bytes(4, "big"))
+        self._state.put(_OPEN, client, event.reach.to_bytes(4, "big") + event.gateway)
 
     def lost(self, client: bytes, event: Closed) -> None:
         row = self._row(client)
         reach = self._state.get(_OPEN, client)
         if row is not None and row.epoch <= event.epoch and reach is not None:
-            self._mark_sent(client, int.from_bytes(reach, "big") if reach else MAX_REACH)
+            self._mark_sent(client, int.from_bytes(reach[:4], "big") if reach else MAX_REACH)
         self.closed(client, event)
 
     def closed(self, client: bytes, event: Closed) -> None:
@@ -230,15 +230,15 @@ class Sessions:
         rows = [(name, self._state.get(bucket, name)) for name in filters]
         return {name: _subscription(name, row) for name, row in rows if row is not None}
 
-    def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
-        """Up to `limit` (client id, epoch, expiry interval) of sessions that are not closed, behind `after`."""
-        found: list[tuple[bytes, int, int]] = []
-        for client_id, _ in self._state.scan(_OPEN, after=after):
+    def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
+        """Up to `limit` (client id, epoch, expiry interval, gateway) of sessions that are open, behind `after`."""
+        found: list[tuple[bytes, int, int, bytes]] = []
+        for client_id, place in self._state.scan(_OPEN, after=after):
             if len(found) == limit:
                 break
             row = self._row(client_id)
             assert row is not None
-            found.append((client_id, row.epoch, row.expiry))
+            found.append((client_id, row.epoch, row.expiry, place[4:]))
         return found
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:

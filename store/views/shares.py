@@ -1,7 +1,7 @@
 """The view of shared subscriptions: which there are, and for whom. Each is a group named by its filter, `$share/…`.
 
 It begins at the end of its queue with its first member, and is forgotten with its last. Members are the durable
-sessions that subscribe to it, and, as one, all others of a node.
+sessions that subscribe to it, and, as one, all others of each node.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from store.views.state import State
 from store.views.wanted import Wanted
 
 _MEMBERS: Final = b"y"  # group → number of durable sessions
-_HELD: Final = b"z"  # groups that a node has other members of
+_HELD: Final = b"z"  # group → nodes that have other members of it, sorted, with a NUL between them
 
 
 class Shares:
@@ -49,26 +49,30 @@ class Shares:
         if not self._is_held(group):
             self._end(group)
 
-    def hold(self, group: bytes) -> None:
+    def hold(self, group: bytes, node: bytes) -> None:
         """A node has other members of it."""
-        if self._is_held(group):
-            return
-        if not self._members(group):
+        if not self.exists(group):
             self._begin(group)
-        self._state.put(_HELD, group, b"")
+        nodes = {*self._nodes(group), node}
+        self._state.put(_HELD, group, b"\0".join(sorted(nodes)))
 
-    def let_go(self, group: bytes) -> None:
+    def let_go(self, group: bytes, node: bytes) -> None:
         """A node has none any more."""
-        if not self._is_held(group):
+        nodes = self._nodes(group)
+        if node not in nodes:
+            return
+        nodes.remove(node)
+        if nodes:
+            self._state.put(_HELD, group, b"\0".join(nodes))
             return
         self._state.delete(_HELD, group)
         if not self._members(group):
             self._end(group)
 
-    def held(self, after: bytes | None) -> Iterator[bytes]:
-        """Those that a node has other members of, sorted, behind `after`."""
-        for group, _ in self._state.scan(_HELD, after=after):
-            yield group
+    def held(self, after: bytes | None) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Those that nodes have other members of, with the nodes, sorted, behind `after`."""
+        for group, nodes in self._state.scan(_HELD, after=after):
+            yield group, nodes.split(b"\0")
 
     def _members(self, group: bytes) -> int:
         row = self._state.get(_MEMBERS, group)
@@ -76,6 +80,10 @@ class Shares:
 
     def _is_held(self, group: bytes) -> bool:
         return self._state.get(_HELD, group) is not None
+
+    def _nodes(self, group: bytes) -> list[bytes]:
+        row = self._state.get(_HELD, group)
+        return [] if row is None else row.split(b"\0")
 
     def _begin(self, group: bytes) -> None:
         topic_filter = split_shared(group)[1]

@@ -18,6 +18,7 @@ _WAITING: Final = b"V"  # due (u64 ms) and client id
 _ROW: Final = Struct(">QIQ")  # epoch, delay in seconds, due in ms or 0; the message follows as an unsealed frame
 _ACCOUNT: Final = 1  # marks, a byte behind the message; the user name follows
 _DENIED: Final = 2
+_OF_GATEWAY: Final = 4  # the gateway comes before the user name, behind its length
 
 
 class Wills:
@@ -86,29 +87,22 @@ class Wills:
 
 
 def _sender(event: WillSet) -> bytes:
-    """Whose it is; nothing for somebody without a name, and with the right to send it by default."""
-    marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED
-    return bytes([marks]) + event.user if marks or event.user else b""
+    """Whose it is; nothing for somebody without a name, and with the right to send it by default, at no gateway."""
+    marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED | bool(event.gateway) * _OF_GATEWAY
+    gateway = len(event.gateway).to_bytes(2, "big") + event.gateway if event.gateway else b""
+    return bytes([marks]) + gateway + event.user if marks or event.user else b""
 
 
 def _will(client: bytes, row: bytes) -> Will:
     epoch, delay, due = _ROW.unpack_from(row)
     _, flags, _, topic, _, properties, payload = record.decode(row, _ROW.size)
     sender = row[_ROW.size + record.length_of(row, _ROW.size) :]
-    marks = sender[0] if sender else 0
-    return Will(
-        client,
-        delay,
-        due,
-        topic,
-        flags,
-        properties,
-        payload,
-        epoch,
-        sender[1:],
-        bool(marks & _ACCOUNT),
-        not marks & _DENIED,
-    )
+    marks, gateway, user = sender[0] if sender else 0, b"", sender[1:]
+    if marks & _OF_GATEWAY:
+        end = 2 + int.from_bytes(user[:2], "big")
+        gateway, user = user[2:end], user[end:]
+    message = topic, flags, properties, payload
+    return Will(client, delay, due, *message, epoch, user, bool(marks & _ACCOUNT), not marks & _DENIED, gateway)
 
 
 def _waiting_name(client: bytes, due: int) -> bytes:

@@ -340,7 +340,7 @@ async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, 
     async with asyncio.timeout(10):
         answer = await client.reader.read()
     assert (b"HTTP/1.1 426" in answer) == asked
-    while node._websocket.waiting:  # noqa: ASYNC110
+    while node._devices.websocket.waiting:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert [each.opening for each in node._front.gates] == [0, 0]
 

@@ -451,8 +451,8 @@ async def test_what_waits_is_handed_over_when_its_lease_would_be_renewed(
     assert engine is not None
     pop, popped, has_left = engine.pop, asyncio.Event(), asyncio.Event()
 
-    async def late(*args: Any) -> Popped:
-        found = await pop(*args)
+    async def late(*args: Any, **more: Any) -> Popped:
+        found = await pop(*args, **more)
         if found.runs:
             popped.set()
             await has_left.wait()
@@ -725,8 +725,8 @@ async def test_message_that_waits_for_a_member_comes_behind_connack(
     assert engine is not None
     pop, popped, full_now = engine.pop, asyncio.Event(), asyncio.Event()
 
-    async def late(*args: Any) -> Popped:
-        found = await pop(*args)
+    async def late(*args: Any, **more: Any) -> Popped:
+        found = await pop(*args, **more)
         if found.runs:
             popped.set()
             await full_now.wait()

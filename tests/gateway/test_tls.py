@@ -86,7 +86,7 @@ async def test_older_versions_are_refused(make_node: MakeNode, authority: Author
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await open_tls(port_of(node, "tls"), context)
-    assert node._listeners._listeners[-1].certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert node._devices.listeners._listeners[-1].certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert _gate(node).refused_tls == 1
     assert _gate(node).opening == 0
 
@@ -216,10 +216,10 @@ async def test_a_bad_certificate_is_told_once(
     node = await make_node(mqtt__listeners=[secure(authority, certificates=[certificate(files)])])
     shutil.copy(pair(authority, "other")[1], files[1])
     for _ in range(3):
-        await node._listeners.reload(forced=False)
+        await node._devices.listeners.reload(forced=False)
     files[0].unlink()
     for _ in range(3):
-        await node._listeners.reload(forced=False)
+        await node._devices.listeners.reload(forced=False)
     told = [record.message for record in caplog.records if "old certificates" in record.message]
     assert told == [
         f"listener tls goes on with its old certificates: the key {files[1]} is not that of the certificate {files[0]}",

@@ -128,7 +128,7 @@ async def test_the_delay_counts_from_the_start_of_the_next_node(
     node = await make_node()
     clients = [await device(node.ports, delayed(client_id, 1000, 2000)) for client_id in (b"away", b"back")]
     monkeypatch.setattr("gateway.wills.time", lambda: time() + 5000)
-    monkeypatch.setattr("gateway.sessions.time", lambda: time() + 5000)
+    monkeypatch.setattr("gateway.keeping.time", lambda: time() + 5000)
     node = await crashed(make_node, node, "crashed")
     assert await sent(node) == []
     clients.append(await device(node.ports, connect(5, b"back", False, expiry=1000)))
@@ -136,7 +136,7 @@ async def test_the_delay_counts_from_the_start_of_the_next_node(
     node = await crashed(make_node, node, "again")
     assert await sent(node) == []
     monkeypatch.setattr("gateway.wills.time", lambda: time() + 6001)
-    node._sessions._wills.waits()  # a look at the clock
+    node._sessions.wills.waits()  # a look at the clock
     await until(lambda: node.counters.wills_sent == 1)
     assert await sent(node) == [b"gone"]
     assert await wills(node) == []
@@ -160,7 +160,7 @@ async def test_a_delay_goes_on_over_a_restart(make_node: MakeNode, monkeypatch: 
         node = await make_node()
     assert await sent(node) == []
     monkeypatch.setattr("gateway.wills.time", lambda: time() + 1001)
-    node._sessions._wills.waits()
+    node._sessions.wills.waits()
     await until(lambda: node.counters.wills_sent == 1)
     assert await sent(node) == [b"gone"]
 

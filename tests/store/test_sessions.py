@@ -154,7 +154,7 @@ async def test_expiry(bench: Bench):
             await bench.append(control.session_closed(client, 1, interval, 1_000_000))
     assert await bench.engine.session(b"now") is None
     for _ in range(2):
-        assert await bench.engine.sessions_open(None, 10) == [(b"open", 1, 5)]
+        assert await bench.engine.sessions_open(None, 10) == [(b"open", 1, 5, b"")]
         assert await bench.engine.sessions_open(b"open", 10) == []
         assert await bench.engine.sessions_expired(1_009_999, 10) == []
         assert await bench.engine.sessions_expired(1_010_000, 10) == [(b"soon", 1)]

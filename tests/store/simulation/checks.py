@@ -118,7 +118,9 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     await _check_access(engine, model)
     known = [(row.producer, (row.sequence, row.position, row.records)) for row in await engine.producers(None, 9)]
     assert known == sorted(model.producers.items()), "producers"
-    assert await engine.shares_held(None, 100) == sorted(model.shares.held)
+    held = sorted((group, sorted(nodes)) for group, nodes in model.shares.held.items())
+    assert await engine.shares_held(None, 100) == held
+    assert await engine.gateways(None, 100) == sorted(model.gateways)
     assert await engine.sessions(None, 100) == sorted(model.sessions.by_client)
     for user in USERS:
         of_user = sorted(name for name, session in model.sessions.by_client.items() if session.user == user)

@@ -65,6 +65,7 @@ class Model:
         self.groups.is_over = self.shares.is_over
         self.access = Access()
         self.producers: dict[bytes, tuple[int, int, int]] = {}  # (sequence, position, records) by name
+        self.gateways: set[bytes] = set()
         self.entered: list[Entered] = []
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
@@ -90,6 +91,10 @@ class Model:
             self.committed[subject, parent].update(offsets)
         elif kind in SHARES:
             self.shares.fold(Kind(kind), subject, payload)
+        elif kind == Kind.GATEWAY_JOINED:
+            self.gateways.add(subject)
+        elif kind == Kind.GATEWAY_LEFT:
+            self.gateways.discard(subject)
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         elif kind == Kind.PRODUCED:

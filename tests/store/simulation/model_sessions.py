@@ -20,6 +20,7 @@ class Session:
     expiry: int
     reach: int
     user: bytes
+    gateway: bytes = b""
     closed_at: int = 0
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
@@ -36,7 +37,7 @@ class Waiting:
     def will(self, client: bytes) -> Will:
         e = self.event
         message = e.topic, e.flags, e.properties, e.payload
-        return Will(client, e.delay_s, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed)
+        return Will(client, e.delay_s, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
 
 
 class Wills:
@@ -134,8 +135,8 @@ class Sessions:
         row = s.epoch, s.expiry, s.closed_at
         return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user)
 
-    def open(self) -> list[tuple[bytes, int, int]]:
-        return sorted((client, s.epoch, s.expiry) for client, s in self.by_client.items() if not s.closed_at)
+    def open(self) -> list[tuple[bytes, int, int, bytes]]:
+        return sorted((client, s.epoch, s.expiry, s.gateway) for client, s in self.by_client.items() if not s.closed_at)
 
     def expired(self, now_ms: int) -> list[tuple[bytes, int]]:
         closed = [(c, s) for c, s in self.by_client.items() if s.closed_at and s.expiry != NEVER]
@@ -149,10 +150,11 @@ class Sessions:
             return
         self.wills.by_client.pop(client, None)
         if session is None or event.clean:
-            self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach, event.user)
+            session = self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach, event.user)
         else:
             session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry_interval, 0
             session.reach, session.user = event.reach, event.user
+        session.gateway = event.gateway
 
     def _lost(self, client: bytes, session: Session, event: control.Closed) -> None:
         if event.epoch >= session.epoch and not session.closed_at:

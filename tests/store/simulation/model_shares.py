@@ -30,7 +30,7 @@ class Shares:
         self._sessions = sessions
         self._groups = groups
         self._end_of = end_of
-        self.held: set[bytes] = set()
+        self.held: dict[bytes, set[bytes]] = {}  # the nodes by group
         self.there: set[bytes] = set()
 
     def members(self) -> Counter[bytes]:
@@ -49,9 +49,12 @@ class Shares:
     def fold(self, kind: Kind, group: bytes, payload: bytes) -> None:
         """Take a record about a shared subscription."""
         if kind == Kind.SHARE_HELD:
-            self.held.add(group)
+            self.held.setdefault(group, set()).add(control.parse_share_holder(payload))
         elif kind == Kind.SHARE_LEFT:
-            self.held.discard(group)
+            nodes = self.held.get(group, set())
+            nodes.discard(control.parse_share_holder(payload))
+            if not nodes:
+                self.held.pop(group, None)
         else:
             for client, packet_id, offset in control.parse_share_handed(payload):
                 self._groups.finish(group, queue_of(group), offset)

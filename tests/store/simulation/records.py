@@ -16,6 +16,7 @@ TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
 PRODUCERS = (b"p1", b"p2")
+GATEWAYS = (b"", b"g1/a", b"g2")  # the first: the process of the store itself
 USERS = (b"", b"c1", b"a user")
 KEYS = (b"k", b"order-17", b"")
 QUEUES = (
@@ -158,10 +159,10 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(18):
+        match rng.randrange(19):
             case 0 | 1 | 2:
-                reach, user = rng.choice((1, 4, 65_536)), rng.choice(USERS)
-                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, reach, user)
+                reach, user, gateway = rng.choice((1, 4, 65_536)), rng.choice(USERS), rng.choice(GATEWAYS)
+                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, reach, user, gateway)
             case 3:
                 return control.session_closed(client, epoch, expiry, rng.randrange(30_000))
             case 15:
@@ -185,16 +186,23 @@ class Records:
                 return self._access()
             case 12:
                 return self._share()
-            case 17:
-                producer = rng.choice(PRODUCERS)
-                if rng.random() < 0.2:
-                    return control.producer_ended(producer)
-                return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5))
+            case 17 | 18:
+                return self._process()
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
                 return control.group_offsets_committed(
                     rng.choice(GROUPS), rng.choice((b"a", b"b", b"")), offsets_by_partition
                 )
+
+    def _process(self) -> bytes:
+        """What tells of processes that are gateways."""
+        rng = self._rng
+        if rng.random() < 0.5:
+            return rng.choice((control.gateway_joined, control.gateway_left))(rng.choice(GATEWAYS[1:]))
+        producer = rng.choice(PRODUCERS)
+        if rng.random() < 0.2:
+            return control.producer_ended(producer)
+        return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5))
 
     def _access(self) -> bytes:
         """Who may connect, and what they may do."""
@@ -216,9 +224,9 @@ class Records:
         group = rng.choice(SHARES)
         match rng.randrange(3):
             case 0:
-                return control.share_held(group)
+                return control.share_held(group, rng.choice(GATEWAYS))
             case 1:
-                return control.share_left(group)
+                return control.share_left(group, rng.choice(GATEWAYS))
             case _:
                 handed = [(rng.choice(CLIENTS), rng.randrange(6), rng.randrange(12)) for _ in range(rng.randrange(4))]
                 return control.share_handed(group, handed)
@@ -232,7 +240,7 @@ class Records:
         delay_s = rng.choice((0, 5, 15, 0xFFFF_FFFF))
         message = rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload
         sender = rng.choice(USERS), rng.random() < 0.5, rng.random() < 0.5
-        return control.will_set(client, epoch, delay_s, *message, *sender)
+        return control.will_set(client, epoch, delay_s, *message, *sender, rng.choice(GATEWAYS))
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))

@@ -131,6 +131,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
                 generation = entry.position // generation_bytes
                 rows[b"w" + pack(">I", generation) + queue[1:-2] + pack(">Q", entry.position)] = b""
     _add_sessions(rows, model)
+    _add_wills(rows, model)
     _add_held(rows, model)
     _add_groups(rows, model)
     _add_access(rows, model)
@@ -144,7 +145,7 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     for client, session in model.sessions.by_client.items():
         rows[b"s" + client] = pack(">QIQ", session.epoch, session.expiry, session.closed_at) + session.user
         if not session.closed_at:
-            rows[b"a" + client] = pack(">I", session.reach)
+            rows[b"a" + client] = pack(">I", session.reach) + session.gateway
         elif session.expiry != NEVER:
             deadline = session.closed_at + session.expiry * 1000
             rows[b"x" + pack(">Q", deadline) + client] = pack(">Q", session.epoch)
@@ -165,18 +166,24 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
         wanted[name] += 1
     for name, count in model.shares.members().items():
         rows[b"y" + name] = pack(">I", count)
-    for name in model.shares.held:
-        rows[b"z" + name] = b""
+    for name, nodes in model.shares.held.items():
+        rows[b"z" + name] = b"\0".join(sorted(nodes))
+    for name in model.gateways:
+        rows[b"G" + name] = b""
     for name, count in wanted.items():
         if count:
             rows[b"f" + name] = pack(">I", count)
     if model.sessions.were_any:
         rows[b"S"] = pack(">Q", len(model.sessions.by_client))
+
+
+def _add_wills(rows: dict[bytes, bytes], model: Model) -> None:
     for client, waiting in model.sessions.wills.by_client.items():
         will = waiting.will(client)
         message = record.frame(Kind.MESSAGE, will.flags, 0, will.topic, client, will.properties, will.payload)
-        marks = will.is_account | (not will.is_allowed) << 1
-        sender = bytes([marks]) + will.user_name if marks or will.user_name else b""
+        marks = will.is_account | (not will.is_allowed) << 1 | bool(will.gateway) << 2
+        gateway = _sized(will.gateway) if will.gateway else b""
+        sender = bytes([marks]) + gateway + will.user_name if marks or will.user_name else b""
         rows[b"W" + client] = pack(">QIQ", will.epoch, will.delay_interval, will.due_ms) + message + sender
         if will.due_ms:
             rows[b"V" + pack(">Q", will.due_ms) + client] = b""

@@ -1,0 +1,65 @@
+"""The side of a node that devices see: sessions, the MQTT fronts and their listeners, over any store."""
+
+from collections.abc import Callable
+
+from gateway.config import Config
+from gateway.counters import Counters
+from gateway.front import MqttFront
+from gateway.listeners import Listeners
+from gateway.membership import ALONE, Joined, Membership
+from gateway.router import Router
+from gateway.sessions import Sessions
+from gateway.websocket import WebSocketFront
+from notify import Notifier
+from store.api import Store
+
+
+class Devices:
+    """Made on the loop, started once and stopped once. `slot`: of a gateway that is a process of its own, its place
+    among the others; None: it is alone."""
+
+    def __init__(self, store: Store, config: Config, counters: Counters, slot: str | None = None) -> None:
+        self._config = config
+        self._joined = Joined(store, slot, self._figures) if slot is not None else None
+        membership: Membership = self._joined or ALONE
+        self.router = Router(store.stats().log_end)
+        notifier = Notifier(store)
+        notifier.register("local", self.router.deliver)
+        self.sessions = Sessions(store, self.router, config.mqtt, counters, membership)
+        notifier.register("shared subscriptions", self.sessions.shares.deliver)
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters)
+        self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
+        self.listeners: Listeners | None = None
+
+    async def start(self, on_ended: Callable[[], None]) -> None:
+        """Be ready to `listen`. `on_ended`: the store has taken us for dead, and nothing we do counts. Raises
+        StoreError and TlsError."""
+        if self._joined is not None:
+            await self._joined.start(self.sessions.give_up, self.sessions.shares.look, on_ended)
+        self.sessions.start()
+        await self.websocket.start()
+        self.listeners = Listeners(self._config, self.front, self.websocket)
+
+    async def listen(self) -> dict[str, str]:
+        """Take connections. Returns the addresses by the listeners' names. Raises OSError."""
+        assert self.listeners is not None
+        return await self.listeners.open()
+
+    async def reload(self) -> None:
+        """Read the certificates again."""
+        if self.listeners is not None:
+            await self.listeners.reload()
+
+    async def stop(self) -> None:
+        """Close all connections. What was accepted is committed, and others may have the clients."""
+        if self.listeners is not None:
+            await self.listeners.close()
+        self.front.stop()
+        await self.sessions.stop()
+        self.front.end()
+        await self.websocket.stop()
+        if self._joined is not None:
+            await self._joined.stop()
+
+    def _figures(self) -> dict[str, int]:
+        return self.sessions.sys_tree.figures()

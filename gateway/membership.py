@@ -1,0 +1,179 @@
+"""This gateway among the others of its store (`store.members`): which clients are its own.
+
+The process of the store itself is alone, and asks nobody. A gateway that is a process of its own has the store's word
+for each client that it serves. It attends as long as it runs, closes the connections that others are to have, and when
+the store has ended it, it is over: it has to begin anew, under another name.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Final, Protocol
+
+from store.api import Store
+from store.errors import GatewayEnded, StoreError
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 0.1  # until a store that does not answer is asked again
+_PAGE: Final = 1000  # clients
+
+GiveUp = Callable[[bytes, bool], Awaitable[None]]  # client id, whether another connection takes over
+
+
+class Membership(Protocol):
+    """What a node needs to know of the other gateways."""
+
+    name: bytes  # of this one; b"": the process of the store itself
+    is_shared: bool  # there may be others
+    others: Mapping[str, int]  # what they count, added up
+
+    async def hold(self, client_id: bytes, user: bytes) -> None:
+        """Have a client to ourselves: whoever has it closes its connection first. Raises StoreError."""
+
+    def free(self, client_id: bytes) -> None:
+        """Nothing of the client is here any more, if anything was."""
+
+
+class _Alone:
+    """There are no others."""
+
+    name = b""
+    is_shared = False
+    others: Mapping[str, int] = {}
+
+    async def hold(self, client_id: bytes, user: bytes) -> None:
+        """Nobody else has it."""
+
+    def free(self, client_id: bytes) -> None:
+        """Nobody else waits for it."""
+
+
+ALONE: Final[Membership] = _Alone()
+
+
+class Joined:
+    """A gateway that is a process of its own. `slot` names its place: who comes after it there replaces it."""
+
+    is_shared = True
+
+    def __init__(self, store: Store, slot: str, figures: Callable[[], Mapping[str, int]]) -> None:
+        self.name = f"{slot or 'gateway-' + uuid.uuid4().hex[:8]}/{uuid.uuid4().hex}".encode()
+        self.others: Mapping[str, int] = {}
+        self._store = store
+        self._figures = figures
+        self._loop = asyncio.get_running_loop()
+        self._holds: dict[bytes, bytes] = {}  # clients that the store has given us, and their users
+        self._asking: dict[bytes, bytes] = {}  # those that it is asked for
+        self._freed: list[bytes] = []  # it is to be told of
+        self._ordered: set[bytes] = set()  # clients that are being given up
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._here = asyncio.Event()  # the store knows of us
+        self._is_over = False
+
+    async def start(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
+        """Join. `look` is called with shared subscriptions of which there may be messages, `on_ended` when the store
+        has ended us. Raises StoreError."""
+        await self._store.join(self.name, None)
+        self._here.set()
+        self._spawn(self._attend(give_up, look, on_ended))
+
+    async def stop(self) -> None:
+        """Leave, when all connections are closed and their last records committed."""
+        await asyncio.sleep(0)  # what was freed is about to be told
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._is_over:
+            try:
+                await self._store.leave(self.name)
+            except StoreError as error:
+                log.warning("the store was not told that this gateway stops: %s", error)
+
+    async def hold(self, client_id: bytes, user: bytes) -> None:
+        if client_id in self._holds:
+            return
+        await self._here.wait()
+        self._asking[client_id] = user
+        try:
+            await self._store.hold(self.name, client_id, user)
+        except BaseException:
+            self._free(client_id)  # it may have come to that
+            raise
+        finally:
+            del self._asking[client_id]
+        self._holds[client_id] = user
+
+    def free(self, client_id: bytes) -> None:
+        if self._holds.pop(client_id, None) is not None:
+            self._free(client_id)
+
+    def _free(self, client_id: bytes) -> None:
+        self._freed.append(client_id)
+        if len(self._freed) == 1:
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        freed, self._freed = self._freed, []
+        self._spawn(self._tell_of(freed))
+
+    async def _tell_of(self, freed: list[bytes]) -> None:
+        """Where this fails the store is told what we have when we come back to it."""
+        try:
+            await self._store.free(self.name, freed)
+        except StoreError as error:
+            log.debug("the store was not told of connections that ended: %s", error)
+
+    async def _attend(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
+        while True:
+            try:
+                if not self._here.is_set():
+                    await self._come_back()
+                attendance = await self._store.attend(self.name, self._figures())
+            except GatewayEnded as error:
+                log.error("%s", error)
+                self._is_over = True
+                on_ended()
+                return
+            except StoreError as error:
+                if self._here.is_set():
+                    log.warning("the store does not answer: %s", error)
+                self._here.clear()
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            self.others = attendance.others
+            for group in attendance.groups:
+                look(group)
+            for client_id, is_taken_over in attendance.orders:
+                if client_id not in self._ordered:
+                    self._ordered.add(client_id)
+                    self._spawn(self._give_up(client_id, is_taken_over, give_up))
+
+    async def _come_back(self) -> None:
+        """Tell the store which clients we have: it was away, and may have been opened anew. Raises StoreError."""
+        held = list({**self._asking, **self._holds}.items())
+        for at in range(0, max(len(held), 1), _PAGE):
+            await self._store.join(self.name, held[at : at + _PAGE], more=at + _PAGE < len(held))
+        gone = [client_id for client_id, _ in held if client_id not in self._holds and client_id not in self._asking]
+        self._here.set()
+        if gone:
+            await self._tell_of(gone)
+
+    async def _give_up(self, client_id: bytes, is_taken_over: bool, give_up: GiveUp) -> None:
+        try:
+            await give_up(client_id, is_taken_over)
+            if client_id not in self._holds:
+                await self._tell_of([client_id])  # the store may not have heard
+        finally:
+            self._ordered.discard(client_id)
+
+    def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the membership failed", exc_info=task.exception())

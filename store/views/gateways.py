@@ -1,0 +1,30 @@
+"""The gateways that take connections for the store, each a process of its own, by the name of its one run."""
+
+from itertools import islice
+from typing import Final
+
+from store.views.state import State
+
+_GATEWAYS: Final = b"G"
+
+
+class Gateways:
+    """Those that have joined and not left."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def joined(self, gateway: bytes) -> None:
+        self._state.put(_GATEWAYS, gateway, b"")
+
+    def left(self, gateway: bytes) -> None:
+        self._state.delete(_GATEWAYS, gateway)
+
+    def has(self, gateway: bytes) -> bool:
+        return self._state.get(_GATEWAYS, gateway) is not None
+
+    def page(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` of them, sorted, behind `after`."""
+        return [gateway for gateway, _ in islice(self._state.scan(_GATEWAYS, after=after), limit)]

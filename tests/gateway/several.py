@@ -1,0 +1,101 @@
+"""Several gateways over one store, all in the test's own loop: what would be processes talk to the engine itself."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.config import load
+from gateway.counters import Counters
+from gateway.devices import Devices
+from gateway.keeping import SharedKeeping
+from gateway.node import store_config
+from store.api import Commit, Done, Store
+from store.engine import Engine
+
+LEASE_MS = 400
+
+
+class Way:
+    """A gateway's way to the store, which can be cut for good: nothing goes over it in either direction any more."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.is_cut = False
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        if not self.is_cut:
+            self._engine.append(frames, lambda appended: None if self.is_cut else done(appended))
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        self._engine.on_commit(lambda commit: None if self.is_cut else listener(commit))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def ask(*arguments: Any, **more: Any) -> Any:
+            answer = None if self.is_cut else await found(*arguments, **more)
+            if self.is_cut:
+                await asyncio.get_running_loop().create_future()
+            return answer
+
+        return ask
+
+
+class Several:
+    """A store and its gateways, by name."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        given = {key.replace("__", "."): value for key, value in settings.items()}
+        small = {"data_dir": folder, "store.segment_size": 4 << 20, "mqtt.port": 0, "mqtt.ws_port": -1}
+        self.config = load(None, {**small, "store.lease_ms": LEASE_MS, **given}, {})
+        self.gateways: dict[str, Devices] = {}
+        self.ports: dict[str, int] = {}
+        self.counters: dict[str, Counters] = {}
+        self.ended: dict[str, asyncio.Event] = {}
+        self._ways: dict[str, Way] = {}
+        self._dead: list[Devices] = []
+
+    async def open(self) -> "Several":
+        self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
+        self.keeping = SharedKeeping(self.engine, self.config.mqtt, Counters())
+        await self.keeping.serve()
+        return self
+
+    async def join(self, *names: str) -> None:
+        """Have gateways begin, each at a place of its own."""
+        for name in names:
+            counters = self.counters[name] = Counters()
+            way = self._ways[name] = Way(self.engine)
+            gateway = self.gateways[name] = Devices(cast("Store", way), self.config, counters, name.partition("-")[0])
+            ended = self.ended[name] = asyncio.Event()
+            await gateway.start(ended.set)
+            self.ports[name] = int((await gateway.listen())["mqtt"].rpartition(":")[2])
+
+    async def leave(self, name: str) -> None:
+        await self.gateways.pop(name).stop()
+
+    def die(self, name: str) -> None:
+        """A gateway stops in the middle of what it does: nothing that it would say comes any more."""
+        self._ways[name].cut()
+        self._dead.append(self.gateways.pop(name))
+
+    async def close(self) -> None:
+        for name in list(self.gateways):
+            await self.leave(name)
+        await self.keeping.stop()
+        for gateway in self._dead:  # what waits for an answer of the store waits for ever
+            await _ended(gateway)
+        await self.engine.close()
+
+
+async def _ended(gateway: Devices) -> None:
+    stopping = asyncio.ensure_future(gateway.stop())
+    await asyncio.wait([stopping], timeout=1.0)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)

@@ -1,0 +1,264 @@
+"""Gateways that are processes of their own, over one store: whose a client is, and what becomes of what they leave."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.mqtt.reasons import ReasonCode
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
+from tests.gateway.several import Several
+from tests.gateway.test_shared import gather, together
+
+EVER = 0xFFFF_FFFF
+GROUP = b"$share/g/t/#"
+
+
+@pytest.fixture
+async def several(tmp_path: Path) -> AsyncIterator[Several]:
+    """Two gateways, a and b, over one store."""
+    found = await Several(tmp_path / "data").open()
+    await found.join("a", "b")
+    yield found
+    await found.close()
+
+
+async def client(several: Several, gateway: str, name: bytes, **options: object) -> RawClient:
+    """A client with a session that stays."""
+    given = {"expiry": EVER, **options}
+    return await RawClient.connect(several.ports[gateway], name, 5, False, **given)
+
+
+async def publish(several: Several, gateway: str, topic: bytes, *payloads: bytes, qos: int = 1) -> None:
+    publisher = await RawClient.connect(several.ports[gateway], b"publisher at " + gateway.encode(), 4)
+    for number, payload in enumerate(payloads):
+        await publisher.publish(topic, payload, qos, number + 1)
+    await publisher.disconnect()
+
+
+@pytest.mark.mqtt5("3.1.4-3")
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_a_client_is_taken_over_from_another_gateway(several: Several, expiry: int) -> None:
+    old = await client(several, "a", b"c", expiry=expiry)
+    new = await client(several, "b", b"c", expiry=expiry)
+    assert (await old.expect(DISCONNECT)).reason == ReasonCode.SESSION_TAKEN_OVER
+    await old.closed()
+    assert new.session_present == bool(expiry)
+    assert several.counters["a"].takeovers == 1
+    await new.quiet()
+    again = await client(several, "a", b"c", expiry=expiry)
+    assert (await new.expect(DISCONNECT)).reason == ReasonCode.SESSION_TAKEN_OVER
+    await again.quiet()
+    assert several.engine.members.holder(b"c").partition(b"/")[0] == b"a"  # type: ignore[union-attr]
+    await again.disconnect()
+
+
+async def test_what_was_acknowledged_at_the_old_gateway_does_not_come_again(several: Several) -> None:
+    old = await client(several, "a", b"c")
+    await old.subscribe((b"t/#", 1))
+    await publish(several, "b", b"t/1", b"1", b"2", b"3")
+    assert [m.payload for m in await old.take(2)] == [b"1", b"2"]
+    assert (await old.message()).payload == b"3"
+    await old.quiet()
+    new = await client(several, "b", b"c")
+    message = await new.message()
+    assert (message.payload, message.dup) == (b"3", True)
+    await publish(several, "a", b"t/1", b"4")
+    assert (await new.message()).payload == b"4"
+    await new.drop()
+
+
+async def test_an_exchange_of_qos_2_goes_on_at_another_gateway(several: Several) -> None:
+    old = await client(several, "a", b"c")
+    old.send(wire.publish(5, b"t", b"in", 2, 7))
+    await old.expect(PUBREC)
+    new = await client(several, "b", b"c")
+    reader = await client(several, "a", b"r")
+    await reader.subscribe((b"t", 1))
+    new.send(wire.publish(5, b"t", b"in", 2, 7))
+    await new.expect(PUBREC)
+    new.send(ack(PUBREL, 7))
+    await new.expect(PUBCOMP)
+    await new.publish(b"t", b"next", 2, 7)
+    assert (await reader.message()).payload == b"next"
+    await new.disconnect()
+    await reader.drop()
+
+
+async def test_many_that_want_the_same_client_are_served_one_by_one(several: Several) -> None:
+    clients = [await RawClient.open(several.ports[name], 5) for name in ("a", "b") * 5]
+    for each in clients:
+        each.send(connect(5, b"c", False, expiry=EVER))
+    for each in clients:
+        assert (await each.expect(CONNACK)).reason == 0
+    ends = [asyncio.ensure_future(each.packet()) for each in clients]
+    while len([end for end in ends if end.done()]) < len(ends) - 1:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        if end.done():
+            assert end.result().reason == ReasonCode.SESSION_TAKEN_OVER
+        end.cancel()
+    held = [name for name, gateway in several.gateways.items() if b"c" in gateway.sessions.held]
+    assert len(held) == 1
+    for each in clients:
+        await each.drop()
+
+
+async def test_a_gateway_that_dies_has_its_wills_sent_once_and_its_sessions_closed(several: Several) -> None:
+    watcher = await client(several, "b", b"w")
+    await watcher.subscribe((b"wills/#", 1))
+    stays = await client(several, "a", b"stays", will=(b"wills/stays", b"1"))
+    passes = await client(several, "a", b"passes", expiry=0, will=(b"wills/passes", b"2"))
+    other = await client(several, "b", b"other", will=(b"wills/other", b"3"))
+    several.die("a")
+    assert sorted([m.payload for m in await watcher.take(2)]) == [b"1", b"2"]
+    back = await client(several, "b", b"stays")
+    assert back.session_present
+    await watcher.quiet()
+    await other.quiet()
+    assert [each[3] for each in await several.engine.sessions_open(None, 9)] == [
+        gateway.sessions._membership.name for gateway in [several.gateways["b"]] * 3
+    ]
+    for each in (stays, passes, other, back, watcher):
+        await each.drop()
+
+
+async def test_a_client_of_a_dead_gateway_waits_for_its_end_and_resumes(several: Several) -> None:
+    old = await client(several, "a", b"c")
+    await old.subscribe((b"t", 2))
+    await publish(several, "b", b"t", b"1", qos=2)
+    message = await old.message()
+    several.die("a")
+    new = await client(several, "b", b"c")
+    assert new.session_present
+    again = await new.message()
+    assert (again.payload, again.dup, again.packet_id) == (b"1", True, message.packet_id)
+    new.send(ack(PUBREC, again.packet_id))
+    await new.expect(PUBREL)
+    new.send(ack(PUBCOMP, again.packet_id))
+    await new.quiet()
+    await new.disconnect()
+    await old.drop()
+
+
+async def test_who_is_taken_for_dead_hears_of_it_and_what_it_says_does_not_count(several: Several) -> None:
+    name = several.gateways["a"].sessions._membership.name
+    several.engine.members._end(several.engine.members._gateways[name])
+    async with asyncio.timeout(10):
+        await several.ended["a"].wait()
+    assert not several.engine.members.is_there(name)
+    refused = await RawClient.open(several.ports["a"], 5)
+    refused.send(connect(5, b"c"))
+    assert (await refused.expect(CONNACK)).reason == ReasonCode.SERVER_UNAVAILABLE
+    await refused.closed()
+
+
+async def test_a_successor_ends_its_predecessor_at_once(tmp_path: Path) -> None:
+    several = await Several(tmp_path / "data", store__lease_ms=3_600_000).open()
+    await several.join("a", "b")
+    old = await client(several, "a", b"c")
+    several.die("a")
+    await several.join("a-2")
+    new = await client(several, "b", b"c")
+    assert new.session_present
+    await new.disconnect()
+    await old.drop()
+    await several.close()
+
+
+async def test_a_gateway_that_stops_leaves_its_clients_to_others_at_once(tmp_path: Path) -> None:
+    several = await Several(tmp_path / "data", store__lease_ms=3_600_000).open()
+    await several.join("a", "b")
+    old = await client(several, "a", b"c")
+    await several.leave("a")
+    assert (await old.expect(DISCONNECT)).reason == ReasonCode.SERVER_SHUTTING_DOWN
+    assert len(several.engine.members.gateways) == 1
+    assert len(await several.engine.gateways(None, 9)) == 1
+    new = await client(several, "b", b"c")
+    assert new.session_present
+    await new.disconnect()
+    await several.close()
+
+
+@pytest.mark.mqtt5("4.8.2-4")
+async def test_a_shared_subscription_spreads_over_gateways(several: Several) -> None:
+    members = [await client(several, name, b"m-" + name.encode(), expiry=0) for name in ("a", "b")]
+    for member in members:
+        await member.subscribe((GROUP, 1))
+    sender = asyncio.create_task(publish(several, "a", b"t/1", *[b"%03d" % n for n in range(100)]))
+    got = await gather(members, 100)
+    await sender
+    assert sorted(together(got)) == [b"%03d" % n for n in range(100)]
+    assert min(map(len, got)) >= 25
+    for member in members:
+        await member.drop()
+
+
+async def test_what_a_dead_gateway_had_of_a_shared_subscription_goes_to_the_others(several: Several) -> None:
+    lost = await client(several, "a", b"lost", expiry=0)
+    await lost.subscribe((GROUP, 1))
+    await publish(several, "b", b"t/1", b"1", b"2")
+    assert [(await lost.message()).payload for _ in range(2)] == [b"1", b"2"]
+    member = await client(several, "b", b"member", expiry=0)
+    await member.subscribe((GROUP, 1))
+    several.die("a")
+    assert [m.payload for m in await member.take(2)] == [b"1", b"2"]
+    assert [each[1] for each in await several.engine.shares_held(None, 9)] == [
+        [several.gateways["b"].sessions._membership.name]
+    ]
+    await member.drop()
+    await lost.drop()
+
+
+async def test_a_second_member_takes_nothing_that_another_gateway_has_out(several: Several) -> None:
+    first = await client(several, "a", b"first", expiry=0)
+    await first.subscribe((GROUP, 1))
+    await publish(several, "b", b"t/1", b"1")
+    assert (await first.message()).payload == b"1"
+    second = await client(several, "b", b"second", expiry=0)
+    await second.subscribe((GROUP, 1))
+    await publish(several, "b", b"t/1", b"2", b"3", b"4", b"5")
+    seen = [m.payload for m in await second.take(1)]
+    assert b"1" not in seen
+    await first.drop()
+    rest = [m.payload for m in await second.take(5 - len(seen))]
+    assert sorted(seen + rest) == [b"1", b"2", b"3", b"4", b"5"]
+    await second.drop()
+
+
+async def test_figures_are_those_of_all_gateways(several: Several) -> None:
+    clients = [await client(several, name, b"c-" + name.encode()) for name in ("a", "a", "b")]
+    several.gateways["a"].sessions.sys_tree._interval = 0
+    tree = several.gateways["b"].sessions.sys_tree
+    while several.gateways["b"].sessions._membership.others.get("connected") != 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    tree.tell(1.0)
+    assert tree._values[b"$SYS/broker/clients/connected"].payload == b"2"
+    for each in clients:
+        await each.drop()
+
+
+async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(tmp_path: Path) -> None:
+    """Their sessions stay open, and nobody else gets a client of theirs, until they are back or their time is over."""
+    several = await Several(tmp_path / "data").open()
+    await several.join("a", "b")
+    old = await client(several, "a", b"c", will=(b"wills/c", b"gone"))
+    several.die("a")
+    several.die("b")
+    await several.keeping.stop()
+    await several.engine.close()
+    await several.open()
+    assert len(await several.engine.gateways(None, 9)) == 2
+    assert len(await several.engine.sessions_open(None, 9)) == 1
+    await several.join("c")
+    watcher = await client(several, "c", b"w")
+    await watcher.subscribe((b"wills/#", 1))
+    new = await client(several, "c", b"c")
+    assert new.session_present
+    await watcher.quiet()
+    assert len(await several.engine.gateways(None, 9)) == 1
+    for each in (old, new, watcher):
+        await each.drop()
+    await several.close()
