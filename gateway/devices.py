@@ -20,7 +20,7 @@ class Devices:
 
     def __init__(self, store: Store, config: Config, counters: Counters, slot: str | None = None) -> None:
         self._config = config
-        self._joined = Joined(store, slot, self._figures) if slot is not None else None
+        self._joined = Joined(store, slot, self.figures) if slot is not None else None
         membership: Membership = self._joined or ALONE
         self.router = Router(store.stats().log_end)
         notifier = Notifier(store)
@@ -61,5 +61,6 @@ class Devices:
         if self._joined is not None:
             await self._joined.stop()
 
-    def _figures(self) -> dict[str, int]:
-        return self.sessions.sys_tree.figures()
+    def figures(self) -> dict[str, int]:
+        """What this node counts."""
+        return {**self.sessions.sys_tree.figures(), "connections": len(self.front.connections)}

@@ -58,7 +58,7 @@ class Node:
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
         self._rpc = RpcServer(engine, settings=settings, fifo_groups=config.grpc.fifo_groups)
-        self._http = HttpFront(engine, self.counters, self._front)
+        self._http = HttpFront(engine, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
