@@ -16,6 +16,7 @@ from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
 from gateway.unfinished import RetainedRequest, Unfinished
+from store.api import Owed
 
 # Where a QoS 2 message from the client stands, by its packet id.
 ARRIVING: Final = 0  # its append is under way
@@ -361,6 +362,13 @@ class Exchanges:
         staged, received = unfinished.staged, unfinished.received
         unfinished.staged, unfinished.received = [], []
         return staged, received
+
+    def take_owed(self) -> tuple[list[Owed], list[bytes]]:
+        """See `gateway.unfinished`."""
+        unfinished = self._unfinished
+        if unfinished is None or not (unfinished.retained or unfinished.settled):
+            return [], []
+        return unfinished.take_owed()
 
     def free_completed(self) -> list[int]:
         """Take out the recorded packet ids that are done with and whose cursors have passed them."""

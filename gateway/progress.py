@@ -19,7 +19,7 @@ from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session import Session
 from store import control
-from store.api import Appended, Store
+from store.api import Appended, Owed, Store
 from store.control import PASSED
 from store.errors import StoreError
 
@@ -98,10 +98,13 @@ class Progress:
             if entry is not None and entry.qos == 2:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, 2))
                 session.note_recorded(entry)
-        if sent or received or completed:
-            frames.append(
-                control.outbound_changed(session.client_id, sent=sent, received=received, completed=completed)
-            )
+        owed, settled = session.take_owed()
+        if owed:  # what was sent of them is behind their place: the log has to know both or neither
+            sent += session.unrecorded({b""})
+        if sent or received or completed or owed or settled:
+            first, *rest = _parts_of_owed(owed) or [[]]
+            frames.append(control.outbound_changed(session.client_id, sent, received, completed, first, settled))
+            frames += [control.outbound_changed(session.client_id, owed=few) for few in rest]
 
         if not frames and not staged:
             return
@@ -176,8 +179,17 @@ def last_records(session: Session) -> list[bytes]:
         frames.append(control.cursors_committed(client_id, {cursor.topic_filter: cursor.next for cursor in few}))
     if completed:
         frames.append(control.outbound_changed(session.client_id, completed=completed))
+    owed, settled = session.take_owed()
+    frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
+    if settled:
+        frames.append(control.outbound_changed(client_id, settled=settled))
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
+
+
+def _parts_of_owed(owed: list[Owed]) -> list[list[Owed]]:
+    sizes = [len(o.topic_filter) + len(o.after or b"") + sum(len(t) + _BESIDES for t in o.ahead) for o in owed]
+    return _parts(owed, sizes)
 
 
 def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:

@@ -17,6 +17,7 @@ from store.api import Retained, Store
 _MAX_PAGE: Final = 64  # values
 _PAGE_BYTES: Final = 256 * 1024  # of values read at once, as far as the last page tells how large they are
 _MAX_AHEAD: Final = 1024  # topics of a request; then what is published on others waits for their turn
+_MAX_AHEAD_BYTES: Final = 32 * 1024  # of their names, which go into the log with a persistent session
 
 
 class RetainedPages:
@@ -29,12 +30,12 @@ class RetainedPages:
         """Send what comes next: the value that a message waits for; else a page, every second time where there are
         messages to be sent as well. Raises StoreError."""
         unfinished = session.unfinished
-        if unfinished.waiting:
-            await self.send_ahead(session)
-            return
-        unfinished.is_paged = not unfinished.is_paged
-        if unfinished.is_paged or not has_messages:
-            await self._send_page(session)
+        if not unfinished.waiting:
+            unfinished.is_paged = not unfinished.is_paged
+            if unfinished.is_paged or not has_messages:
+                await self._send_page(session)
+        elif not await self.send_ahead(session) and session.retained and not session.closed:
+            await self._send_page(session)  # no more can go ahead: the message waits for its topic's turn
 
     async def send_ahead(self, session: Session) -> bool:
         """Send the value that a message waits for. Whether it waits no more. Raises StoreError."""
@@ -43,7 +44,7 @@ class RetainedPages:
         for topic_filter, request in list(session.retained.items()):
             if not request.awaits(topic):
                 continue
-            if len(request.ahead) >= _MAX_AHEAD:
+            if len(request.ahead) >= _MAX_AHEAD or request.ahead_size + len(topic) > _MAX_AHEAD_BYTES:
                 return False
             values = await self._store.retained(topic, None, 1)
             if session.closed or session.retained.get(topic_filter) is not request:
@@ -51,7 +52,8 @@ class RetainedPages:
             if request.awaits(topic):
                 if not all(_send(session, request, value) for value in values):
                     return False
-                request.ahead.add(topic)
+                request.go_ahead(topic)
+                _note(session, request)
         return True
 
     async def _send_page(self, session: Session) -> None:
@@ -67,14 +69,24 @@ class RetainedPages:
             return
         for value in page:
             if value.topic not in request.ahead and not _send(session, request, value):
-                return
-            request.ahead.discard(value.topic)
-            request.after = value.topic
-        if len(page) < limit:
-            del session.retained[topic_filter]
+                break
+            request.go_on(value.topic)
         else:
+            if len(page) < limit:
+                del session.retained[topic_filter]
+                if request.is_noted:
+                    session.unfinished.settled.add(topic_filter)
+                    session.note_change()
+                return
             size = sum([len(value.frame) for value in page])
             request.page = max(1, min(_MAX_PAGE, 2 * request.page, _PAGE_BYTES * len(page) // size))
+        _note(session, request)
+
+
+def _note(session: Session, request: RetainedRequest) -> None:
+    """There is more to come: a persistent session is to know it also when it comes back."""
+    if request.subscription.qos:
+        session.note_change()
 
 
 def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:

@@ -22,7 +22,7 @@ from gateway.unfinished import RetainedRequest
 from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
-from store.api import Moved
+from store.api import Moved, Owed
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _FEW: Final = 16  # subscriptions that are looked at one by one
@@ -100,11 +100,28 @@ class Session(Exchanges):
             self._trie.add(topic_filter, subscription)
         self.subscriptions[topic_filter] = subscription
         self._routes = None
+        if self._unfinished is not None and topic_filter in self._unfinished.retained:
+            self._unfinished.retained[topic_filter].subscription = subscription
 
     def want_retained(self, subscription: Subscription, since: int) -> None:
         """Queue the retained values of a subscription that were there at log position `since`; asking again begins
         anew."""
-        self.unfinished.retained[subscription.topic_filter] = RetainedRequest(subscription, since)
+        retained = self.unfinished.retained
+        old = retained.pop(subscription.topic_filter, None)
+        request = RetainedRequest(subscription, since)
+        request.is_noted = (old is not None and old.is_noted) or subscription.topic_filter in self.unfinished.settled
+        self.unfinished.settled.discard(subscription.topic_filter)
+        retained[subscription.topic_filter] = request
+
+    def owe(self, owed: Owed) -> None:
+        """An earlier connection left this unfinished."""
+        subscription = self.subscriptions.get(owed.topic_filter)
+        if subscription is not None:
+            request = RetainedRequest(subscription, owed.since, owed.after)
+            for topic in owed.ahead:
+                request.go_ahead(topic)
+            request.is_noted, request.noted = True, (owed.after, len(request.ahead))
+            self.unfinished.retained[owed.topic_filter] = request
 
     def waits(self, topic: bytes) -> bool:
         """Whether a message on this topic has to wait, for the retained value that a new subscription is owed."""

@@ -389,6 +389,8 @@ class Sessions:
         # a cursor has yet to come by are sent again in their place there.
         first.sort(key=lambda outbound: (outbound.topic_filter, outbound.offset))
         session.resends.extend([outbound.packet_id for outbound in first])
+        for owed in state.owed:
+            session.owe(owed)
 
     def _take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)

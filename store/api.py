@@ -15,6 +15,7 @@ from typing import Protocol
 from matcher.names import has_wildcard, split_shared
 from matcher.selector import EVERYTHING, Selection
 from store.appended import Appended as Appended  # noqa: PLC0414  part of this face
+from store.owed import Owed as Owed  # noqa: PLC0414  part of this face
 
 
 def topic_queue(topic: bytes) -> bytes:
@@ -288,6 +289,7 @@ class SessionState:
     inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
     outbound: list[Outbound] = field(default_factory=list)
     user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
+    owed: list[Owed] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,6 +13,7 @@ import orjson
 
 import record
 from record.layout import Kind
+from store.owed import Owed
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
 PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left
@@ -134,11 +135,22 @@ def outbound_changed(
     sent: Sequence[tuple[int, bytes, int, int]] = (),
     received: Sequence[int] = (),
     completed: Sequence[int] = (),
+    owed: Sequence[Owed] = (),
+    settled: Sequence[bytes] = (),
 ) -> bytes:
     """Exchanges with the client, folded in this order: messages sent as (packet id, filter, offset, QoS), packet ids
-    whose PUBREC came, packet ids that are free again. QoS + `PASSED`: `store.api.Outbound.passed`."""
+    whose PUBREC came, packet ids that are free again. QoS + `PASSED`: `store.api.Outbound.passed`. And what retained
+    values the client is owed, by filter, as of these: in place of what was said of the filter before (`owed`), or none
+    any more (`settled`)."""
     rows = [[packet_id, name.decode(), offset, qos] for packet_id, name, offset, qos in sent]
-    return _record(Kind.OUTBOUND_CHANGED, client_id, [rows, list(received), list(completed)])
+    fields: list[list[Any]] = [rows, list(received), list(completed)]
+    if owed or settled:
+        ahead = [[topic.decode() for topic in each.ahead] for each in owed]
+        after = [None if each.after is None else each.after.decode() for each in owed]
+        debts = zip(owed, after, ahead, strict=True)
+        fields.append([[each.topic_filter.decode(), each.since, *places] for each, *places in debts])
+        fields[3] += [[topic_filter.decode()] for topic_filter in settled]
+    return _record(Kind.OUTBOUND_CHANGED, client_id, fields)
 
 
 def will_set(
@@ -314,6 +326,8 @@ class OutboundChange(NamedTuple):
     sent: list[tuple[int, bytes, int, int]]  # QoS 0: an older version did not tell
     received: list[int]
     completed: list[int]
+    owed: list[Owed] = []  # noqa: RUF012  nobody changes it
+    settled: list[bytes] = []  # noqa: RUF012
 
 
 class WillSet(NamedTuple):
@@ -410,9 +424,18 @@ def parse_inbound_released(payload: bytes) -> list[int]:
 
 
 def parse_outbound_changed(payload: bytes) -> OutboundChange:
-    sent, received, completed = orjson.loads(payload)
+    sent, received, completed, *debts = orjson.loads(payload)
     rows = [(number, name.encode(), at, qos[0] if qos else 0) for number, name, at, *qos in sent]
-    return OutboundChange(rows, received, completed)
+    owed: list[Owed] = []
+    settled: list[bytes] = []
+    for name, *places in debts[0] if debts else ():
+        if not places:
+            settled.append(name.encode())
+            continue
+        since, after, ahead = places
+        after = None if after is None else after.encode()
+        owed.append(Owed(name.encode(), since, after, [topic.encode() for topic in ahead]))
+    return OutboundChange(rows, received, completed, owed, settled)
 
 
 def parse_will_set(payload: bytes) -> WillSet:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
-from store.api import Outbound, SessionState, Subscription, subscription_queue
+from store.api import Outbound, Owed, SessionState, Subscription, subscription_queue
 from store.control import MAX_REACH, PASSED, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
@@ -25,6 +25,7 @@ _OPEN: Final = b"a"  # client → reach of its connection, and the gateway that 
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
+_OWED: Final = b"R"
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
@@ -149,6 +150,7 @@ class Sessions:
         for topic_filter in filters:
             if self._state.get(bucket, topic_filter) is not None:
                 self._unsubscribe(bucket, topic_filter)
+                self._settle(client, topic_filter)
 
     def cursors_committed(self, client: bytes, offsets: dict[bytes, int]) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
@@ -192,6 +194,19 @@ class Sessions:
                 self._state.put(bucket, packet_id.to_bytes(2, "big"), bytes([known[0] | _RELEASED]) + known[1:])
         for packet_id in event.completed:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+        self._owe(client, event)
+
+    def _owe(self, client: bytes, event: OutboundChange) -> None:
+        for debt in event.owed:
+            if self._state.get(owned(_SUBSCRIPTIONS, client), debt.topic_filter) is not None:
+                self._state.put(owned(_OWED, client), debt.topic_filter, _owed_row(debt))
+        for topic_filter in event.settled:
+            self._settle(client, topic_filter)
+
+    def _settle(self, client: bytes, topic_filter: bytes) -> None:
+        bucket = owned(_OWED, client)
+        if self._state.get(bucket, topic_filter) is not None:
+            self._state.delete(bucket, topic_filter)
 
     def session(self, client_id: bytes) -> SessionState | None:
         """The session with all it has."""
@@ -209,6 +224,7 @@ class Sessions:
             is_released = bool(marks & _RELEASED)
             sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
             found.outbound.append(sent)
+        found.owed.extend([_owed(name, row) for name, row in self._state.scan(owned(_OWED, client_id))])
         return found
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
@@ -284,9 +300,9 @@ class Sessions:
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
         self.inbound.drop(client_id, goes_on)
-        bucket = owned(_OUTBOUND, client_id)
-        for name in [name for name, _ in self._state.scan(bucket)]:
-            self._state.delete(bucket, name)
+        for bucket in (owned(_OUTBOUND, client_id), owned(_OWED, client_id)):
+            for name in [name for name, _ in self._state.scan(bucket)]:
+                self._state.delete(bucket, name)
 
     def _unset_expiry(self, client_id: bytes, row: "_Session") -> None:
         if row.closed_at and row.expiry != _NEVER:
@@ -302,6 +318,21 @@ class Sessions:
 
 def _expiry_name(client_id: bytes, expiry: int, closed_at: int) -> bytes:
     return (closed_at + expiry * 1000).to_bytes(8, "big") + client_id
+
+
+def _owed_row(debt: Owed) -> bytes:
+    topics = [debt.after or b"", *debt.ahead]
+    return debt.since.to_bytes(8, "big") + b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
+
+
+def _owed(topic_filter: bytes, row: bytes) -> Owed:
+    topics: list[bytes] = []
+    at = 8
+    while at < len(row):
+        size = int.from_bytes(row[at : at + 2], "big")
+        topics.append(row[at + 2 : at + 2 + size])
+        at += 2 + size
+    return Owed(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
 
 
 def _options(wish: Subscribed) -> int:

@@ -90,10 +90,13 @@ async def test_values_that_are_published_right_behind_the_subscription_come_once
     await client.quiet()
 
 
-async def test_of_more_topics_than_are_remembered_none_overtakes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+async def test_of_more_topics_than_are_remembered_none_overtakes(
+    node: Node, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
     monkeypatch.setattr(retained, "_MAX_AHEAD", 3)
     await keep(node, 60)
-    client = await come(node, False, 2)
+    client = await come(node, durable, 2)
     client.send(wire.subscribe(5, 1, (b"r/+", 1), (b"#", 1)))
     await client.expect(SUBACK)
     first = [await client.message() for _ in range(2)]

@@ -7,7 +7,7 @@ from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from record.layout import Kind
 from store import control
-from store.api import Outbound, SessionState, Subscription, Will, subscription_queue
+from store.api import Outbound, Owed, SessionState, Subscription, Will, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -25,6 +25,7 @@ class Session:
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
     outbound: dict[int, Outbound] = field(default_factory=dict)
+    owed: dict[bytes, Owed] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ class Sessions:
         elif kind == Kind.UNSUBSCRIBED:
             for name in control.parse_unsubscribed(payload):
                 session.subscriptions.pop(name, None)
+                session.owed.pop(name, None)
         elif kind == Kind.CURSORS_COMMITTED:
             _commit(session, control.parse_cursors_committed(payload))
         elif kind == Kind.INBOUND_RELEASED:
@@ -132,8 +134,9 @@ class Sessions:
             return None
         subscriptions = [s.subscriptions[name] for name in sorted(s.subscriptions)]
         outbound = [s.outbound[number] for number in sorted(s.outbound)]
+        owed = [s.owed[name] for name in sorted(s.owed)]
         row = s.epoch, s.expiry, s.closed_at
-        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user)
+        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user, owed)
 
     def open(self) -> list[tuple[bytes, int, int, bytes]]:
         return sorted((client, s.epoch, s.expiry, s.gateway) for client, s in self.by_client.items() if not s.closed_at)
@@ -217,3 +220,8 @@ def _outbound(session: Session, change: control.OutboundChange) -> None:
             session.outbound[number].released = True
     for number in change.completed:
         session.outbound.pop(number, None)
+    for owed in change.owed:
+        if owed.topic_filter in session.subscriptions:
+            session.owed[owed.topic_filter] = owed
+    for name in change.settled:
+        session.owed.pop(name, None)

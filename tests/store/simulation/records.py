@@ -7,7 +7,7 @@ import record
 from matcher.reserved import replay_name
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Owed, Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
@@ -181,7 +181,9 @@ class Records:
                 if rng.random() < 0.5:
                     return control.inbound_released(client, self._numbers())
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
-                return control.outbound_changed(client, sent, self._numbers(), self._numbers())
+                owed = [self._owed(name) for name in self._filters()] if rng.random() < 0.5 else []
+                settled = self._filters() if rng.random() < 0.2 else []
+                return control.outbound_changed(client, sent, self._numbers(), self._numbers(), owed, settled)
             case 11:
                 return self._access()
             case 12:
@@ -253,6 +255,11 @@ class Records:
         flags = (rng.random() < 0.5, rng.random() < 0.5)
         replay = rng.choice((-1, -1, rng.randrange(20), rng.randrange(20_000)))
         return Subscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
+
+    def _owed(self, name: bytes) -> Owed:
+        """What retained values a client is to get."""
+        rng = self._rng
+        return Owed(name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3)))
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
         """What a client has acknowledged of a filter's messages, or of its history in the log."""

@@ -21,7 +21,7 @@ from store.views.database import Database
 from store.views.fold import Views
 from store.writer import Batch
 from tests.store.simulation.model import Entry, Model
-from tests.store.simulation.model_sessions import NEVER
+from tests.store.simulation.model_sessions import NEVER, Session
 from tests.store.simulation.truth import Truth
 
 FORMAT = 2
@@ -156,12 +156,7 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
             row = pack(">BIQQ", options, s.identifier, s.start_position, s.offset)
             rows[b"u" + _sized(client) + name] = row + pack(f">{len(places)}Q", *places)
             wanted[name] += has_wildcard(name) and name not in model.shares.there
-        for number in session.inbound:
-            rows[b"i" + _sized(client) + pack(">H", number)] = b""
-        for number, sent in session.outbound.items():
-            rows[b"o" + _sized(client) + pack(">H", number)] = (
-                pack(">BQ", sent.released | sent.qos << 1 | sent.passed << 3, sent.offset) + sent.topic_filter
-            )
+        _add_exchanges(rows, client, session)
     for name in model.shares.wanted():
         wanted[name] += 1
     for name, count in model.shares.members().items():
@@ -187,6 +182,18 @@ def _add_wills(rows: dict[bytes, bytes], model: Model) -> None:
         rows[b"W" + client] = pack(">QIQ", will.epoch, will.delay_interval, will.due_ms) + message + sender
         if will.due_ms:
             rows[b"V" + pack(">Q", will.due_ms) + client] = b""
+
+
+def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) -> None:
+    for number in session.inbound:
+        rows[b"i" + _sized(client) + pack(">H", number)] = b""
+    for number, sent in session.outbound.items():
+        rows[b"o" + _sized(client) + pack(">H", number)] = (
+            pack(">BQ", sent.released | sent.qos << 1 | sent.passed << 3, sent.offset) + sent.topic_filter
+        )
+    for name, owed in session.owed.items():
+        topics = b"".join(_sized(topic) for topic in (owed.after or b"", *owed.ahead))
+        rows[b"R" + _sized(client) + name] = pack(">Q", owed.since) + topics
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
