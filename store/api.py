@@ -1,4 +1,4 @@
-"""The one interface to a store: `Store`. The in-process engine implements it; a remote client will too.
+"""The one interface to a store: `Store`. The in-process engine implements it, and the client of one that is remote.
 
 Everything here is called on the node's event loop. `append` only gathers and returns at once; queries
 are coroutines because a remote store answers over a socket (the engine answers most of them without
@@ -87,7 +87,11 @@ class HeldPage:
 
 class Commit:
     """One committed batch as the fold left it. Columns run over its *message* records, in log order, but those that
-    are held: they are in `moved` of the commit that lets them go."""
+    are held: they are in `moved` of the commit that lets them go.
+
+    In a gateway of its own process a commit may have only what concerns that gateway: `data` is the frames of its
+    messages then, and `end` that of the batch. With `missed_from` it has nothing: what was committed from there up to
+    `position` was not told of, and listeners have to look for themselves."""
 
     __slots__ = (
         "addressed",
@@ -96,6 +100,7 @@ class Commit:
         "end",
         "filter_offsets",
         "flags",
+        "missed_from",
         "moved",
         "position",
         "rules",
@@ -111,6 +116,7 @@ class Commit:
         self.position = position  # of data[0]
         self.end = position + len(data)  # of the next batch
         self.store_time = store_time  # ms
+        self.missed_from = -1
         self.starts: list[int] = []  # where each message's frame starts in `data`
         self.topics: list[bytes] = []
         self.flags: list[int] = []

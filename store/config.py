@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from record.layout import HEADER_SIZE
+from record.layout import HEADER_SIZE, MAX_FRAME
 
 POLICIES: Final = ("fsync", "interval")
 MAX_MAX_DELIVERIES: Final = 250  # deliveries are counted in a byte
@@ -46,6 +46,11 @@ class StoreConfig:
     transaction_check_s: float = 60.0  # after which a publisher is asked what became of a transaction, each time
     lease_s: float = 5.0  # that a gateway, which is a process of its own, is there without being heard of
     transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
+
+    @property
+    def max_record(self) -> int:
+        """Bytes of the largest record."""
+        return min(self.segment_size, MAX_FRAME)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

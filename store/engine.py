@@ -51,6 +51,8 @@ class Engine(Queries):
 
     def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.partitions = opened.config.partitions
+        self.max_record = opened.config.max_record
+        self.max_pending = opened.config.max_pending_bytes
         self._config = config
         self._loop = loop
         self._folder = opened.folder

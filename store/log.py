@@ -18,7 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, MAX_FRAME, TRAILER_SIZE, Kind
+from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAILER_SIZE, Kind
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
@@ -42,6 +42,21 @@ def _largest(frame: bytes) -> int:
     if len(frame) > HEADER_SIZE and frame[_FLAGS] & FLAG_HELD == FLAG_HALF:
         return len(frame) + TRAILER_SIZE
     return len(frame)
+
+
+def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_record: int) -> StoreError | None:
+    """Why frames of `size` bytes are not taken where so many bytes are pending, and up to `limit` may be."""
+    if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
+        # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
+        # where messages are told to wait.
+        limit -= limit // 8
+    if pending_bytes + size > limit:
+        if size > limit:
+            return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
+        return StoreBusy(f"{pending_bytes} bytes wait to be committed")
+    if size > max_record - TRAILER_SIZE and max(map(_largest, frames)) > max_record:
+        return RecordTooLarge(f"a record is larger than {max_record} bytes")
+    return None
 
 
 class Unit:
@@ -84,7 +99,7 @@ class Log:
         self._loop = loop
         self._on_batch = on_batch
         self._on_sync = on_sync
-        self._limit = min(config.segment_size, MAX_FRAME)
+        self._max_record = config.max_record
         self._units: deque[Unit] = deque()
         self._waiting_bytes = 0  # in `_units`
         self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and two syncs are in it
@@ -115,7 +130,9 @@ class Log:
         size = 0
         for frame in frames:
             size += len(frame)
-        error = self._error or self._refusal(frames, size)
+        error = self._error or refusal(
+            frames, size, self.pending_bytes, self._config.max_pending_bytes, self._max_record
+        )
         if error is not None:
             return error
         self._units.append(Unit(frames, size, done))
@@ -157,20 +174,6 @@ class Log:
                 timer.cancel()
         self._jobs.put(None)
         await self._loop.run_in_executor(None, self._flusher.join)
-
-    def _refusal(self, frames: list[bytes], size: int) -> StoreError | None:
-        limit = self._config.max_pending_bytes
-        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
-            # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
-            # where messages are told to wait.
-            limit -= limit // 8
-        if self.pending_bytes + size > limit:
-            if size > limit:
-                return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
-            return StoreBusy(f"{self.pending_bytes} bytes wait to be committed")
-        if size > self._limit - TRAILER_SIZE and max(map(_largest, frames)) > self._limit:
-            return RecordTooLarge(f"a record is larger than {self._limit} bytes")
-        return None
 
     def _tick(self) -> None:
         """Start a flush, or put it off so that more gathers."""

@@ -1,0 +1,199 @@
+"""One gateway in the store's process, for as long as it is attached or may come back."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import msgspec
+
+import record
+from store import control
+from store.api import Appended, HeldMessage
+from store.engine import Engine
+from store.errors import StoreBusy, StoreClosed, StoreError
+from store.remote.appends import SEQUENCE, outcome_of
+from store.remote.calls import METHODS, Method, encode
+from store.remote.config import RemoteConfig
+from store.remote.faults import fault_of
+from store.remote.link import Link, LinkBroken
+from store.remote.stream import Stream
+from store.remote.wire import NUMBER, Item, items
+
+log = logging.getLogger(__name__)
+
+_BUSY_S: Final = 0.005  # between two looks whether a busy store has room
+_Filters = tuple[list[bytes], list[bytes]]
+_decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
+
+
+class Feed(Protocol):
+    """What a gateway is told of commits; `notify.feed` has it."""
+
+    def tell(self) -> None:
+        """Have the gateway know of the log up to its end, before it hears what may speak of that."""
+
+    def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """From the next commit on the gateway wants what matches other filters."""
+
+
+class Feeds(Protocol):
+    """The feeds of all gateways; `notify.hub` has them."""
+
+    def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> Feed: ...
+
+    def close(self, feed: Any) -> None: ...
+
+
+class Attached:
+    """A gateway: its link, its feed and what it has under way."""
+
+    def __init__(
+        self, store: Engine, feeds: Feeds, config: RemoteConfig, gateway: str, producer: bytes, routed: bool
+    ) -> None:
+        self.gateway = gateway
+        self.producer = producer
+        self.link = Link(config.window_bytes)
+        self.has_left = False
+        self.stream: Stream | None = None  # while it is connected
+        self.streamed: asyncio.Task[object] | None = None  # who serves that
+        self.timer: asyncio.TimerHandle | None = None  # while it is not
+        self._store = store
+        self._config = config
+        self._feeds = feeds
+        self._feed = feeds.open(routed, self._has_room, partial(self._put, Item.EVENT))
+        self._cut: tuple[int, int] = (0, 0)  # (sequence, records) of an append of which only the last few are missing
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._queued: deque[tuple[int, int, bytes]] = deque()  # calls while much waits to be sent
+
+    def cut(self, sequence: int, missing: int) -> None:
+        """Of this append all but the last few records are in the log."""
+        self._cut = (sequence, missing)
+
+    def close(self) -> None:
+        """The gateway is gone: what it asked for is not done."""
+        self._feeds.close(self._feed)
+        self._queued.clear()
+        for task in self._calls.values():
+            task.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.stream is not None:
+            self.stream.end()
+
+    async def take(self, message: bytes) -> None:
+        """A message of the gateway. Raises `LinkBroken`."""
+        try:
+            for kind, body in items(message):
+                if kind == Item.APPEND:
+                    await self._append(body)
+                elif kind == Item.CALL:
+                    self._call(body)
+                elif kind == Item.CANCEL:
+                    self._cancel(NUMBER.unpack(body)[0])
+                elif kind == Item.WATCH:
+                    self._watch(body)
+                elif kind == Item.LEAVE:
+                    self.has_left = True
+                else:
+                    raise LinkBroken(f"an item of kind {kind}")
+        except (ValueError, IndexError, msgspec.MsgspecError) as error:
+            raise LinkBroken(f"a message that cannot be read: {error}") from error
+
+    def sent(self) -> None:
+        """A message went out: there may be room for more answers."""
+        while self._queued and self._has_room():
+            self._start(*self._queued.popleft())
+
+    def tell_stats(self, stats: bytes) -> None:
+        self._feed.tell()
+        self._put(Item.STATS, stats)
+
+    def check(self, held: Sequence[HeldMessage]) -> None:
+        """Publishers are to be asked what became of these."""
+        self._put(Item.CHECK, encode(held))
+
+    def _put(self, kind: int, body: bytes) -> None:
+        self.link.put(kind, body)
+        if self.stream is not None:
+            self.stream.wake()
+
+    def _has_room(self) -> bool:
+        return self.link.waiting_bytes < self._config.max_outbox_bytes
+
+    # --- appends
+
+    async def _append(self, body: bytes) -> None:
+        sequence: int = SEQUENCE.unpack_from(body)[0]
+        frames = record.check_unsealed(body[SEQUENCE.size :], False)
+        spread = len(body) - SEQUENCE.size - len(frames[-1]) if frames else 0
+        if self._cut[0] == sequence:
+            frames = frames[len(frames) - self._cut[1] :]
+            spread = -1
+        done = partial(self._appended, sequence, spread)
+        frames.insert(0, control.produced(self.producer, sequence, len(frames)))
+        while (error := self._store.offer(frames, done)) is not None:
+            if not isinstance(error, StoreBusy):
+                self._refuse(sequence, error)
+                return
+            await asyncio.sleep(_BUSY_S)  # the gateway is not read on
+
+    def _appended(self, sequence: int, spread: int, appended: Appended) -> None:
+        if appended.error is not None:
+            self._refuse(sequence, appended.error)
+            return
+        self._feed.tell()
+        self._put(Item.OUTCOME, outcome_of(sequence, appended.store_time, appended.positions[1:], spread))
+
+    def _refuse(self, sequence: int, error: StoreError) -> None:
+        if not isinstance(error, StoreClosed):  # else it is asked again, when the store is there again
+            self._put(Item.REFUSED, SEQUENCE.pack(sequence) + encode(fault_of(error)))
+
+    # --- questions
+
+    def _call(self, body: bytes) -> None:
+        number: int = NUMBER.unpack_from(body)[0]
+        method = body[NUMBER.size]
+        if method >= len(METHODS) or len(self._calls) + len(self._queued) > 2 * self._config.max_calls:
+            raise LinkBroken(f"call {number} of method {method}, {len(self._calls)} are under way")
+        if self._queued or not self._has_room():
+            self._queued.append((number, method, body[NUMBER.size + 1 :]))
+        else:
+            self._start(number, method, body[NUMBER.size + 1 :])
+
+    def _start(self, number: int, method: int, arguments: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(number, METHODS[method], arguments))
+        self._calls[number] = task
+
+    async def _run(self, number: int, method: Method[Any], body: bytes) -> None:
+        try:
+            arguments = method.arguments.decode(body)
+            result = encode(await getattr(self._store, method.name)(*arguments))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if not isinstance(error, StoreError | ValueError):
+                log.exception("%s for gateway %s failed", method.name, self.gateway)
+            self._answer(number, Item.FAULT, encode(fault_of(error)))
+        else:
+            self._answer(number, Item.ANSWER, result)
+        finally:
+            self._calls.pop(number, None)
+
+    def _answer(self, number: int, kind: Item, body: bytes) -> None:
+        self._feed.tell()
+        self._put(kind, NUMBER.pack(number) + body)
+
+    def _cancel(self, number: int) -> None:
+        task = self._calls.get(number)
+        if task is not None:
+            task.cancel()
+        self._queued = deque(call for call in self._queued if call[0] != number)
+
+    def _watch(self, body: bytes) -> None:
+        added, removed = _decode_filters(body[NUMBER.size :])
+        self._feed.watch(added, removed)
+        self._feed.tell()
+        self._put(Item.ANSWER, body[: NUMBER.size])

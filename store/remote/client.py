@@ -1,0 +1,338 @@
+"""A store in another process, as a gateway has it: `store.api.Store` over a socket.
+
+The rules of the file:
+
+* Everything goes over one link in order, so commits are told before the outcomes and answers that rest on them.
+* While the store cannot be reached, nothing is acknowledged: appends and questions wait, for the grace time. Then they
+  fail, and all others do, until the store is there again.
+* A store that was restarted is asked anew: appends by their numbers, so that nothing is written twice; what was
+  committed meanwhile is told as missed.
+"""
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+import msgspec
+
+from store.api import Commit, CommitListener, Done, HeldMessage, StoreStats, TransactionListener
+from store.errors import StoreClosed, StoreError
+from store.remote.appends import SEQUENCE, Appends
+from store.remote.calls import Method, RemoteCalls, encode
+from store.remote.config import RemoteConfig
+from store.remote.faults import Fault, error_of
+from store.remote.link import Link, LinkBroken
+from store.remote.questions import Questions
+from store.remote.stream import Stream
+from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_FIRST_PAUSE_S: Final = 0.02
+_LEAVING_S: Final = 2.0  # for what is left to be sent
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.lookahead_bytes", 1 << 22),
+    ("grpc.http2.max_frame_size", 1 << 20),
+)
+_decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
+_decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
+_decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
+_decode_fault: Final = msgspec.msgpack.Decoder(Fault).decode
+
+
+class Intake(Protocol):
+    """Makes commits of events; `notify.intake` has it."""
+
+    heard: int
+
+    def take(self, body: bytes) -> list[Commit]: ...
+
+    def reach(self, position: int) -> list[Commit]: ...
+
+
+class NotServed(StoreClosed):
+    """The store does not serve this gateway: its answer says why."""
+
+
+class RemoteStore(RemoteCalls):
+    """Made by `open`; everything is called on the loop that opened it."""
+
+    def __init__(self, address: str, gateway: str, intake: Intake, config: RemoteConfig, routed: bool) -> None:
+        self.partitions = 0
+        self.gateway = gateway
+        self.is_connected = False
+        self._address = address
+        self._intake = intake
+        self._config = config
+        self._routed = routed
+        self._loop = asyncio.get_running_loop()
+        self._link = Link(config.window_bytes)
+        self._stream: Stream | None = None
+        self._store = b""  # names the process of the store
+        self._producer = _producer(gateway)
+        self._appends = Appends(self._loop, config.max_pending_bytes, 1 << 62, partial(self._put, Item.APPEND))
+        self._questions = Questions(config.max_calls, self._put)
+        self._listeners: list[CommitListener] = []
+        self._check_listeners: list[TransactionListener] = []
+        self._lost_listeners: list[Callable[[], None]] = []
+        self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
+        self._watched: set[bytes] = set()
+        self._grace: asyncio.TimerHandle | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._closing = False
+        self.reconnects = 0
+
+    @classmethod
+    async def open(
+        cls, address: str, gateway: str, intake: Intake, config: RemoteConfig | None = None, routed: bool = False
+    ) -> "RemoteStore":
+        """Connect to the store at `host:port` or `unix:path`, as the gateway of this name. `routed`: be told only of
+        what is watched. Raises `StoreClosed` when it cannot be reached in the grace time, or does not serve us."""
+        store = cls(address, gateway, intake, config or RemoteConfig(), routed)
+        store._part()
+        store._running = store._loop.create_task(store._run())
+        try:
+            first: list[asyncio.Future[Any]] = [store._stats, store._running]
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            await (store._running if store._running.done() else store._stats)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Wait until what was appended is answered, and leave."""
+        self._closing = True
+        self._appends.flush()
+        if self.is_connected:
+            await asyncio.wait([self._loop.create_task(self._appends.drained())], timeout=_LEAVING_S)
+        stream = self._stream
+        if stream is not None:
+            self._put(Item.LEAVE, b"")
+            stream.finish()
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=_LEAVING_S if stream is not None else 0)
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        if self._grace is not None:
+            self._grace.cancel()
+        self._fail(StoreClosed("the store is closed"))
+
+    # --- store.api.Store
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        self._appends.append(frames, done)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def on_transaction_check(self, listener: TransactionListener) -> None:
+        self._check_listeners.append(listener)
+
+    def session_count(self) -> int:
+        return self._stats.result().sessions
+
+    def stats(self) -> StoreStats:
+        """As of the last heartbeat, but for the log's end: that is what listeners were told of."""
+        stats = self._stats.result()
+        stats.log_end = self._intake.heard
+        return stats
+
+    async def _ask(self, method: Method[Result], *arguments: object) -> Result:
+        self._appends.flush()  # in the order in which they were made
+        return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
+
+    # --- what only a remote store has
+
+    def on_lost(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the store gave this gateway up, or cannot be reached: others may have its sessions."""
+        self._lost_listeners.append(listener)
+
+    async def watch(self, filters: Sequence[bytes]) -> None:
+        """Be told of what matches these as well: from the return of this call on. Raises `StoreClosed`."""
+        self._watched.update(filters)
+        if self._routed:
+            await self._questions.put(Item.WATCH, encode((filters, ())), is_read=True)
+
+    async def unwatch(self, filters: Sequence[bytes]) -> None:
+        """Be told no more of what matches only these."""
+        self._watched.difference_update(filters)
+        if self._routed:
+            await self._questions.put(Item.WATCH, encode(((), filters)), is_read=True)
+
+    # --- the connection
+
+    async def _run(self) -> None:
+        """Connect again and again, until the store is closed."""
+        pause = _FIRST_PAUSE_S
+        while not self._closing:
+            before = self.reconnects
+            try:
+                async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
+                    await self._connect(channel)
+            except NotServed:
+                if not self._store:
+                    raise
+                log.warning("the store gave this gateway up: it begins anew")
+            except (
+                grpc.aio.AioRpcError,
+                OSError,
+                LinkBroken,
+                msgspec.MsgspecError,
+                asyncio.InvalidStateError,
+            ) as error:
+                if before != self.reconnects:
+                    log.warning("the stream to the store broke: %s", _words(error))
+            if before != self.reconnects:
+                pause = _FIRST_PAUSE_S
+            if not self._closing:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, self._config.longest_pause_s)
+
+    async def _connect(self, channel: grpc.aio.Channel) -> None:
+        """One stream, until it breaks."""
+        call = channel.stream_stream(METHOD, None, None)(None)
+        try:
+            async with asyncio.timeout(self._config.silence_s):
+                await call.write(encode(self._hello()))
+                first = await call.read()
+            if not isinstance(first, bytes):
+                raise OSError("the store ended the stream")
+            self._welcomed(_decode_welcome(first))
+            stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._take)
+            self.is_connected = True
+            self.reconnects += 1
+            fault = await stream.run()
+            if fault is not None:
+                raise fault
+        finally:
+            call.cancel()
+            self._stream = None
+            if self.is_connected:
+                self.is_connected = False
+                self._part()
+
+    def _hello(self) -> Hello:
+        return Hello(VERSION, self._producer, self.gateway, self._store, self._link.received, self._routed)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        """Go on where both sides were, or begin anew."""
+        if welcome.error:
+            raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.error}")
+        if not welcome.is_known:
+            self._producer = _producer(self.gateway)
+            self._give_up(StoreClosed("the store gave this gateway up: what it appended last may be committed, or not"))
+            self._store = b""
+            raise NotServed("the store gave this gateway up")
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        self._appends.reopen(min(self._config.max_pending_bytes, welcome.max_pending), welcome.max_record)
+        self._questions.reopen()
+        if welcome.goes_on:
+            self._link.resume(welcome.received)
+            return
+        self._store = welcome.store
+        self.partitions = welcome.partitions
+        self._link.reset()
+        if not self._stats.done():  # the first time
+            self._intake.heard = welcome.log_end
+        if self._routed and self._watched:
+            self._put(Item.WATCH, b"\0\0\0\0" + encode((list(self._watched), ())))
+        self._told(self._intake.reach(welcome.log_end))
+        self._appends.resume(welcome.sequence)
+        self._questions.resume()
+
+    def _part(self) -> None:
+        """The store is not there: for a while that is borne."""
+        if self._grace is None and not self._closing:
+            error = StoreClosed(f"the store at {self._address} cannot be reached")
+            self._grace = self._loop.call_later(self._config.grace_s, self._give_up, error)
+
+    def _give_up(self, error: StoreError) -> None:
+        log.error("%s", error)
+        self._fail(error)
+        for listener in self._lost_listeners:
+            try:
+                listener()
+            except Exception:
+                log.exception("a listener for a lost store failed")
+
+    def _fail(self, error: StoreError) -> None:
+        self._appends.fail(error)
+        self._questions.fail(error)
+        if not self._stats.done() and self._running is not None:
+            self._stats.set_exception(error)
+
+    def _put(self, kind: int, body: bytes) -> None:
+        self._link.put(kind, body)
+        if self._stream is not None:
+            self._stream.wake()
+
+    async def _take(self, message: bytes) -> None:
+        """A message of the store."""
+        try:
+            for kind, body in items(message):
+                self._take_item(kind, body)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise LinkBroken(f"a message that cannot be read: {error}") from error
+
+    def _take_item(self, kind: int, body: bytes) -> None:
+        if kind == Item.OUTCOME:
+            self._appends.outcome(body)
+        elif kind == Item.EVENT:
+            self._told(self._intake.take(body))
+        elif kind == Item.ANSWER:
+            self._questions.answered(body)
+        elif kind == Item.FAULT:
+            self._questions.failed(body)
+        elif kind == Item.STATS:
+            stats = _decode_stats(body)
+            if self._stats.done():
+                self._told(self._intake.reach(stats.log_end))
+                self._stats = self._loop.create_future()
+            self._stats.set_result(stats)
+        elif kind == Item.REFUSED:
+            error = error_of(_decode_fault(body[SEQUENCE.size :]))
+            self._appends.refused(SEQUENCE.unpack_from(body)[0], cast("StoreError", error))
+        elif kind == Item.CHECK:
+            self._check(_decode_held(body))
+
+    def _told(self, commits: list[Commit]) -> None:
+        for commit in commits:
+            for listener in self._listeners:
+                try:
+                    listener(commit)
+                except Exception:
+                    log.exception("a commit listener failed")
+
+    def _check(self, held: list[HeldMessage]) -> None:
+        for listener in self._check_listeners:
+            try:
+                listener(held)
+            except Exception:
+                log.exception("a transaction listener failed")
+
+
+def _producer(gateway: str) -> bytes:
+    """A name for this process of the gateway."""
+    return f"{gateway}@{uuid.uuid4().hex}".encode()
+
+
+def _words(error: BaseException) -> str:
+    return str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error) or type(error).__name__

@@ -1,0 +1,52 @@
+"""The store's errors on their way to a gateway: the same class, with the same words, is raised there."""
+
+from typing import Final
+
+import msgspec
+
+from matcher.selector import SelectorError
+from store import errors
+from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
+
+_PLAIN: Final[dict[str, type[Exception]]] = {
+    error.__name__: error
+    for error in (
+        *(errors.StoreClosed, errors.StoreBusy, errors.StoreFailed, errors.TooManyGroups, errors.RecordTooLarge),
+        *(errors.RecordInvalid, errors.NoSuchMessage, ValueError),
+    )
+}
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """An error: its class, its words, and what some classes have besides."""
+
+    name: str
+    text: str
+    subject: bytes = b""  # the queue, the segment, or the condition
+    numbers: tuple[int, ...] = ()
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Anything that is no error of the store is a `StoreError` there: it is not the gateway's fault."""
+    if isinstance(error, OffsetOutOfRange):
+        return Fault("OffsetOutOfRange", str(error), error.queue, (error.offset, error.begin, error.end))
+    if isinstance(error, LogCorrupt):
+        return Fault("LogCorrupt", error.what, error.segment.encode(), (error.position,))
+    if isinstance(error, SelectorError):
+        return Fault("SelectorError", error.message, error.text.encode(), (error.column,))
+    name = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+    if name in _PLAIN:
+        return Fault(name, str(error))
+    return Fault("StoreError", str(error) if isinstance(error, StoreError) else f"the store failed: {error!r}")
+
+
+def error_of(fault: Fault) -> Exception:
+    """The error again."""
+    if fault.name == "OffsetOutOfRange":
+        offset, begin, end = fault.numbers
+        return OffsetOutOfRange(fault.subject, offset, begin, end)
+    if fault.name == "LogCorrupt":
+        return LogCorrupt(fault.subject.decode(), fault.numbers[0], fault.text)
+    if fault.name == "SelectorError":
+        return SelectorError(fault.text, fault.numbers[0], fault.subject.decode())
+    return _PLAIN.get(fault.name, StoreError)(fault.text)

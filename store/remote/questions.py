@@ -1,0 +1,94 @@
+"""A gateway's questions that are under way: each with who waits for its answer."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from store.errors import StoreClosed, StoreError
+from store.remote.calls import Method, encode
+from store.remote.faults import Fault, error_of
+from store.remote.wire import NUMBER, Item
+
+Send = Callable[[int, bytes], None]
+
+_decode_fault = msgspec.msgpack.Decoder(Fault).decode
+
+
+class _Question:
+    """What somebody waits for."""
+
+    __slots__ = ("answer", "body", "is_read", "kind")
+
+    def __init__(self, kind: int, body: bytes, is_read: bool, answer: "asyncio.Future[bytes]") -> None:
+        self.kind = kind
+        self.body = body  # as it travels
+        self.is_read = is_read
+        self.answer = answer
+
+
+class Questions:
+    """Questions by number. `send` has an item go."""
+
+    def __init__(self, limit: int, send: Send) -> None:
+        self._send = send
+        self._room = asyncio.Semaphore(limit)
+        self._number = 0
+        self._open: dict[int, _Question] = {}
+        self._error: StoreError | None = None
+
+    async def ask(self, method: Method[object], arguments: tuple[object, ...]) -> bytes:
+        """The answer, as it travels. Raises what the store raises; `StoreClosed` where nobody knows the outcome."""
+        try:
+            body = bytes([method.number]) + encode(arguments)
+        except OverflowError as error:
+            raise ValueError(f"a number is too large: {error}") from error
+        return await self.put(Item.CALL, body, method.is_read)
+
+    async def put(self, kind: int, body: bytes, is_read: bool) -> bytes:
+        """The same, of any kind of question."""
+        async with self._room:
+            if self._error is not None:
+                raise self._error
+            number = self._number = self._number % 0xFFFF_FFFF + 1
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            question = self._open[number] = _Question(kind, NUMBER.pack(number) + body, is_read, answer)
+            self._send(kind, question.body)
+            try:
+                return await answer
+            except asyncio.CancelledError:
+                if self._open.pop(number, None) is not None:
+                    self._send(Item.CANCEL, NUMBER.pack(number))
+                raise
+
+    def answered(self, body: bytes) -> None:
+        question = self._open.pop(NUMBER.unpack_from(body)[0], None)
+        if question is not None and not question.answer.done():
+            question.answer.set_result(body[NUMBER.size :])
+
+    def failed(self, body: bytes) -> None:
+        question = self._open.pop(NUMBER.unpack_from(body)[0], None)
+        if question is not None and not question.answer.done():
+            question.answer.set_exception(error_of(_decode_fault(body[NUMBER.size :])))
+
+    def resume(self) -> None:
+        """The store is another one now: ask again what does no harm if it is asked twice."""
+        for number, question in list(self._open.items()):
+            if question.is_read:
+                self._send(question.kind, question.body)
+            else:
+                del self._open[number]
+                if not question.answer.done():
+                    error = StoreClosed("the store was restarted meanwhile: whether it did this nobody knows")
+                    question.answer.set_exception(error)
+
+    def fail(self, error: StoreError) -> None:
+        """Nothing is answered until `reopen`."""
+        self._error = error
+        questions, self._open = list(self._open.values()), {}
+        for question in questions:
+            if not question.answer.done():
+                question.answer.set_exception(error)
+
+    def reopen(self) -> None:
+        self._error = None

@@ -1,0 +1,243 @@
+"""Serves an engine to gateways in other processes: one gRPC stream each.
+
+A gateway whose stream breaks may come back for a while and goes on where it was. Then it is gone: what it appended is
+in the log, and it appends nothing any more.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final
+
+import grpc
+import grpc.aio
+import msgspec
+
+from store import control
+from store.api import Appended, HeldMessage
+from store.engine import Engine
+from store.errors import StoreError
+from store.remote.attached import Attached, Feeds
+from store.remote.calls import encode
+from store.remote.config import RemoteConfig
+from store.remote.stream import Stream
+from store.remote.wire import METHOD, SERVICE, VERSION, Hello, Welcome
+
+log = logging.getLogger(__name__)
+
+_decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+_PAGE: Final = 1000
+_RESERVE: Final = 1024  # bytes of the record in front of an append
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),  # both sides bound what they send
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 22),
+    ("grpc.http2.max_frame_size", 1 << 20),
+)
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+Gone = Callable[[str, bytes], None]
+
+
+class StoreServer:
+    """Serves `engine`, and tells gateways of commits through `feeds`. Starts once, stops once."""
+
+    def __init__(self, engine: Engine, feeds: Feeds, config: RemoteConfig | None = None) -> None:
+        self._engine = engine
+        self._feeds = feeds
+        self._config = config or RemoteConfig()
+        self._loop = asyncio.get_running_loop()
+        self.name = uuid.uuid4().bytes
+        self.gateways: dict[bytes, Attached] = {}  # by producer
+        self._gone: list[Gone] = []
+        self._server: grpc.aio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        engine.on_transaction_check(self._check)
+
+    def on_gone(self, listener: Gone) -> None:
+        """Call `listener` with name and producer of each gateway that is gone for good; the name is empty where only
+        the log knows of it."""
+        self._gone.append(listener)
+
+    async def start(self, address: str) -> int:
+        """Listen on `host:port` (0 picks a free one) or `unix:path`. Returns the port. OSError when it is taken."""
+        server = grpc.aio.server(options=OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(self._serve)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
+        )
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for gateways on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        self._spawn(self._tell())
+        self._spawn(self._end_absent())
+        return port
+
+    async def stop(self) -> None:
+        """Serve no gateway any more. What they appended is answered by who serves the store next."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for gateway in self.gateways.values():
+            gateway.close()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    # --- gateways
+
+    async def _serve(self, _requests: object, context: _Context) -> None:
+        first = await context.read()
+        try:
+            hello = _decode_hello(first)
+        except (msgspec.MsgspecError, TypeError) as error:
+            await context.write(encode(self._welcome(error=f"no greeting: {error}")))
+            return
+        try:
+            gateway, welcome = await self._find(hello)
+        except StoreError as error:
+            gateway, welcome = None, self._welcome(error=str(error))
+        if gateway is None:
+            await context.write(encode(welcome))
+            return
+        await self._carry(gateway, welcome, context)
+
+    async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
+        """The gateway that says hello, and the answer. None: it is not served."""
+        if hello.version != VERSION:
+            return None, self._welcome(error=f"the store speaks version {VERSION}, the gateway {hello.version}")
+        known = self.gateways.get(hello.producer)
+        if known is not None and hello.store == self.name:
+            await self._part(known)
+            known.link.resume(hello.received)
+            return known, self._welcome(goes_on=True, is_known=True, received=known.link.received)
+        if known is not None:  # it never heard the answer to its first greeting
+            self._forget(known)
+        if len(self.gateways) >= self._config.max_gateways:
+            return None, self._welcome(error=f"{len(self.gateways)} gateways are attached, which is the limit")
+        produced = await self._engine.produced(hello.producer)
+        if produced is None:
+            if hello.store:
+                return None, self._welcome()  # it was given up
+            await self._record([control.produced(hello.producer, 0, 0)])
+            produced = (0, 0)
+        gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
+        sequence, missing = produced
+        if missing:
+            gateway.cut(sequence, missing)
+            sequence -= 1
+        self.gateways[hello.producer] = gateway
+        gateway.tell_stats(encode(self._engine.stats()))
+        return gateway, self._welcome(is_known=True, sequence=sequence)
+
+    def _welcome(
+        self, goes_on: bool = False, is_known: bool = False, received: int = 0, sequence: int = 0, error: str = ""
+    ) -> Welcome:
+        engine = self._engine
+        limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record)
+        end = engine.stats().log_end
+        return Welcome(VERSION, self.name, goes_on, is_known, received, sequence, *limits, end, error)
+
+    async def _carry(self, gateway: Attached, welcome: Welcome, context: _Context) -> None:
+        """Serve the gateway over a stream until that breaks."""
+        if gateway.timer is not None:
+            gateway.timer.cancel()
+            gateway.timer = None
+
+        async def write(message: bytes) -> None:
+            await context.write(message)
+            gateway.sent()
+
+        stream = Stream(gateway.link, self._config, context.read, write, gateway.take)
+        gateway.stream, gateway.streamed = stream, asyncio.current_task()
+        fault: BaseException | None = None
+        try:
+            await context.write(encode(welcome))
+            fault = await stream.run()
+        finally:
+            if gateway.stream is stream:
+                gateway.stream = None
+            self._parted(gateway, fault)
+
+    def _parted(self, gateway: Attached, fault: BaseException | None) -> None:
+        """The stream of a gateway has ended."""
+        if self._stopping or self.gateways.get(gateway.producer) is not gateway or gateway.stream is not None:
+            return
+        if gateway.has_left:
+            self._give_up(gateway)
+            return
+        log.warning("the stream of gateway %s broke: %s", gateway.gateway, fault or "it was ended")
+        gateway.timer = self._loop.call_later(self._config.grace_s, self._give_up, gateway)
+
+    async def _part(self, gateway: Attached) -> None:
+        """End the stream that a gateway still has."""
+        if gateway.stream is not None:
+            gateway.stream.end()
+        if gateway.streamed is not None:
+            await asyncio.wait([gateway.streamed])
+
+    def _give_up(self, gateway: Attached) -> None:
+        """A gateway has left, or did not come back."""
+        if not gateway.has_left:
+            log.warning("gateway %s did not come back in %s s", gateway.gateway, self._config.grace_s)
+        self._forget(gateway)
+        self._spawn(self._end(gateway.gateway, gateway.producer))
+
+    def _forget(self, gateway: Attached) -> None:
+        gateway.close()
+        if self.gateways.get(gateway.producer) is gateway:
+            del self.gateways[gateway.producer]
+
+    async def _end(self, name: str, producer: bytes) -> None:
+        try:
+            await self._record([control.producer_ended(producer)])
+        except StoreError as error:
+            log.error("recording the end of gateway %s failed: %s", name, error)
+        for listener in self._gone:
+            try:
+                listener(name, producer)
+            except Exception:
+                log.exception("a listener for gateways that are gone failed")
+
+    async def _end_absent(self) -> None:
+        """Gateways that were attached to the store before it was restarted may come back for a while."""
+        await asyncio.sleep(self._config.grace_s)
+        after: bytes | None = None
+        while page := await self._engine.producers(after, _PAGE):
+            for row in page:
+                if row.producer not in self.gateways:
+                    await self._end("", row.producer)
+            after = page[-1].producer
+
+    # --- what all of them hear
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            stats = encode(self._engine.stats())
+            for gateway in self.gateways.values():
+                if gateway.stream is not None:
+                    gateway.tell_stats(stats)
+
+    def _check(self, held: Sequence[HeldMessage]) -> None:
+        for gateway in self.gateways.values():
+            gateway.check(held)
+
+    async def _record(self, frames: list[bytes]) -> None:
+        answer: asyncio.Future[Appended] = self._loop.create_future()
+        self._engine.append(frames, answer.set_result)
+        appended = await answer
+        if appended.error is not None:
+            raise appended.error
+
+    def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,90 @@
+"""Carries a link over one gRPC stream until that breaks.
+
+Both sides run this: one task writes what the link has, one reads. A side that has nothing to say says that now and
+then, so that silence means that the other side, or the way to it, is gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from store.remote.config import RemoteConfig
+from store.remote.link import Link
+
+Read = Callable[[], Awaitable[object]]  # bytes, or something else when the stream has ended
+Write = Callable[[bytes], Awaitable[None]]
+Take = Callable[[bytes], Awaitable[None]]
+
+
+class Stream:
+    """One stream. `wake` it when the link has something."""
+
+    def __init__(self, link: Link, config: RemoteConfig, read: Read, write: Write, take: Take) -> None:
+        self._link = link
+        self._config = config
+        self._read = read
+        self._write = write
+        self._take = take  # a message that has not come before; no other is read meanwhile
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._heard_at = self._loop.time()
+        self._is_taking = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stops = False  # when everything is sent
+
+    def wake(self) -> None:
+        self._ready.set()
+
+    def finish(self) -> None:
+        """End when what waits is sent."""
+        self._stops = True
+        self._ready.set()
+
+    def end(self) -> None:
+        """End now."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def run(self) -> BaseException | None:
+        """Until the stream breaks, or ends. Returns what broke it."""
+        tasks = self._tasks = [self._loop.create_task(step) for step in (self._send(), self._receive(), self._watch())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.end()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        return next((end for end in ends if isinstance(end, Exception)), None)
+
+    async def _send(self) -> None:
+        link, ready = self._link, self._ready
+        while True:
+            message = link.next()
+            if message is None:
+                if self._stops and not link.waiting_bytes:
+                    return
+                ready.clear()
+                beat = self._loop.call_later(self._config.heartbeat_s, ready.set)
+                await ready.wait()
+                if self._loop.time() >= beat.when():
+                    message = link.next() or link.acknowledgement()
+                beat.cancel()
+            if message is not None:
+                await self._write(message)
+
+    async def _receive(self) -> None:
+        link = self._link
+        while isinstance(message := await self._read(), bytes):
+            kept = link.kept_bytes
+            is_new = link.accept(message)
+            if is_new:
+                self._is_taking = True
+                await self._take(message)
+                self._is_taking = False
+            self._heard_at = self._loop.time()
+            if link.owes or (link.waiting_bytes and link.kept_bytes < kept):
+                self._ready.set()
+
+    async def _watch(self) -> None:
+        silence = self._config.silence_s
+        while (left := self._heard_at + silence - self._loop.time()) > 0 or self._is_taking:  # noqa: ASYNC110
+            await asyncio.sleep(max(left, silence / 4))
+        raise TimeoutError(f"nothing was heard for {silence} s")

@@ -1,0 +1,79 @@
+"""The layout of what travels between a store and a gateway. Integers are little-endian.
+
+A gRPC message begins with its number (u64) and that of the last message that arrived from the other side (u64); items
+follow, each with its kind (u8) and length (u32) in front. Number 0 has no items. The first message of a stream is a
+greeting in each direction instead, in MessagePack.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+METHOD: Final = "/sluice.store.v1.Store/Attach"
+SERVICE: Final = "sluice.store.v1.Store"
+VERSION: Final = 1  # of this layout and of what the items hold
+
+HEAD: Final = Struct("<QQ")
+ITEM: Final = Struct("<BI")
+NUMBER: Final = Struct("<I")
+
+
+class Item(IntEnum):
+    """What an item is. To the store: below 16."""
+
+    APPEND = 1  # sequence u64, unsealed frames
+    CALL = 2  # number u32, method u8, arguments in MessagePack
+    CANCEL = 3  # number u32
+    WATCH = 4  # number u32, filters that it wants and that it wants no more, in MessagePack
+    LEAVE = 5  # the gateway stops: it is not waited for
+    OUTCOME = 16  # see `store.remote.appends`
+    ANSWER = 17  # number u32, result in MessagePack
+    FAULT = 18  # number u32, error in MessagePack
+    EVENT = 19  # a commit, see `notify.wire`
+    CHECK = 20  # held messages whose transaction should have ended, in MessagePack
+    STATS = 21  # `store.api.StoreStats` in MessagePack
+    REFUSED = 22  # sequence u64, error in MessagePack
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """A gateway's greeting. `producer` names this process of it, `store` the one of the store that it knows."""
+
+    version: int
+    producer: bytes
+    gateway: str
+    store: bytes  # empty: none yet
+    received: int  # last message that arrived
+    routed: bool  # it names the filters of what it wants to be told of; else that is everything
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """The store's. Where `goes_on`, both sides go on where they were; else all begins anew."""
+
+    version: int
+    store: bytes  # names this process of the store
+    goes_on: bool
+    is_known: bool  # the log has the producer: what it appended last is `sequence`
+    received: int
+    sequence: int
+    max_pending: int  # bytes of one append
+    partitions: int
+    max_record: int  # bytes
+    log_end: int
+    error: str  # not empty: why the gateway is not served
+
+
+def items(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(kind, body) of each. Raises ValueError for what is none."""
+    at, end = HEAD.size, len(message)
+    while at < end:
+        if at + ITEM.size > end:
+            raise ValueError("an item has no room for its head")
+        kind, length = ITEM.unpack_from(message, at)
+        at += ITEM.size
+        if at + length > end:
+            raise ValueError("an item is longer than its message")
+        yield kind, message[at : at + length]
+        at += length

@@ -1,0 +1,45 @@
+"""Every question of `Store` travels, as it is asked there."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from matcher.selector import SelectorError
+from store.api import Store
+from store.errors import LogCorrupt, NoSuchMessage, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.remote.calls import METHODS, RemoteCalls
+from store.remote.faults import error_of, fault_of
+
+
+def test_every_question_travels_as_it_is_asked():
+    asked = {name: each for name, each in vars(Store).items() if inspect.iscoroutinefunction(each)}
+    assert {method.name for method in METHODS} == set(asked)
+    for name, question in asked.items():
+        assert inspect.signature(getattr(RemoteCalls, name)) == inspect.signature(question), name
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OffsetOutOfRange(b"tx", 7, 1, 3),
+        LogCorrupt("0000", 12, "a hole"),
+        NoSuchMessage("no such message"),
+        StoreBusy("busy"),
+        TooManyGroups("many"),
+        StoreError("else"),
+        ValueError("wrong"),
+        SelectorError("wrong", 3, "a = = b"),
+    ],
+)
+def test_errors_are_what_they_were(error: Exception):
+    again = error_of(fault_of(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_other_errors_are_the_stores(tmp_path: Path):
+    assert type(error_of(fault_of(KeyError("x")))) is StoreError
+    with pytest.raises(ValueError, match="codec"):
+        raise error_of(fault_of(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x")))
