@@ -11,6 +11,7 @@ import msgspec
 
 from matcher.selector import EVERYTHING, Selection
 from store.api import (
+    Attendance,
     Bounds,
     ChildPage,
     Chunk,
@@ -72,7 +73,7 @@ SESSIONS_OF: Final = Method[tuple[list[bytes], bytes | None]]("sessions_of")
 WILL: Final = Method[Will | None]("will")
 WILLS: Final = Method[list[Will]]("wills")
 WILLS_WAITING: Final = Method[list[tuple[bytes, int]]]("wills_waiting")
-SESSIONS_OPEN: Final = Method[list[tuple[bytes, int, int]]]("sessions_open")
+SESSIONS_OPEN: Final = Method[list[tuple[bytes, int, int, bytes]]]("sessions_open")
 SESSIONS_EXPIRED: Final = Method[list[tuple[bytes, int]]]("sessions_expired")
 RETAINED: Final = Method[list[Retained]]("retained")
 GROUP_OFFSETS: Final = Method[dict[int, int]]("group_offsets")
@@ -81,7 +82,13 @@ SETTLE: Final = Method[list[Receipts]]("settle", is_read=False)
 BURY: Final = Method[list[Receipts]]("bury", is_read=False)
 RELEASE: Final = Method[None]("release", is_read=False)
 HAND_OVER: Final = Method[list[int]]("hand_over", is_read=False)
-SHARES_HELD: Final = Method[list[bytes]]("shares_held")
+SHARES_HELD: Final = Method[list[tuple[bytes, list[bytes]]]]("shares_held")
+GATEWAYS: Final = Method[list[bytes]]("gateways")
+JOIN: Final = Method[float]("join", is_read=False)
+ATTEND: Final = Method[Attendance]("attend", is_read=False)
+LEAVE: Final = Method[None]("leave", is_read=False)
+HOLD: Final = Method[None]("hold", is_read=False)
+FREE: Final = Method[None]("free", is_read=False)
 RESET_GROUP: Final = Method[None]("reset_group", is_read=False)
 REMOVE_GROUP: Final = Method[None]("remove_group", is_read=False)
 GROUPS: Final = Method[list[GroupState]]("groups")
@@ -148,7 +155,7 @@ class RemoteCalls:
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
         return await self._ask(WILLS_WAITING, limit)
 
-    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int]]:
+    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
         return await self._ask(SESSIONS_OPEN, after, limit)
 
     async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
@@ -171,13 +178,17 @@ class RemoteCalls:
         max_deliveries: int = 0,
         selection: Selection = EVERYTHING,
         ordered: bool = False,
+        owner: bytes = b"",
     ) -> Popped:
         return await self._ask(
-            POP, group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered
+            POP, group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner
         )
 
     async def settle(
-        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
+        self,
+        group: bytes,
+        done: Sequence[Receipts],
+        again: Sequence[tuple[Receipts, int | None]] = (),
     ) -> list[Receipts]:
         return await self._ask(SETTLE, group, done, again)
 
@@ -190,8 +201,26 @@ class RemoteCalls:
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._ask(HAND_OVER, group, handed)
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[bytes]:
+    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return await self._ask(SHARES_HELD, after, limit)
+
+    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
+        return await self._ask(GATEWAYS, after, limit)
+
+    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
+        return await self._ask(JOIN, gateway, held, more)
+
+    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+        return await self._ask(ATTEND, gateway, figures)
+
+    async def leave(self, gateway: bytes) -> None:
+        return await self._ask(LEAVE, gateway)
+
+    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+        return await self._ask(HOLD, gateway, client_id, user)
+
+    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+        return await self._ask(FREE, gateway, clients)
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         return await self._ask(RESET_GROUP, group, offsets)

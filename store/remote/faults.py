@@ -12,7 +12,7 @@ _PLAIN: Final[dict[str, type[Exception]]] = {
     error.__name__: error
     for error in (
         *(errors.StoreClosed, errors.StoreBusy, errors.StoreFailed, errors.TooManyGroups, errors.RecordTooLarge),
-        *(errors.RecordInvalid, errors.NoSuchMessage, ValueError),
+        *(errors.RecordInvalid, errors.NoSuchMessage, errors.GatewayEnded, errors.HeldByAnother, ValueError),
     )
 }
 
@@ -49,4 +49,7 @@ def error_of(fault: Fault) -> Exception:
         return LogCorrupt(fault.subject.decode(), fault.numbers[0], fault.text)
     if fault.name == "SelectorError":
         return SelectorError(fault.text, fault.numbers[0], fault.subject.decode())
-    return _PLAIN.get(fault.name, StoreError)(fault.text)
+    kind = _PLAIN.get(fault.name, StoreError)
+    error = kind.__new__(kind)  # past its constructor: the words are made
+    error.args = (fault.text,)
+    return error

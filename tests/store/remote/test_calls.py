@@ -7,7 +7,16 @@ import pytest
 
 from matcher.selector import SelectorError
 from store.api import Store
-from store.errors import LogCorrupt, NoSuchMessage, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.errors import (
+    GatewayEnded,
+    HeldByAnother,
+    LogCorrupt,
+    NoSuchMessage,
+    OffsetOutOfRange,
+    StoreBusy,
+    StoreError,
+    TooManyGroups,
+)
 from store.remote.calls import METHODS, RemoteCalls
 from store.remote.faults import error_of, fault_of
 
@@ -28,6 +37,8 @@ def test_every_question_travels_as_it_is_asked():
         StoreBusy("busy"),
         TooManyGroups("many"),
         StoreError("else"),
+        GatewayEnded(b"g/1"),
+        HeldByAnother(b"c"),
         ValueError("wrong"),
         SelectorError("wrong", 3, "a = = b"),
     ],
