@@ -157,6 +157,11 @@ class Cursor:
         """The packet id to send a message with. The same after a crash, whoever forgot it: no record says so."""
         return (self._first_id + offset) % _PACKET_IDS + 1
 
+    def may_have_used(self, packet_id: int) -> bool:
+        """Whether `packet_id` is that of an offset from `next` on that a node that died may have sent."""
+        ahead = (packet_id - 1 - self._first_id - self.next) % _PACKET_IDS
+        return self.next + ahead < self.sent_before
+
 
 def reach_of(window: int) -> int:
     """How far cursors of a session may go with so many messages in flight: acknowledgements are recorded meanwhile."""

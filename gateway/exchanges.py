@@ -25,6 +25,7 @@ RESTORED: Final = 2  # committed, and received on an earlier connection
 
 MAX_STAGED: Final = 1024  # messages of a session that wait for a record
 MAX_HELD: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
+_MOST_AVOIDED: Final = 256  # packet ids
 _ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and a byte more of two lengths
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
@@ -47,6 +48,7 @@ class Exchanges:
         self.urgent: bool = False  # …and a packet to the client waits for that record
         self.staging: int = 0  # of `staged` and those whose record is under way
         self.recorded: int = 0  # entries of `inflight` that the log knows
+        self.marked: list[Cursor] = []  # that have yet to come by what a node that died may have sent
         self._next_packet_id: int = 0
         self._inbound: dict[int, int] | None = None
         self._inflight: dict[int, Inflight] | None = None
@@ -173,8 +175,8 @@ class Exchanges:
             self._note_room()
 
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
-        """Send, unless a record has to come first: of this QoS 2 message, or of one that this must not overtake."""
-        if self.staging or (self.durable and entry is not None and entry.qos == 2):
+        """Send, unless a record has to come first: of this packet id, or of one that this must not overtake."""
+        if self.staging or (self.durable and entry is not None and entry.waits_for_record):
             self.unfinished.staged.append(Staged(packet_id, entry, data))
             self.staging += 1
             self._note_urgent()
@@ -277,18 +279,30 @@ class Exchanges:
     def _allocate(self, entry: Inflight) -> int:
         """A packet id that is not in use; the window is smaller than their number (MQTT-2.2.1-3)."""
         inflight = self.inflight
-        if entry.cursor is not None:
-            packet_id = entry.cursor.packet_id(entry.offset)
-            if packet_id not in inflight:
+        cursor = entry.cursor
+        if cursor is not None:
+            packet_id = cursor.packet_id(entry.offset)
+            if packet_id not in inflight and (entry.offset < cursor.sent_before or not self._is_spoken_for(packet_id)):
                 return packet_id
+            entry.has_other_id = True
         packet_id = self._next_packet_id
+        avoids = _MOST_AVOIDED
         while True:
             packet_id += 1
             if packet_id > 0xFFFF:
                 packet_id = 1
             if packet_id not in inflight:
-                self._next_packet_id = packet_id
-                return packet_id
+                avoids -= 1
+                if avoids < 0 or not self._is_spoken_for(packet_id):
+                    self._next_packet_id = packet_id
+                    return packet_id
+
+    def _is_spoken_for(self, packet_id: int) -> bool:
+        """Whether a node that died may have sent a message with it that a cursor has yet to come by (MQTT-4.4.0-1)."""
+        if not self.marked:
+            return False
+        self.marked = [cursor for cursor in self.marked if cursor.next < cursor.sent_before]
+        return any(cursor.may_have_used(packet_id) for cursor in self.marked)
 
     # --- acknowledgements in
 

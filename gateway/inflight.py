@@ -14,7 +14,17 @@ RESERVED: Final = 4  # it has a packet id, and waits for a record before it is s
 class Inflight:
     """A message with a packet id. `offset` is in the cursor's queue, or a log position without a cursor."""
 
-    __slots__ = ("cursor", "leased", "offset", "phase", "qos", "recorded", "released", "topic_filter")
+    __slots__ = (
+        "cursor",
+        "has_other_id",
+        "leased",
+        "offset",
+        "phase",
+        "qos",
+        "recorded",
+        "released",
+        "topic_filter",
+    )
 
     def __init__(self, cursor: Cursor | None, topic_filter: bytes, offset: int, qos: int) -> None:
         self.cursor = cursor
@@ -22,9 +32,15 @@ class Inflight:
         self.offset = offset
         self.qos = qos
         self.phase = SENT
+        self.has_other_id = False  # another packet id than its cursor would give it once more: a record has to say so
         self.recorded = False  # the log knows of this packet id
         self.released = False  # PUBREC came on an earlier connection
         self.leased = False  # by a shared subscription (`gateway.share`): the session has it for this connection only
+
+    @property
+    def waits_for_record(self) -> bool:
+        """Whether the log of a durable session has to know the packet id before the message goes out."""
+        return self.qos == 2 or self.has_other_id
 
     def acknowledged(self) -> None:
         """Its exchange is over."""

@@ -95,8 +95,8 @@ class Progress:
         sent: list[tuple[int, bytes, int, int]] = []
         for waiting in staged:
             entry = waiting.entry
-            if entry is not None and entry.qos == 2:
-                sent.append((waiting.packet_id, entry.topic_filter, entry.offset, 2))
+            if entry is not None and entry.waits_for_record:
+                sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
                 session.note_recorded(entry)
         owed, settled = session.take_owed()
         if owed:  # what was sent of them is behind their place: the log has to know both or neither

@@ -389,6 +389,8 @@ class Sessions:
         # a cursor has yet to come by are sent again in their place there.
         first.sort(key=lambda outbound: (outbound.topic_filter, outbound.offset))
         session.resends.extend([outbound.packet_id for outbound in first])
+        cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
+        session.marked = [cursor for cursor in cursors if cursor.next < cursor.sent_before]
         for owed in state.owed:
             session.owe(owed)
 

@@ -5,6 +5,7 @@ from time import time
 
 import pytest
 
+from gateway.cursor import Cursor
 from gateway.node import Node
 from gateway.session import Session
 from tests.gateway.conftest import MakeNode
@@ -274,3 +275,59 @@ async def test_a_connection_that_was_taken_over_records_nothing_any_more(node: N
     assert (await new.message()).payload == b"x"
     assert connection.closed
     await old.drop()
+
+
+def alike(name: bytes, prefix: bytes) -> bytes:
+    """A topic whose messages would have the packet ids of those of `name`."""
+    wanted = Cursor(name, b"t" + name, 0, 0).packet_id(0)
+    topics = (prefix + b"%d" % number for number in range(1 << 21))
+    return next(topic for topic in topics if Cursor(topic, b"t" + topic, 0, 0).packet_id(0) == wanted)
+
+
+@pytest.mark.mqtt5("2.2.1-3", "4.4.0-1")
+@pytest.mark.mqtt311("4.4.0-1")
+async def test_two_filters_whose_packet_ids_are_the_same(make_node: MakeNode) -> None:
+    """Who came second has another one, which the log knows: afterwards each has its own, whoever comes first then."""
+    first, second = b"z", alike(b"z", b"a")
+    node = await make_node()
+    client = await durable(node)
+    await client.subscribe((first, 1), (second, 1))
+    await publish(node, first, *numbers(0, 5))
+    await publish(node, second, *numbers(5, 10))
+    sent = [await client.message() for _ in range(10)]
+    ids = {message.payload: message.packet_id for message in sent}
+    assert len(set(ids.values())) == 10
+    assert [m.payload for m in sent] == numbers(0, 10)
+    await client.quiet()
+    node = await crashed(make_node, node, "crashed")
+    back = await durable(node)
+    again = [await back.message() for _ in range(10)]
+    assert {message.payload: message.packet_id for message in again} == ids
+    assert all(message.dup for message in again)
+    assert await back.take(0) == []
+    back.send(*[ack(PUBACK, message.packet_id) for message in again])
+    await back.quiet()
+    session = session_of(node)
+    async with asyncio.timeout(10):
+        while session.inflight:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await publish(node, second, b"new")
+    assert [message.dup for message in await back.take(1)] == [False]
+
+
+@pytest.mark.mqtt5("4.4.0-1")
+@pytest.mark.mqtt311("4.4.0-1")
+async def test_what_was_never_sent_takes_no_packet_id_that_may_have_been(make_node: MakeNode) -> None:
+    first, second = b"z", alike(b"z", b"a")
+    node = await make_node()
+    client = await durable(node)
+    await client.subscribe((first, 1), (second, 1))
+    await publish(node, first, *numbers(0, 5))
+    ids = {message.payload: message.packet_id for message in [await client.message() for _ in range(5)]}
+    await client.quiet()
+    node = await crashed(make_node, node, "crashed")
+    await publish(node, second, *numbers(5, 10))  # whose queue is read first
+    back = await durable(node)
+    again = [await back.message() for _ in range(10)]
+    assert {message.payload: message.packet_id for message in again if message.dup} == ids
+    assert len({message.packet_id for message in again}) == 10
