@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from gateway.auth.attempts import source_of
 from gateway.connection import Connection
 from gateway.front import MqttFront
 from gateway.gate import Arrival, Gate
 from gateway.listen import REQUESTS, Refused
 from gateway.masking import MaskedFrames
+from gateway.proxy import address_text
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ class WebSocketFront:
         self._max_message = max_packet_size + 64 * 1024
         self._loop = asyncio.get_running_loop()
         self._runner: web.AppRunner | None = None
-        self.waiting: set[_Handshake] = set()
+        self.waiting: dict[_Handshake, None] = {}  # in the order they came
 
     async def start(self) -> None:
         """Be ready for `make`."""
@@ -44,13 +47,20 @@ class WebSocketFront:
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted. It has the time that CONNECT has to become a WebSocket."""
         server = self._runner.server if self._runner is not None else None
-        if server is None or len(self.waiting) >= _MAX_WAITING:
+        if server is None:
             gate.opening -= 1
-            gate.refused_full += 1
             return Refused()
-        handshake = _Handshake(server, self._loop, gate, arrival, self.waiting)
-        self.waiting.add(handshake)
-        return handshake
+        return _Handshake(server, self._loop, gate, arrival, self.waiting, self.make_room)
+
+    def make_room(self) -> None:
+        """Of too many that wait, end the oldest of the address that has most of them: who opens connections and says
+        nothing is in his own way, and not in that of others."""
+        while len(self.waiting) > _MAX_WAITING:
+            counts = Counter([each.source for each in self.waiting])
+            most = max(counts.values())
+            oldest = next(each for each in self.waiting if counts[each.source] == most)
+            oldest.gate.refused_full += 1
+            oldest.drop()
 
     def take(self, _client: socket.socket, _gate: Gate, _arrival: Arrival | None) -> bool:
         """WebSockets are aiohttp's, which wants a transport of the loop."""
@@ -78,7 +88,7 @@ class WebSocketFront:
         handshake = request.protocol
         if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
             return socket  # it is gone already
-        self.waiting.discard(handshake)
+        handshake.leave()
         transport = _WebSocketTransport(socket, request.transport)
         connection = self._front.accept(transport, handshake.gate, handshake.arrival)
         transport.connection = connection
@@ -101,7 +111,7 @@ class WebSocketFront:
 class _Handshake(web.RequestHandler):
     """A connection that is to become a WebSocket, or to end soon."""
 
-    __slots__ = ("_waiting", "arrival", "gate")
+    __slots__ = ("_on_wait", "_timer", "_waiting", "arrival", "gate", "source")
 
     def __init__(
         self,
@@ -109,9 +119,9 @@ class _Handshake(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         gate: Gate,
         arrival: Arrival | None,
-        waiting: set["_Handshake"],
+        waiting: dict["_Handshake", None],
+        on_wait: Callable[[], None],
     ) -> None:
-        # What makes no request in time is closed, which aiohttp calls a keep-alive.
         super().__init__(
             server,
             loop=loop,
@@ -119,18 +129,56 @@ class _Handshake(web.RequestHandler):
             logger=REQUESTS,
             keepalive_timeout=gate.connect_timeout,
         )
+        self.source = ""
         self.gate = gate
         self.arrival = arrival
         self._waiting = waiting
+        self._on_wait = on_wait
+        self._on_wait = on_wait
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        name = transport.get_extra_info("peername")
+        host = address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else ""
+        self.source = source_of((self.arrival.peer if self.arrival is not None else "") or host)
+        # For all of it, however slowly it drips.
+        self._timer = asyncio.get_running_loop().call_later(self.gate.connect_timeout, self._late)
+        self._waiting[self] = None
+        self._on_wait()
+
+    def leave(self) -> None:
+        """It is a WebSocket."""
+        self._waiting.pop(self, None)
+        self._stop_timer()
+
+    def drop(self) -> None:
+        """It is to end."""
+        if self.transport is not None:
+            self.transport.abort()
+        self._forget()
+
+    def _late(self) -> None:
+        if self in self._waiting:
+            self.gate.refused_late += 1
+            self.drop()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _forget(self) -> None:
+        self._stop_timer()
+        if self in self._waiting:
+            del self._waiting[self]
+            self.gate.opening -= 1
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         super().set_parser(MaskedFrames(parser), data_received_cb)  # type: ignore[arg-type]
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)
-        if self in self._waiting:
-            self._waiting.discard(self)
-            self.gate.opening -= 1
+        self._forget()
 
 
 async def _close_after(_request: web.Request, response: web.StreamResponse) -> None:
