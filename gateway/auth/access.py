@@ -7,11 +7,11 @@ that a commit tells of; connections that rest on what changed are closed or get 
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
-from time import monotonic, time
+from time import time
 from typing import Final, NoReturn
 
 from gateway.address import address
-from gateway.auth.attempts import WrongPasswords, source_of
+from gateway.auth.attempts import source_of
 from gateway.auth.dialogue import Dialogue
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
@@ -60,7 +60,7 @@ class Access:
         self._connections = connections
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        self._passwords = Passwords(WrongPasswords(config.max_wrong_passwords))
+        self._passwords = Passwords(config.max_wrong_passwords)
         self._changes = 0  # commits that changed users or rules
         self._books: dict[bytes, RuleBook] = {}  # by user name, b"" for those who have none
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # until there is one in the store
@@ -82,7 +82,7 @@ class Access:
         if dialogue is not None:
             if "scram" not in gate.auth or dialogue.method != METHOD:
                 raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "this authentication method is not offered")
-            user, identity.proof = await self._converse(connection, dialogue, packet.authentication_data)
+            user, identity.proof = await self._converse(connection, dialogue, packet.authentication_data, client_id)
             if identity.user_name not in (b"", user.name):
                 raise Refused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
             identity.prove(user)
@@ -163,20 +163,27 @@ class Access:
 
     # --- AUTH packets
 
-    async def _converse(self, connection: Connection, dialogue: Dialogue, data: bytes | None) -> tuple[User, bytes]:
+    async def _converse(
+        self, connection: Connection, dialogue: Dialogue, data: bytes | None, client_id: bytes
+    ) -> tuple[User, bytes]:
         """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, Gone, StoreError."""
+        known = connection.identity  # None: it is about to connect
         exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
         source = source_of(connection.peer())
         try:
             exchange.begin(data if data is not None else await dialogue.ask(None))
+            if known is not None and exchange.user_name != known.user_name:
+                raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
             user, is_known = await self._find(exchange.user_name)
             final = await dialogue.ask(exchange.challenge(user))
-            self._passwords.check_source(source)
+            if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
+                await self._passwords.admit(user, source, client_id)
             proof = exchange.finish(final)
             if not is_known:
                 raise WrongProof(_WRONG)
+            self._passwords.was_proved(user, source, client_id)
         except WrongProof as error:
-            self._passwords.wrong.count(source, monotonic())
+            self._passwords.was_disproved(user, source, client_id)
             self._failed(connection, exchange.user_name)
             raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, str(error)) from None
         except ScramError as error:
@@ -198,9 +205,7 @@ class Access:
         identity = connection.identity
         assert identity is not None
         try:
-            user, proof = await self._converse(connection, dialogue, data)
-            if user.name != identity.user_name:
-                raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
+            user, proof = await self._converse(connection, dialogue, data, identity.client_id)
             if await self._store.user(user.name) != user:
                 raise Refused(ReasonCode.NOT_AUTHORIZED, _WRONG)
         except Refused as refused:

@@ -1,4 +1,5 @@
-"""Wrong passwords by where they come from: who sends too many waits. The clock is handed in."""
+"""Wrong passwords, by where they come from (who sends too many waits) and by the name that they are meant for (which
+becomes slow to come in with from new places). The clock is handed in."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
@@ -6,7 +7,10 @@ from typing import Final
 from gateway.bucket import TokenBucket
 
 _MAX_SOURCES: Final = 16_384  # remembered; the one that failed first is forgotten first
+_MAX_NAMES: Final = 16_384  # the same
 _MINUTE: Final = 60.0
+_SLOWER: Final = 10  # times as many wrong passwords as of a source may be meant for a name before it becomes slow
+_LONGEST: Final = 3.0  # seconds: clients wait for CONNACK that long
 
 
 class WrongPasswords:
@@ -35,6 +39,34 @@ class WrongPasswords:
             bucket = TokenBucket(self._limit / _MINUTE, self._limit, now)
             self._sources[source] = bucket
         bucket.take(now)
+
+
+class Slowness:
+    """How long somebody waits who says a name that is guessed at. Nobody is refused for the guesses of others."""
+
+    __slots__ = ("_limit", "_names")
+
+    def __init__(self, limit: int) -> None:
+        """limit: wrong passwords a minute and source; 0: any number."""
+        self._limit = limit
+        self._names: dict[bytes, TokenBucket] = {}
+
+    def delay(self, name: bytes, now: float) -> float:
+        """Seconds until a password for the name is looked at."""
+        bucket = self._names.get(name)
+        return min(bucket.spend(0, now), _LONGEST) if bucket is not None else 0.0
+
+    def count(self, name: bytes, now: float) -> None:
+        """One was wrong. The delay grows with each."""
+        if not self._limit:
+            return
+        bucket = self._names.get(name)
+        if bucket is None:
+            if len(self._names) >= _MAX_NAMES:
+                del self._names[next(iter(self._names))]
+            bucket = self._names[name] = TokenBucket(_SLOWER * self._limit / _MINUTE, _SLOWER * self._limit, now)
+        if bucket.spend(0, now) < _LONGEST:
+            bucket.spend(1, now)
 
 
 def source_of(peer: str) -> str:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
-from gateway.auth.attempts import WrongPasswords
+from gateway.auth.attempts import Slowness, WrongPasswords
 from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
@@ -22,17 +22,23 @@ from store.api import User
 _THREADS: Final = 2  # the rest of the cores is for others
 _NICE: Final = 10  # those who are connected come first
 _MAX_WAITING: Final = 4096  # at 3 ms each and two at a time: six seconds
-_MAX_PROVEN: Final = 131_072  # of about 100 bytes; twice, of passwords and of passwords by source
+_MAX_SLOWED: Final = 1024  # that wait because their name is guessed at
+_MAX_PROVEN: Final = 131_072  # of about 100 bytes; thrice: passwords, passwords by source, devices
 
 
 class Passwords:
     """Of all listeners of a node."""
 
-    def __init__(self, wrong: WrongPasswords) -> None:
-        self.wrong = wrong
+    def __init__(self, limit: int) -> None:
+        """limit: wrong passwords a minute and source; 0: any number."""
+        self._wrong = WrongPasswords(limit)
+        self._wrong_there = WrongPasswords(limit)  # of devices that were let in before
+        self._slowness = Slowness(limit)
+        self._slowed = 0
         self._key = secrets.token_bytes(32)
         self._proven: dict[bytes, None] = {}  # digests, the one that was proved first to be forgotten first
         self._proven_there: dict[bytes, None] = {}  # the same, each with a source that it came from
+        self._devices: dict[bytes, None] = {}  # of users, each with a source and a client id it was proved from
         self._waiting = 0
         self._turns = asyncio.Semaphore(_THREADS)
         self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # which Linux takes for the thread
@@ -51,6 +57,7 @@ class Passwords:
         if digest in self._proven:
             _remember(self._proven_there, there)
             return True
+        await self._be_slow(user)
         if self._waiting >= _MAX_WAITING:
             raise Refused(ReasonCode.SERVER_BUSY, "too many passwords wait to be checked")
         self._waiting += 1
@@ -61,7 +68,7 @@ class Passwords:
         finally:
             self._waiting -= 1
         if not proves(secret, user):
-            self.wrong.count(source, monotonic())
+            self._was_wrong(user, source)
             return False
         _remember(self._proven, digest)
         _remember(self._proven_there, there)
@@ -69,8 +76,49 @@ class Passwords:
 
     def check_source(self, source: str) -> None:
         """Raises Refused when too much was wrong that came from there."""
-        if not self.wrong.may_try(source, monotonic()):
+        if not self._wrong.may_try(source, monotonic()):
             raise Refused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came from this address")
+
+    # --- proofs, which cost nothing to look at
+
+    async def admit(self, user: User, source: str, client_id: bytes) -> None:
+        """Wait until a proof may be looked at. A device that proved it before, from the same source and with the same
+        client id, is not kept out by what others there get wrong. Raises Refused."""
+        device = self._device(user, source, client_id)
+        if device in self._devices:
+            if not self._wrong_there.may_try(device.hex(), monotonic()):
+                raise Refused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came for this device")
+            return
+        self.check_source(source)
+        await self._be_slow(user)
+        self.check_source(source)
+
+    def was_proved(self, user: User, source: str, client_id: bytes) -> None:
+        """A proof was right."""
+        _remember(self._devices, self._device(user, source, client_id))
+
+    def was_disproved(self, user: User, source: str, client_id: bytes) -> None:
+        """A proof was wrong."""
+        self._was_wrong(user, source)
+        device = self._device(user, source, client_id)
+        if device in self._devices:
+            self._wrong_there.count(device.hex(), monotonic())
+
+    def _was_wrong(self, user: User, source: str) -> None:
+        now = monotonic()
+        self._wrong.count(source, now)
+        self._slowness.count(user.name, now)
+
+    async def _be_slow(self, user: User) -> None:
+        """Have who says a name that is guessed at, from wherever, wait a little; of very many not all."""
+        seconds = self._slowness.delay(user.name, monotonic())
+        if not seconds or self._slowed >= _MAX_SLOWED:
+            return
+        self._slowed += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._slowed -= 1
 
     def _digest(self, user: User, password: bytes) -> bytes:
         """Of a password of a user as the user is: what was proved for another password of his proves nothing."""
@@ -80,6 +128,10 @@ class Passwords:
     def _digest_there(self, digest: bytes, source: str) -> bytes:
         """Of a password of a user, as it comes from one source."""
         return hashlib.blake2b(digest + source.encode(), key=self._key, digest_size=32).digest()
+
+    def _device(self, user: User, source: str, client_id: bytes) -> bytes:
+        """Of a user, as it comes from one source with one client id."""
+        return self._digest_there(self._digest(user, client_id), source)
 
 
 def _remember(proven: dict[bytes, None], digest: bytes) -> None:

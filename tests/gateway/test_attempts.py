@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.auth import attempts
-from gateway.auth.attempts import WrongPasswords, source_of
+from gateway.auth.attempts import Slowness, WrongPasswords, source_of
 
 
 def test_so_many_a_minute_and_source() -> None:
@@ -32,6 +32,37 @@ def test_sources_are_bounded_and_the_first_is_forgotten_first(monkeypatch: pytes
     for source in ("a", "b", "c"):
         wrong.count(source, 0.0)
     assert [wrong.may_try(source, 0.0) for source in ("a", "b", "c")] == [True, False, False]
+
+
+def test_a_name_that_is_guessed_at_becomes_slow_little_by_little_and_quick_again() -> None:
+    slowness = Slowness(1)
+    for _ in range(10):
+        slowness.count(b"alice", 0.0)
+        assert slowness.delay(b"alice", 0.0) == 0.0
+    delays = []
+    for _ in range(4):
+        slowness.count(b"alice", 0.0)
+        delays.append(slowness.delay(b"alice", 0.0))
+    assert delays == sorted(delays)
+    assert delays[0] > 0
+    assert delays[-1] == attempts._LONGEST
+    assert slowness.delay(b"bob", 0.0) == 0.0
+    for _ in range(1000):
+        slowness.count(b"alice", 0.0)
+    assert slowness.delay(b"alice", attempts._LONGEST + 6.0) == 0.0  # however long it went on
+
+
+def test_names_are_bounded_and_there_may_be_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_MAX_NAMES", 2)
+    slowness = Slowness(1)
+    for name in (b"a", b"b", b"c"):
+        for _ in range(20):
+            slowness.count(name, 0.0)
+    assert [slowness.delay(name, 0.0) > 0 for name in (b"a", b"b", b"c")] == [False, True, True]
+    free = Slowness(0)
+    for _ in range(1000):
+        free.count(b"a", 0.0)
+    assert free.delay(b"a", 0.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.auth import passwords
-from gateway.auth.attempts import WrongPasswords
 from gateway.auth.passwords import Passwords
 from gateway.auth.scram import new_user
 from gateway.mqtt.reasons import ReasonCode
@@ -17,7 +16,7 @@ HOME, ELSEWHERE = "192.0.2.1", "2001:db8:1:2::/64"
 
 @pytest.fixture
 async def checks() -> AsyncIterator[Passwords]:
-    made = Passwords(WrongPasswords(2))
+    made = Passwords(2)
     yield made
     made.stop()
 
