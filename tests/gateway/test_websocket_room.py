@@ -22,7 +22,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def idle(node: Node, host: str = "127.0.0.1") -> Stream:
     """A connection that says nothing, and that the node knows of."""
-    front = node._websocket
+    front = node._devices.websocket
     before = set(front.waiting)
     stream = await asyncio.open_connection("127.0.0.1", node.ports.ws, local_addr=(host, 0))
     async with asyncio.timeout(10):
@@ -54,7 +54,7 @@ async def upgrades(node: Node) -> None:
 async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> None:
     node = await make_node()
     held = [await idle(node) for _ in range(LIMIT + 3)]
-    assert len(node._websocket.waiting) == LIMIT
+    assert len(node._devices.websocket.waiting) == LIMIT
     assert [await is_closed(stream) for stream in held] == [True] * 3 + [False] * LIMIT
     await upgrades(node)
     (gate,) = [gate for gate in node._front.gates if gate.name == "ws"]
@@ -111,7 +111,7 @@ async def test_handshakes_of_tls_that_fail_take_no_place(
             while await reader.read(1000):
                 pass
         writer.close()
-    assert node._websocket.waiting == {}
+    assert node._devices.websocket.waiting == {}
     (gate,) = [gate for gate in node._front.gates if gate.name == "tls"]
     async with asyncio.timeout(10):
         while gate.opening:  # noqa: ASYNC110
