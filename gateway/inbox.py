@@ -14,6 +14,7 @@ from gateway.cursor import Cursor, reach_of
 from gateway.router import Router
 from gateway.session import Session
 from gateway.subscription import Route, Subscription
+from matcher.reserved import inbox_of
 from store.api import Addressed, Commit, topic_queue
 
 
@@ -45,6 +46,10 @@ class Inboxes:
                 if not self._unreached:
                     asyncio.get_running_loop().call_soon(self._unreached.clear)
                 self._unreached.add(message.position)
+
+    def open_missed(self, session: Session, position: int) -> None:
+        """Something may have been addressed to a session that leaves no trace in the log, from `position` on."""
+        self._open(session, Addressed(position, session.client_id, inbox_of(session.client_id), None), position)
 
     def is_unreached(self, position: int) -> bool:
         """Whether the message, whose commit is being answered, was addressed to nobody."""

@@ -34,6 +34,10 @@ def _nobody(commit: Commit) -> None:
     """No clients, no inboxes."""
 
 
+def _nowhere(position: int) -> None:
+    """No clients, nothing missed."""
+
+
 class Router:
     """The subscriptions of all sessions that are connected to this node."""
 
@@ -42,6 +46,7 @@ class Router:
         self.subscriptions: int = 0  # in the trie
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
         self.on_addressed: Callable[[Commit], None] = _nobody  # somebody is to get what nobody has subscribed to
+        self.on_missed: Callable[[int], None] = _nowhere  # commits from a position on were not told of
         self._plans: dict[bytes, _Plan] = {}
         self._planned = 0  # routes in `_plans`, and the subscriptions they were made from
 
@@ -64,6 +69,9 @@ class Router:
         topic_offsets = commit.topic_offsets
         filter_offsets = commit.filter_offsets
         self.delivered_end = commit.end
+        if commit.missed_from >= 0:
+            self.on_missed(commit.missed_from)
+            return
         if commit.addressed:
             self.on_addressed(commit)
         if not len(self.trie):

@@ -19,12 +19,13 @@ from gateway.auth.identity import Identity
 from gateway.config import MqttConfig
 from gateway.connection import Connection
 from gateway.counters import Counters
-from gateway.cursor import reach_of
+from gateway.cursor import Cursor, reach_of
 from gateway.drops import KeptDrops
 from gateway.exchanges import RESTORED
 from gateway.inbox import Inboxes
 from gateway.inflight import Inflight
 from gateway.membership import ALONE, Membership
+from gateway.missed import Missed
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
@@ -79,6 +80,7 @@ class Sessions:
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
         self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
+        self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
         self._access = Access(store, config, counters, self._connections, self._spawn)
         self.turns = Turns()
         self.wills = Wills(store, counters, self.turns, self._access.may_send)
@@ -286,6 +288,11 @@ class Sessions:
             if is_shared(stored.topic_filter):  # not before: a message may wait for a member
                 self.shares.join(session, stored)
         connection.opened(session, self._keep_alive(packet))
+
+    async def _look(self, session: Session, cursors: list[Cursor]) -> None:
+        """The session may have missed something."""
+        await self._subscriptions.learn_ends(session, cursors)
+        await self._open_inbox(session)
 
     async def _open_inbox(self, session: Session) -> None:
         """Since its record, and before it was held, something may have been addressed to the session."""

@@ -167,6 +167,9 @@ class Shares:
         if not self._shares:
             return
         commit = events.commit
+        if commit.missed_from >= 0:
+            for share in self._shares.values():
+                share.wake()
         topics = set(commit.topics)
         topics.update([moved.topic for moved in commit.moved])
         for topic in topics:

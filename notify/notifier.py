@@ -27,7 +27,7 @@ class Notifier:
         self._sinks[node] = sink
 
     def _on_commit(self, commit: Commit) -> None:
-        if not commit.topics and not commit.moved:
+        if not commit.topics and not commit.moved and commit.missed_from < 0:
             return
         events = TopicEvents(commit)
         self.commits += 1

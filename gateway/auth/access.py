@@ -253,13 +253,15 @@ class Access:
     # --- changes
 
     def _on_commit(self, commit: Commit) -> None:
-        if commit.users or commit.rules:
+        is_missed = commit.missed_from >= 0
+        if commit.users or commit.rules or is_missed:
             self._changes += 1
             self._books.clear()
-            self._spawn(self._apply(set(commit.users), set(commit.rules)))
+            self._spawn(self._apply(set(commit.users), set(commit.rules), is_missed))
 
-    async def _apply(self, users: set[bytes], rules: set[bytes]) -> None:
-        """Close the connections whose password is no longer one, and give others their new permissions."""
+    async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
+        """Close the connections whose password is no longer one, and give others their new permissions. `is_missed`:
+        whose that are nobody was told."""
         connections = self._connections()
         for number, connection in enumerate(connections):
             if number % _SLICE == _SLICE - 1:
@@ -268,7 +270,7 @@ class Access:
             if identity is None or connection.is_closed():
                 continue
             is_users = identity.credential is not None and identity.user_name in users
-            if is_users or b"" in rules or identity.user_name in rules:
+            if is_users or b"" in rules or identity.user_name in rules or is_missed:
                 await self._renew_live(connection, identity)
 
     async def _renew_live(self, connection: Connection, identity: Identity) -> None:

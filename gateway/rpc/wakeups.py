@@ -43,6 +43,8 @@ class Wakeups:
     def _committed(self, commit: Commit) -> None:
         if not self._waiting:
             return
+        if commit.missed_from >= 0:
+            self.wake_all()
         for group in commit.dead_letters:
             self._wake(dead_letter_queue(group))
         unseen = self._parents

@@ -115,6 +115,12 @@ class RemoteStore(RemoteCalls):
             raise
         return store
 
+    def break_off(self) -> None:
+        """Be gone without a word, as a process that was killed is."""
+        self._closing = True
+        if self._running is not None:
+            self._running.cancel()
+
     async def close(self) -> None:
         """Wait until what was appended is answered, and leave."""
         self._closing = True

@@ -1,8 +1,11 @@
-"""Several gateways over one store, all in the test's own loop: what would be processes talk to the engine itself."""
+"""Several gateways over one store, all in the test's own loop. What would be processes talk to the engine itself, or
+over a socket where the store is `far`."""
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, cast
 
 from gateway.config import load
@@ -10,21 +13,31 @@ from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.keeping import SharedKeeping
 from gateway.node import store_config
+from notify.hub import Hub
+from notify.intake import Intake
 from store.api import Commit, Done, Store
 from store.engine import Engine
+from store.remote import RemoteConfig, RemoteStore, StoreServer
 
 LEASE_MS = 400
+REMOTE = RemoteConfig(heartbeat_s=0.1, silence_s=5, grace_s=30)
 
 
 class Way:
     """A gateway's way to the store, which can be cut for good: nothing goes over it in either direction any more."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | RemoteStore) -> None:
         self._engine = engine
         self.is_cut = False
 
     def cut(self) -> None:
         self.is_cut = True
+        if isinstance(self._engine, RemoteStore):
+            self._engine.break_off()
+
+    async def close(self) -> None:
+        if isinstance(self._engine, RemoteStore):
+            await self._engine.close()
 
     def append(self, frames: list[bytes], done: Done) -> None:
         if not self.is_cut:
@@ -50,7 +63,9 @@ class Way:
 class Several:
     """A store and its gateways, by name."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, far: bool = False, **settings: object) -> None:
+        self.far = far
+        self.remote: dict[str, RemoteStore] = {}
         given = {key.replace("__", "."): value for key, value in settings.items()}
         small = {"data_dir": folder, "store.segment_size": 4 << 20, "mqtt.port": 0, "mqtt.ws_port": -1}
         self.config = load(None, {**small, "store.lease_ms": LEASE_MS, **given}, {})
@@ -65,20 +80,35 @@ class Several:
         self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
         self.keeping = SharedKeeping(self.engine, self.config.mqtt, Counters())
         await self.keeping.serve()
+        if self.far:
+            self.server = StoreServer(self.engine, Hub(self.engine), REMOTE)
+            self._sockets = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
+            self.address = f"unix:{self._sockets / 'store'}"
+            await self.server.start(self.address)
         return self
 
     async def join(self, *names: str) -> None:
         """Have gateways begin, each at a place of its own."""
         for name in names:
             counters = self.counters[name] = Counters()
-            way = self._ways[name] = Way(self.engine)
+            way = self._ways[name] = Way(await self._store(name))
             gateway = self.gateways[name] = Devices(cast("Store", way), self.config, counters, name.partition("-")[0])
             ended = self.ended[name] = asyncio.Event()
             await gateway.start(ended.set)
             self.ports[name] = int((await gateway.listen())["mqtt"].rpartition(":")[2])
 
+    async def _store(self, name: str) -> Engine | RemoteStore:
+        if not self.far:
+            return self.engine
+        self.remote[name] = await RemoteStore.open(self.address, name, self.intake(), REMOTE)
+        return self.remote[name]
+
+    def intake(self) -> Intake:
+        return Intake()
+
     async def leave(self, name: str) -> None:
         await self.gateways.pop(name).stop()
+        await self._ways[name].close()
 
     def die(self, name: str) -> None:
         """A gateway stops in the middle of what it does: nothing that it would say comes any more."""
@@ -91,6 +121,11 @@ class Several:
         await self.keeping.stop()
         for gateway in self._dead:  # what waits for an answer of the store waits for ever
             await _ended(gateway)
+        for way in self._ways.values():
+            await way.close()
+        if self.far:
+            await self.server.stop()
+            rmtree(self._sockets)
         await self.engine.close()
 
 
