@@ -191,10 +191,10 @@ class RemoteStore(RemoteCalls):
             try:
                 async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
                     await self._connect(channel)
-            except NotServed:
-                if not self._store:
+            except NotServed as error:
+                if not self._stats.done():
                     raise
-                log.warning("the store gave this gateway up: it begins anew")
+                log.warning("%s", error)
             except (
                 grpc.aio.AioRpcError,
                 OSError,
