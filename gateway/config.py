@@ -108,6 +108,7 @@ class StoreSettings:
     # environment. Those of RocketMQ.
     retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
     max_groups: int = 65_536
+    max_held: int = 10_000_000  # messages that wait for their time or their transaction
 
 
 @dataclass(slots=True)
@@ -311,6 +312,7 @@ def _check(config: Config) -> None:
     for delay_s in config.store.retry_delays_s:
         between("store.retry_delays_s", delay_s, 0, 86_400)
     between("store.max_groups", config.store.max_groups, 1, 1 << 24)
+    between("store.max_held", config.store.max_held, 1, 1 << 40)
     between("store.partitions", config.store.partitions, 1, 1024)
     if config.store.policy not in ("fsync", "interval"):
         raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')

@@ -260,6 +260,8 @@ class Connection(Reading):
                 return
         if self.permissions is not None and self._denied(session, self.permissions, packet, where):
             return
+        if where is not None and where.due_ms is not None and self._unheld(session, packet):
+            return
         if packet.is_text and not is_utf8(packet.payload):
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
             return
@@ -298,6 +300,14 @@ class Connection(Reading):
             return False  # it was taken when it still might be: the exchange goes to its end
         self.counters.messages_denied += 1
         self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
+        return True
+
+    def _unheld(self, session: Session, packet: Publish) -> bool:
+        """Whether there is no room for one more message that waits; its sender was told then."""
+        if self.store.may_hold() or (packet.qos == 2 and packet.packet_id in session.inbound):
+            return False
+        self.counters.messages_unheld += 1
+        self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"as many messages wait for their time as may (store.max_held)")
         return True
 
     def _where(self, packet: Publish) -> Address | None:

@@ -11,12 +11,14 @@ class Counters:
         self.logins_failed: int = 0  # wrong passwords, and users that there are not
         self.messages_received: int = 0  # PUBLISH packets accepted from devices
         self.messages_refused: int = 0  # PUBLISH packets not taken: to the node's own topics, or of a wrong format
+        self.messages_unheld: int = 0  # PUBLISH packets for later, when as many waited as may
         self.messages_denied: int = 0  # PUBLISH packets to topics that the client may not publish to
         self.subscriptions_denied: int = 0  # filters that the client may not subscribe to
         self.publishers_paced: int = 0  # times that a connection was not read because it published too fast
         self.messages_sent: int = 0  # PUBLISH packets handed to devices
         self.messages_replayed: int = 0  # of those, PUBLISH packets that were older than their subscription
         self.bytes_received: int = 0
+        self.bytes_sent: int = 0  # handed to sockets
         self.messages_unreached: int = 0  # to inboxes of clients without a session
         self.dropped_qos0: int = 0  # the subscriber's socket was full
         self.dropped_oversized: int = 0  # larger than the client's maximum packet size

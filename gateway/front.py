@@ -49,7 +49,7 @@ class MqttFront:
         self._config = config
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._flusher = Flusher(self._loop)
+        self._flusher = Flusher(self._loop, counters)
         self._backlog = Backlog(store, _MAX_BACKLOG)
         self._limit = min(config.max_connections, room_for_connections())
         self.gates: list[Gate] = []  # of all listeners

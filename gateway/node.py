@@ -112,6 +112,7 @@ def store_config(config: Config) -> StoreConfig:
         max_deliveries=config.store.max_deliveries,
         retry_delays_s=tuple(config.store.retry_delays_s),
         max_groups=config.store.max_groups,
+        max_held=config.store.max_held,
     )
 
 

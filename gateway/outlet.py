@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from gateway.auth.permissions import Permissions
+from gateway.counters import Counters
 from gateway.mqtt.aliases import TopicAliases
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,10 @@ LINGER_SECONDS: Final = 5.0  # that a closed connection has to take what waits f
 class Flusher:
     """The outlets with something to write in this turn of the loop."""
 
-    __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled")
+    __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled", "counters")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, counters: Counters | None = None) -> None:
+        self.counters = counters if counters is not None else Counters()
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
         self._dirty: list[Outlet] = []
@@ -103,4 +105,6 @@ class Outlet:
         self._out = None
         if out is None or self.closed:
             return
-        self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self.flusher.counters.bytes_sent += len(data)
+        self.transport.write(data)

@@ -6,13 +6,14 @@ forms are mosquitto's; `docs/mqtt.md` has the table.
 """
 
 import asyncio
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from importlib.metadata import version
 from math import exp
 from time import monotonic, time
 from typing import Final
 
 import record
+from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.membership import Membership
 from gateway.message import Message
@@ -54,7 +55,7 @@ class SysTree:
         store: Store,
         router: Router,
         counters: Counters,
-        held: Sized,
+        held: Mapping[bytes, tuple[Session, Connection]],
         interval_s: int,
         membership: Membership,
     ) -> None:
@@ -103,10 +104,13 @@ class SysTree:
             counters[name] = counters.get(name, 0) + value
         stats = self._store.stats()
         clients = counters["connected"]
+        away = max(0, stats.sessions - counters["durable"])
         self._most_clients = max(self._most_clients, clients)
         dropped = sum(counters["dropped_" + why] for why in ("qos0", "oversized", "expired", "reclaimed"))
         figures: dict[bytes, int] = {
             b"clients/connected": clients,
+            b"clients/disconnected": away,
+            b"clients/total": clients + away,
             b"clients/maximum": self._most_clients,
             b"messages/received": counters["messages_received"],
             b"messages/sent": counters["messages_sent"],
@@ -114,6 +118,8 @@ class SysTree:
             b"publish/messages/sent": counters["messages_sent"],
             b"publish/messages/dropped": dropped,
             b"bytes/received": counters["bytes_received"],
+            b"bytes/sent": counters["bytes_sent"],
+            b"retained messages/count": stats.retained,
             b"subscriptions/count": counters["subscriptions"],
             b"store/messages/bytes": stats.log_end - stats.log_begin,
         }
@@ -125,7 +131,12 @@ class SysTree:
 
     def figures(self) -> dict[str, int]:
         """What this node counts."""
-        return {**vars(self._counters), "connected": len(self._held), "subscriptions": self._router.subscriptions}
+        now = {
+            "connected": len(self._held),
+            "durable": sum([session.durable for session, _ in self._held.values()]),
+            "subscriptions": self._router.subscriptions,
+        }
+        return vars(self._counters) | now
 
     def _load_texts(self, counters: Mapping[str, int], seconds: float, dropped: int) -> dict[bytes, bytes]:
         texts: dict[bytes, bytes] = {}
@@ -136,6 +147,7 @@ class SysTree:
             (b"publish/sent", counters["messages_sent"]),
             (b"publish/dropped", dropped),
             (b"bytes/received", counters["bytes_received"]),
+            (b"bytes/sent", counters["bytes_sent"]),
             (b"connections", counters["connections_opened"]),
         ):
             averages = self._loads.setdefault(name, _Load()).add(total, seconds)

@@ -404,6 +404,9 @@ class StoreStats:
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
     sessions: int  # durable ones
+    retained: int  # values
+    held: int  # messages that wait for their time or their transaction
+    max_held: int  # of those
     damaged_places: int  # of the log, known and served around
     damaged_bytes: int  # in them
     damage_met: int  # other places where reads of this process met damage
@@ -455,6 +458,10 @@ class Store(Protocol):
 
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
         """Client ids of durable sessions, sorted, behind `after`."""
+
+    def may_hold(self) -> bool:
+        """Whether there is room for one more message that waits for its time or its transaction. Asked before an
+        append, so that what is on its way may go beyond the limit."""
 
     async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
         """Client ids of a user's durable sessions among the next thousands behind `after`, sorted, and where to go on

@@ -39,6 +39,7 @@ class StoreConfig:
     # How long a message stays away that was given back after its first, second, … delivery. Those of RocketMQ.
     retry_delays_s: tuple[float, ...] = (10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
     max_groups: int = 1 << 16
+    max_held: int = 10_000_000  # messages that wait for their time or their transaction
     max_group_queues: int = 1 << 16  # queues that one group has a place in
     max_group_leases: int = 1 << 16  # messages of the queues of one pop that a group has out, or to come again
     max_group_window: int = 1 << 17  # offsets of a queue from the first that is not finished to the last leased out
@@ -70,7 +71,14 @@ class StoreConfig:
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        for name in ("max_groups", "max_group_queues", "max_group_leases", "max_group_window", "max_group_objects"):
+        for name in (
+            "max_groups",
+            "max_held",
+            "max_group_queues",
+            "max_group_leases",
+            "max_group_window",
+            "max_group_objects",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if not 1 <= self.max_deliveries <= MAX_MAX_DELIVERIES:

@@ -238,6 +238,9 @@ class Engine(Queries):
     def on_transaction_check(self, listener: TransactionListener) -> None:
         self._held.on_check(listener)
 
+    def may_hold(self) -> bool:
+        return self._views.held.count.value < self._config.max_held
+
     def stats(self) -> StoreStats:
         places, size = self._segments.damaged.size(self._views.begin)
         return StoreStats(
@@ -252,6 +255,9 @@ class Engine(Queries):
             tail_bytes=self._tail.size,
             pending_bytes=self._log.pending_bytes,
             sessions=self._views.sessions.count,
+            retained=self._views.retained.count.value,
+            held=self._views.held.count.value,
+            max_held=self._config.max_held,
             damaged_places=places,
             damaged_bytes=size,
             damage_met=len(self._reader.met),

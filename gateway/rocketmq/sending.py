@@ -31,6 +31,8 @@ class Sending:
             outgoing.append(Outgoing(message, parent, client_id, now_ms, self._limits.max_message_bytes))
             if outgoing[-1].is_half:
                 self._clients.sends_to(client_id, parent)
+        if any(each.is_half or each.due_ms is not None for each in outgoing) and not self._store.may_hold():
+            raise Refused(pb.TOO_MANY_REQUESTS, "as many messages wait as may (store.max_held)")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def done(appended: Appended) -> None:

@@ -1,6 +1,7 @@
 """Which records a cloud service may append: messages with a valid topic and properties, within the limits."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import record
@@ -20,9 +21,11 @@ _CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten
 class MessageCheck:
     """Checks records that come off the wire. Services repeat few topics and blocks, so verdicts are kept."""
 
-    __slots__ = ("_blocks", "_max_bytes", "_names")
+    __slots__ = ("_blocks", "_max_bytes", "_may_hold", "_names")
 
-    def __init__(self, limits: RpcLimits) -> None:
+    def __init__(self, limits: RpcLimits, may_hold: Callable[[], bool]) -> None:
+        """may_hold: whether one more message may wait for its time or its transaction."""
+        self._may_hold = may_hold
         self._max_bytes = limits.max_message_bytes
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
@@ -46,6 +49,8 @@ class MessageCheck:
             return "flags hold more than a QoS of 0 to 2, RETAIN and how it is held, or there is a packet id"
         if flags & FLAG_DELAYED and record.trailer_of(frame, 0) > time.time_ns() // 1_000_000 + _LONGEST_DELAY_MS:
             return f"it is due in more than {MAX_DELAY} seconds"
+        if flags & (FLAG_DELAYED | FLAG_HALF) and not self._may_hold():
+            return "as many messages wait for their time or their transaction as may (store.max_held)"
         if flags & FLAG_HALF and not publisher:
             return "a half message has a publisher, who is asked what became of its transaction"
         if bool(flags & FLAG_ADDRESSED) != is_below(topic, INBOX):

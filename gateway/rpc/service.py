@@ -29,7 +29,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     def __init__(self, store: Store, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
-        self._check = MessageCheck(limits)
+        self._check = MessageCheck(limits, store.may_hold)
         self._wakeups = Wakeups(store)
         self._groups = GroupCalls(store, self._wakeups, limits)
         self._pulls = PullCalls(store, self._wakeups, limits)

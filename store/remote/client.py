@@ -150,6 +150,10 @@ class RemoteStore(RemoteCalls):
     def on_transaction_check(self, listener: TransactionListener) -> None:
         self._check_listeners.append(listener)
 
+    def may_hold(self) -> bool:
+        stats = self._stats.result()
+        return stats.held < stats.max_held
+
     def session_count(self) -> int:
         return self._stats.result().sessions
 

@@ -18,6 +18,7 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
 from store import control
 from store.api import HeldMessage, HeldPage
 from store.control import TransactionsChecked, TransactionsEnded
+from store.views.count import Count
 from store.views.keeping import Page
 from store.views.state import State
 
@@ -138,10 +139,11 @@ class Order:
 class Held:
     """Messages that are held, by handle and in the three orders of what they wait for."""
 
-    __slots__ = ("_state", "asked", "begin", "due", "kept_below", "new")
+    __slots__ = ("_state", "asked", "begin", "count", "due", "kept_below", "new")
 
     def __init__(self, state: State, begin: int) -> None:
         self._state = state
+        self.count = Count(state, _HELD)
         self.due = Order(state, _DUE)
         self.new = Order(state, _NEW)
         self.asked = Order(state, _ASKED)
@@ -158,6 +160,7 @@ class Held:
         sizes = len(digests), len(topic)
         head = _ROW.pack(flags, marks, record.length_of(data, start), due, check, 0, *sizes)
         self._state.put(_HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
+        self.count.change(1)
         if flags & FLAG_HALF:
             self.new.add(check, handle)
         else:
@@ -294,6 +297,7 @@ class Held:
         else:
             self.due.remove(row.due, row.handle)
         self._state.delete(_HELD, name)
+        self.count.change(-1)
         if row.is_kept:
             self._state.delete(_KEPT, name)
         return row

@@ -9,6 +9,7 @@ from typing import Final
 
 from matcher.names import has_wildcard, levels
 from record import position_of, unpack_refs
+from store.views.count import Count
 from store.views.index import REFERENCE
 from store.views.keeping import Page
 from store.views.levels import row_name, topic_of, where_matches_go_on
@@ -26,18 +27,24 @@ def is_reference(row: bytes) -> bool:
 class RetainedValues:
     """Retained values by topic."""
 
-    __slots__ = ("_state", "moved_from")
+    __slots__ = ("_state", "count", "moved_from")
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.count = Count(state, _RETAINED)
         self.moved_from = NOWHERE  # since that was set, no value refers to a record before it that entered late
 
     def fold(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
         """Take a message with RETAIN set; one without payload clears the topic's value (MQTT-3.3.1-6)."""
+        name = row_name(topic)
+        is_known = self._state.get(_RETAINED, name) is not None
         if not is_empty:
-            self._state.put(_RETAINED, row_name(topic), reference)
-        elif self._state.get(_RETAINED, row_name(topic)) is not None:
-            self._state.delete(_RETAINED, row_name(topic))
+            self._state.put(_RETAINED, name, reference)
+            if not is_known:
+                self.count.change(1)
+        elif is_known:
+            self._state.delete(_RETAINED, name)
+            self.count.change(-1)
 
     def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
         """The same for a message whose record is older than what was folded before."""

@@ -5,6 +5,7 @@ import time
 import pytest
 
 import record
+from cloud_sdk import Client, InvalidArgument
 from gateway.address import MAX_DELAY, NotTaken, address, framed
 from gateway.node import Node
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED
@@ -226,3 +227,44 @@ async def test_exactly_once_also_for_later(make_node: MakeNode) -> None:
 def test_a_record_says_when_it_is_due() -> None:
     data = framed(address(b"$delayed/60/t", NOW), 1, 0, b"p", b"", b"x")
     assert record.trailer_of(data, 0) == NOW + 60_000
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_no_more_wait_than_may(make_node: MakeNode, version: int) -> None:
+    node = await make_node(store__max_held=2)
+    client = await RawClient.connect(node.ports.mqtt, b"c", version)
+    for _ in range(2):
+        await client.publish(b"$delayed/600/t", b"x")
+    client.send(wire.publish(version, b"$delayed/600/t", b"x", 1, 7))
+    assert (await client.expect(PUBACK)).body[2:3] == (b"\x97" if version == 5 else b"")
+    client.send(wire.publish(version, b"$delayed/600/t", b"x", 2, 8))
+    assert (await client.expect(PUBREC)).body[2:3] == (b"\x97" if version == 5 else b"")
+    client.send(wire.publish(version, b"$delayed/600/t", b"x", 0))
+    await client.publish(b"$delayed/0/t", b"at once")
+    await client.publish(b"t", b"x")
+    engine = engine_of(node)
+    assert (node.counters.messages_unheld, engine.stats().held) == (3, 2)
+    (first, _) = (await engine.timers(None, 9)).messages
+    await engine.recall([first.handle])
+    await client.publish(b"$delayed/600/t", b"there is room again")
+    assert engine.stats().held == 2
+
+
+async def test_services_hear_that_no_more_may_wait(make_node: MakeNode) -> None:
+    node = await make_node(store__max_held=1)
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
+        await client.send("t", b"x", deliver_after=600.0)
+        with pytest.raises(InvalidArgument, match="as many messages wait"):
+            await client.send("t", b"x", deliver_after=600.0)
+        await client.send("t", b"x")
+
+
+async def test_a_count_of_what_waits_is_right_after_a_restart(make_node: MakeNode) -> None:
+    node = await make_node()
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    for number in range(3):
+        await client.publish(b"$delayed/600/t", b"x")
+        await client.publish(b"r/%d" % number, b"x", retain=True)
+    await node.stop()
+    again = await make_node()
+    assert (engine_of(again).stats().held, engine_of(again).stats().retained) == (3, 3)

@@ -56,6 +56,7 @@ async def test_then_those_that_changed(quiet_node: Node) -> None:
     assert {name: m.payload for name, m in (await values(client)).items()} == {
         b"$SYS/broker/clients/connected": b"1",
         b"$SYS/broker/clients/maximum": b"1",
+        b"$SYS/broker/clients/total": b"1",
     }
     other = await RawClient.connect(quiet_node.ports.mqtt, b"d")
     await other.publish(b"t", b"")
@@ -67,6 +68,41 @@ async def test_then_those_that_changed(quiet_node: Node) -> None:
     }
     tree.tell(monotonic())
     assert not await values(client)
+
+
+async def test_what_the_node_has(quiet_node: Node) -> None:
+    """Clients that are here and away, retained values, bytes to clients."""
+    tree = quiet_node._sessions.sys_tree
+    client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
+    wanted = (
+        b"clients/connected",
+        b"clients/disconnected",
+        b"clients/total",
+        b"retained messages/count",
+        b"bytes/sent",
+    )
+    await client.subscribe(*[(b"$SYS/broker/" + name, 0) for name in wanted])
+    await values(client)
+    here = await RawClient.connect(quiet_node.ports.mqtt, b"here", 4, False)
+    for client_id in (b"away", b"away too"):
+        await (await RawClient.connect(quiet_node.ports.mqtt, client_id, 4, False)).disconnect()
+    for topic in (b"a", b"b", b"c"):
+        await client.publish(topic, b"value", retain=True)
+    await client.publish(b"a", b"another", retain=True)
+    await client.publish(b"b", b"", retain=True)
+    while any(name in quiet_node._sessions.held for name in (b"away", b"away too")):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await values(client)
+    tree.tell(monotonic())
+    found = {name.removeprefix(b"$SYS/broker/"): m.payload for name, m in (await values(client)).items()}
+    assert int(found.pop(b"bytes/sent")) > 100
+    assert found == {
+        b"clients/connected": b"2",
+        b"clients/disconnected": b"2",
+        b"clients/total": b"4",
+        b"retained messages/count": b"2",
+    }
+    await here.disconnect()
 
 
 async def test_it_is_looked_at_again_and_again(make_node: MakeNode) -> None:

@@ -43,6 +43,9 @@ class Linked(RemoteStore):
         """As of now: that the client's are those of the last heartbeat is a test of its own."""
         return self.engine.stats()
 
+    def may_hold(self) -> bool:
+        return self.engine.may_hold()
+
     def session_count(self) -> int:
         return self.engine.session_count()
 

@@ -57,6 +57,8 @@ class Model:
         self.topics: set[bytes] = set()
         self.keys: defaultdict[tuple[bytes, bytes], list[Entry]] = defaultdict(list)  # by (parent, key)
         self.retained: dict[bytes, Entry] = {}
+        self.were_retained = False  # any, ever
+        self.were_held = False
         self.sessions = Sessions(self.end)
         self.held = Held()
         self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
@@ -125,6 +127,7 @@ class Model:
             self.sessions.wills.by_client.pop(publisher, None)
         if flags & FLAG_HELD:
             self.held.hold(frame, position, time)
+            self.were_held = True
         elif not flags & FLAG_REVIVED:
             self._enter(frame, position, time)
         elif self.held.drop(record.trailer_of(frame, 0)):
@@ -151,6 +154,7 @@ class Model:
             self.retained.pop(topic, None)
             if payload:
                 self.retained[topic] = entry
+                self.were_retained = True
 
     def _dead_letter(self, group: bytes, queue: bytes, offset: int, cause: int, time: int) -> None:
         if offset < self.end(queue):

@@ -115,6 +115,12 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         else:
             wanted.others[b"e" + digest] = pack(">Q", first)
     rows = wanted.others
+    for letter, count, was_any in (
+        (b"r", len(model.retained), model.were_retained),
+        (b"h", len(model.held.messages), model.were_held),
+    ):
+        if was_any:
+            rows[b"C" + letter] = pack(">Q", count)
     for topic in model.topics:
         rows[b"t" + topic.replace(b"/", b"\0")] = b""
     for topic, entry in model.retained.items():
