@@ -27,7 +27,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-matcher profile bench-store conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-matcher profile bench-store conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,9 @@ bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same loa
 
 bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publishing to them, and their return (ARGS=--help)
 	@$(BIN)/python -m benchmarks.offline $(ARGS)
+
+bench-retained: $(KERNEL) .mosquitto ## a million retained values: set, and asked for at once and slowly (ARGS=--help)
+	@$(BIN)/python -m benchmarks.retained $(ARGS)
 
 bench-matcher: $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)

@@ -216,6 +216,9 @@ class Pump:
                 self._ranges.keep(cursor.queue, stretch)
             if session.closed or cursor.next != asked:
                 return not session.closed
+            subscription = session.subscriptions.get(cursor.topic_filter)
+            if subscription is None or subscription.cursor is not cursor:
+                return False  # unsubscribed meanwhile: it is nobody's
         room = max(1, session.window - session.in_window)
         return deliver(session, cursor, stretch, room, int(time() * 1000))
 

@@ -184,7 +184,8 @@ class Replays:
             return True
         if subscription.no_local and message.publisher == session.client_id:
             return True
-        qos = min(subscription.qos, message.qos)
+        # In a session that comes back, a past that is not recorded is one of QoS 0.
+        qos = min(subscription.qos, message.qos) if history.recorded or not session.durable else 0
         entry = None
         if qos and history.recorded:
             history.sending(message)
@@ -211,6 +212,8 @@ class Replays:
             self._router.add(subscription)
         elif history.next >= history.end and subscription.cursor is not None:
             self._lose(session, history, 0, FOLLOW, False)
+            if not history.recorded:
+                subscription.history = None
             subscription.cursor.waits = False  # `gateway.progress` forgets the history when all of it is acknowledged
 
 

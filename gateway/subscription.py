@@ -61,6 +61,13 @@ class Subscription:
                 self.cursor.committed = self.cursor.durable = new.floor
         self.history = old.history
         self.is_live = old.is_live
+        if old.history is not None and not old.is_live and self.cursor is not None:
+            # Its past was followed to the present. From its record on a cursor has what comes, and waits for the past.
+            self.is_live = True
+            old.history.end = self.cursor.start_position
+            self.cursor.waits = old.history.lagging
+            if not old.history.lagging:
+                self.history = None
         self.route = Route(self.session, [self])
 
 

@@ -242,3 +242,36 @@ async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> No
     session = held(node, b"c")
     assert not session.lagging
     assert session.window == session.full_window
+
+
+@pytest.mark.mqtt5("3.10.4-2")
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_a_read_that_was_under_way_is_nothing_to_a_subscription_made_anew(
+    node: Node, monkeypatch: pytest.MonkeyPatch, expiry: int
+) -> None:
+    """UNSUBSCRIBE and SUBSCRIBE while the past of a topic is read: it does not come any more."""
+    await publish(node, 0, 50)
+    engine = node._engine
+    assert isinstance(engine, Engine)
+    fetch = engine.fetch
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+        fetched = await fetch(queue, offset, max_records, max_bytes)
+        asked.set()
+        await go_on.wait()
+        return fetched
+
+    monkeypatch.setattr(engine, "fetch", slow)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry)
+    block = wire.sized(wire.pair(b"replay", b"earliest"))
+    client.send(wire.packet(0x82, wire.u16(1) + block + wire.text(b"t/x") + b"\1"))
+    await client.packet()
+    async with asyncio.timeout(10):
+        await asked.wait()
+    await client.unsubscribe(b"t/x", packet_id=2)
+    await client.subscribe((b"t/x", 0x21), packet_id=3)  # without retained values
+    go_on.set()
+    await publish(node, 50, 51)
+    assert [m.payload for m in await client.take(1)] == [b"000050"]
+    await client.quiet()

@@ -7,6 +7,7 @@ import pytest
 from gateway.beginning import Beginning, beginning, split_replay
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node import Node
+from gateway.session import Session
 from record import split, store_time_of
 from store import control
 from store.api import Chunk
@@ -586,3 +587,32 @@ async def test_what_was_sent_of_the_past_is_counted(node: Node, topic_filter: by
 def test_an_old_record_begins_at_the_end() -> None:
     payload = b'[["a/+",1,false,false,0,0]]'
     assert control.parse_subscribed(payload)[0].replay == -1
+
+
+async def test_a_replay_of_qos_0_that_is_asked_for_more(node: Node) -> None:
+    """SUBSCRIBE with QoS 1 in the middle: the past goes on with QoS 0, and from there on nothing is missing."""
+    await publish(node, b"a/b", *numbers(0, 400))
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=5)
+    replays = node._sessions._pump._replays
+    run = asyncio.Event()
+    serve = replays._serve
+
+    async def slow(session: Session) -> None:
+        await run.wait()
+        await serve(session)
+
+    replays._serve = slow  # type: ignore[method-assign]
+    await replay(client, b"a/+", b"earliest", 0)
+    assert await client.subscribe((b"a/+", 1), packet_id=2) == b"\1"
+    await publish(node, b"a/b", *numbers(400, 420))
+    run.set()
+    found = [await client.message() for _ in range(405)]
+    assert [(int(m.payload), m.qos) for m in found] == [(i, int(i >= 400)) for i in range(405)]
+    await client.drop()
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=5)
+    assert payloads(await client.take(20)) == numbers(400, 420)
+    await publish(node, b"a/b", b"new")
+    assert payloads(await client.take(1)) == [b"new"]
+    session = node._sessions.held[b"c"][0]
+    assert session.subscriptions[b"a/+"].history is None
+    await client.quiet()
