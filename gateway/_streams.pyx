@@ -11,6 +11,8 @@ The rules of this file:
   (`Stream.unread`), and comes again by `Streams.later`.
 * A socket is closed in a turn of the loop of its own (`Streams.end`), never while events are served: what an event
   points to is there.
+* Whoever is not read on (`Stream.paused`) is told of all the same when it is gone: a reset ends it at once, and one that
+  sends no more and takes nothing of what waits for it has the time of a closed connection.
 * What the socket does not take at once waits in `Stream.out`, and the connection hears that it is congested. Nothing
   bounds that but who writes: sessions stop, and answers are as long as what was read (`gateway.connection`).
 """
@@ -22,8 +24,10 @@ import socket
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from posix.unistd cimport close as close_file
+
+from gateway.outlet import LINGER_SECONDS
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum:
@@ -137,8 +141,14 @@ cdef class Streams:
             if mask & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                 if stream.closing and mask & (EPOLLHUP | EPOLLERR):
                     stream.abort()  # it will not take what waits
-                else:
-                    stream.read(mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0)
+                    continue
+                stream.read(mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0)
+                if stream.paused and not stream.closing:
+                    if mask & EPOLLERR:
+                        stream.abort()
+                    elif mask & EPOLLRDHUP and stream.out is not None and not stream.judged:
+                        stream.judged = True
+                        self.loop.call_later(LINGER_SECONDS, stream.judge, stream.taken)
 
     cdef int later(self, Stream stream) except -1:
         self.again.append(stream)
@@ -185,6 +195,8 @@ cdef class Stream:
     cdef bint unread  # there may be something to read of which no event will tell
     cdef Streams streams
     cdef bytearray out  # what the socket did not take; None: nothing
+    cdef bint judged  # it is to be seen whether the client, which sends no more, takes anything
+    cdef uint64_t taken  # bytes of it that the socket took later
     cdef public object connection  # `receive`, `congested`, `uncongested`
 
     def __cinit__(self):
@@ -219,6 +231,8 @@ cdef class Stream:
             if size == 0:
                 self.unread = False
                 self.close()
+                if self.out is not None:
+                    self.streams.loop.call_later(LINGER_SECONDS, self.abort)
                 return 0
             try:
                 self.connection.receive(PyBytes_FromStringAndSize(buffer, size))
@@ -268,6 +282,7 @@ cdef class Stream:
         if sent < 0:
             return 0
         del out[:sent]
+        self.taken += sent
         if not out:
             self.out = None
             if self.closing:
@@ -276,6 +291,16 @@ cdef class Stream:
         if len(out) <= LOW and not self.closing and self.connection.congested:
             self.connection.uncongested()
         return 0
+
+    def judge(self, uint64_t taken):
+        """It sends no more: whether it took anything since it had taken so much."""
+        self.judged = False
+        if self.out is not None and not self.closing and self.paused:
+            if self.taken == taken:
+                self.abort()
+            else:
+                self.judged = True
+                self.streams.loop.call_later(LINGER_SECONDS, self.judge, self.taken)
 
     def pause_reading(self):
         self.paused = True

@@ -111,7 +111,8 @@ class Connection(Reading):
         self.receive(data)
 
     def eof_received(self) -> None:
-        """The transport closes."""
+        """The client sends no more. What waits for it has as long as with any other end."""
+        self.flusher.close(self.transport)
 
     def pause_writing(self) -> None:
         self.congested = True

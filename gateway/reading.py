@@ -3,6 +3,7 @@
 This is the back-pressure of the whole node: what is not read stays in the client's own socket.
 """
 
+import socket
 from time import monotonic
 from typing import Final
 
@@ -11,6 +12,8 @@ from gateway.counters import Counters
 from gateway.gate import Gate
 from gateway.outlet import Flusher, Outlet, Transport
 
+_LOOK_SECONDS: Final = 1.0  # between looks at one that is not read because it publishes too fast
+_TCP_CLOSE: Final = 7  # the first byte of TCP_INFO: the connection was reset
 _MAX_UNANSWERED: Final = 256 * 1024  # bytes; their answers are about as long
 
 
@@ -54,11 +57,20 @@ class Reading(Outlet):
             self.pacing = True
             self.counters.publishers_paced += 1
             self.pause_reading()
-            self.flusher.call_later(wait, self._paced)
+            self.flusher.call_later(min(wait, _LOOK_SECONDS), self._paced)
 
     def _paced(self) -> None:
-        self.pacing = False
-        self.resume_reading()
+        """Some time has passed. Who is not read on does not tell when it is gone."""
+        if self.closed or self.pace is None:
+            return
+        wait = self.pace.spend(0, monotonic())
+        if not wait:
+            self.pacing = False
+            self.resume_reading()
+        elif _is_reset(self.transport):
+            self.transport.abort()
+        else:
+            self.flusher.call_later(min(wait, _LOOK_SECONDS), self._paced)
 
     def resume_reading(self) -> None:
         """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read, or
@@ -68,3 +80,14 @@ class Reading(Outlet):
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False
             self.transport.resume_reading()
+
+
+def _is_reset(transport: Transport) -> bool:
+    """Whether the peer is known to be gone. Where there is no socket to ask the transport tells by itself."""
+    its = transport.get_extra_info("socket")
+    if its is None or its.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        return bool(its.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
+    except OSError:
+        return True

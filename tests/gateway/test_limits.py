@@ -1,6 +1,9 @@
 """Limits and hostile input: every one has an answer that the client can understand, where the protocol has one."""
 
 import asyncio
+import socket
+import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +21,12 @@ from tests.gateway.raw import (
     RawClient,
     connect,
 )
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.mqtt5("3.2.2-15")
@@ -328,6 +337,17 @@ async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None
     client.send(wire.publish(5, b"t", b"x", 1, 1), b"\xc0\x00")
     assert {(await client.packet()).kind, (await client.packet()).kind} == {PUBACK, PINGRESP}
     assert node.counters.messages_received == 151
+
+
+async def test_who_publishes_too_fast_and_is_gone_is_not_waited_for(make_node: MakeNode) -> None:
+    """A reset ends the connection, though its debt of messages would keep it from being read for a long time."""
+    node = await make_node(mqtt__publish_rate=1)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(*[wire.publish(5, b"t", b"x") for _ in range(5000)])
+    await until(lambda: node.counters.publishers_paced > 0)
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()
+    await until(lambda: not node._sessions.held)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])

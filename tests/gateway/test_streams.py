@@ -193,6 +193,75 @@ async def test_a_closing_client_that_resets_is_not_waited_for(pair: Pair) -> Non
     await pair.receiver.gone.wait()
 
 
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+async def test_who_resets_while_it_is_not_read_is_not_waited_for(pair: Pair) -> None:
+    pair.stream.pause_reading()
+    await asyncio.get_running_loop().sock_sendall(pair.client, b"never read")
+    pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    pair.client.close()
+    await pair.receiver.gone.wait()
+
+
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)
+async def test_who_resets_and_is_read_no_more_after_a_part_is_not_waited_for(pair: Pair) -> None:
+    pair.receiver.on_data = lambda _: pair.stream.pause_reading()
+    pair.client.send(b"a part")
+    pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    pair.client.close()
+    await pair.receiver.gone.wait()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_who_sends_no_more_and_takes_nothing_is_not_waited_for(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    monkeypatch.setattr("gateway._streams.LINGER_SECONDS", 0.01)
+    while not pair.receiver.congested:
+        pair.stream.write(bytes(65536))
+    if not is_read:
+        pair.stream.pause_reading()
+    pair.client.shutdown(socket.SHUT_WR)
+    await pair.receiver.gone.wait()
+
+
+class HeldClock:
+    """The loop, but what is to come later comes when the test says so."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.later: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.add_reader, self.remove_reader = self._loop.add_reader, self._loop.remove_reader
+        self.call_soon = self._loop.call_soon
+
+    def call_later(self, _seconds: float, callback: Callable[..., None], *arguments: object) -> None:
+        self.later.append((callback, arguments))
+
+    def ring(self) -> None:
+        callback, arguments = self.later.pop(0)
+        callback(*arguments)
+
+
+async def test_who_sends_no_more_and_takes_what_waits_has_the_time_for_it() -> None:
+    clock = HeldClock()
+    streams = Streams(clock, lambda receiver: receiver.gone.set())  # type: ignore[arg-type, attr-defined]
+    pair = Pair(streams, tcp=False)
+    pair.stream.write(bytes(8 << 20))
+    pair.stream.pause_reading()
+    pair.client.shutdown(socket.SHUT_WR)
+    await until(lambda: bool(clock.later))
+    for _ in range(3):
+        left = 2 << 20  # more than the system keeps
+        while left > 0:
+            left -= len(await asyncio.get_running_loop().sock_recv(pair.client, 1 << 16))
+        clock.ring()
+        assert not pair.receiver.gone.is_set()
+        assert len(clock.later) == 1
+    clock.ring()
+    await pair.receiver.gone.wait()
+    pair.client.close()
+    streams.close()
+
+
 async def test_writing_to_who_is_gone_ends_the_stream(pair: Pair) -> None:
     pair.stream.pause_reading()
     pair.client.close()
