@@ -48,7 +48,7 @@ class Router:
         self.on_addressed: Callable[[Commit], None] = _nobody  # somebody is to get what nobody has subscribed to
         self.on_missed: Callable[[int], None] = _nowhere  # commits from a position on were not told of
         self._plans: dict[bytes, _Plan] = {}
-        self._planned = 0  # routes in `_plans`, and the subscriptions they were made from
+        self._planned = 0  # what `_plans` takes: routes, the subscriptions they were made from, 8 bytes of topics each
 
     def add(self, subscription: Subscription) -> None:
         """Have a subscription get what is committed from now on. It is not there yet."""
@@ -97,9 +97,9 @@ class Router:
         if plan is not None and plan.matched is matched:
             return plan.routes
         routes = _plan(topic, matched)
-        size = len(matched) + len(routes)
+        size = len(matched) + len(routes) + (len(topic) >> 3)
         if plan is not None:
-            self._planned -= len(plan.matched) + len(plan.routes)
+            self._planned -= len(plan.matched) + len(plan.routes) + (len(topic) >> 3)
         elif len(self._plans) >= _MAX_PLANS:
             self._forget()
         if self._planned + size > _MAX_ROUTES:

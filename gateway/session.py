@@ -25,6 +25,7 @@ from matcher.trie import Trie
 from store.api import Moved, Owed
 
 _MAX_ROUTES: Final = 1024  # cached per session
+_MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
 _FEW: Final = 16  # subscriptions that are looked at one by one
 
 
@@ -156,9 +157,10 @@ class Session(Exchanges):
             route = found[0].route
         elif found:
             route = Route(self, found)
-        if len(routes) >= _MAX_ROUTES:
-            routes.clear()
-        routes[topic] = route
+        if len(topic) <= _MAX_CACHED:
+            if len(routes) >= _MAX_ROUTES:
+                routes.clear()
+            routes[topic] = route
         return route
 
     def _matching(self, topic: bytes) -> list[Subscription]:

@@ -23,7 +23,7 @@ from matcher.names import has_wildcard, levels_match, parent_of
 V = TypeVar("V")
 
 DEFAULT_CACHE_REFERENCES: Final = 1 << 20  # of values and topics, over both halves
-_TOPIC_COST: Final = 16  # a cached topic is worth as many references, in memory
+_TOPIC_COST: Final = 16  # a cached topic is worth as many references, in memory, and one more for each 8 of its bytes
 _FEW: Final = 8  # up to so many values of a filter in a tuple, more in a dictionary
 
 # The values of a filter, in the order they came. A dictionary adds and removes at a constant cost.
@@ -191,11 +191,12 @@ class Trie(Generic[V]):
         return values
 
     def _remember(self, topic: bytes, answer: _Answer[V]) -> None:
-        self._cost += len(answer.values) + _TOPIC_COST
+        cost = len(answer.values) + _TOPIC_COST + (len(topic) >> 3)
+        self._cost += cost
         if self._cost > self._limit:
             self._old = self._young
             self._young = {}
-            self._cost = len(answer.values) + _TOPIC_COST
+            self._cost = cost
         self._young[topic] = answer
 
     def _forget(self, topic: bytes) -> None:

@@ -20,6 +20,7 @@ _STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED | FLAG_WILL
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
 _MAX_MATCHES: Final = 1 << 16  # topics whose filters are remembered
+_MAX_REMEMBERED: Final = 256  # bytes of such a topic: 65,535 could be as many gigabytes
 
 # (commit, start, reference, flags, topic, its offset there) of a message that is state as well as a queue entry
 OnSpecial = Callable[[Commit, int, bytes, int, bytes, int], None]
@@ -152,7 +153,9 @@ class Dispatcher:
         if filters is None:
             if len(self._matches) >= _MAX_MATCHES:
                 self._matches.clear()
-            filters = self._matches[topic] = self._trie.match(topic)
+            filters = self._trie.match(topic)
+            if len(topic) <= _MAX_REMEMBERED:
+                self._matches[topic] = filters
         if not filters:
             return ()
         return tuple([(name, self._enter_queue(filter_queue(name), self._wanted[name], reference)) for name in filters])

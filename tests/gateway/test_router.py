@@ -32,6 +32,31 @@ def test_plans_of_many_subscribers_and_topics_stay_within_the_bound() -> None:
         router.add(subscription)
     for topic in range(2000):
         assert len(router.routes(b"t/%d" % topic)) == 2000
-        held = sum(len(plan.matched) + len(plan.routes) for plan in router._plans.values())
-        assert held == router._planned <= 1 << 20
+        assert planned(router) == router._planned <= 1 << 20
     assert len(router._plans) > 1
+
+
+def planned(router: Router) -> int:
+    """What the plans take: references, and 8 bytes of their topics each."""
+    return sum(len(plan.matched) + len(plan.routes) + len(topic) // 8 for topic, plan in router._plans.items())
+
+
+def test_plans_of_long_topics_stay_within_the_bound() -> None:
+    router = Router(0)
+    subscriber = session(1)
+    router.add(Subscription(subscriber, b"#", 0, False, False, 0, None, 0))
+    for number in range(300):
+        router.routes(b"t/" + b"x" * 65_000 + b"%d" % number)
+        assert planned(router) == router._planned <= 1 << 20
+    router.add(Subscription(session(2), b"#", 0, False, False, 0, None, 0))  # plans are made anew, one by one
+    router.routes(b"t/" + b"x" * 65_000 + b"299")
+    assert planned(router) == router._planned
+    assert router._plans
+
+
+def test_a_session_keeps_no_routes_of_long_topics() -> None:
+    held = session(1)
+    held.subscribe(Subscription(held, b"#", 0, False, False, 0, None, 0))
+    for length in (255, 256, 257, 65_000):
+        assert held.route(b"x" * length) is not None
+    assert [len(topic) for topic in held._routes or ()] == [255, 256]

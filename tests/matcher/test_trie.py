@@ -106,3 +106,11 @@ def test_the_cache_is_bounded() -> None:
     answers = [trie.match(b"t/%d" % i) for i in range(1000)]
     survivors = sum(trie.match(b"t/%d" % i) is answers[i] for i in reversed(range(1000)))
     assert 0 < survivors < 2000 // 16
+
+
+def test_the_cache_is_bounded_in_bytes() -> None:
+    trie: Trie[int] = Trie(1 << 14)
+    for number in range(100):
+        trie.match(b"t/" + b"x" * 8000 + b"%d" % number)
+        assert sum(map(len, (*trie._young, *trie._old))) <= 8 << 14
+    assert trie._young
