@@ -22,7 +22,7 @@ class Devices:
         self._config = config
         self._joined = Joined(store, slot, self.figures) if slot is not None else None
         membership: Membership = self._joined or ALONE
-        self.router = Router(store.stats().log_end)
+        self.router = Router(store.stats().log_end, store.wants)
         notifier = Notifier(store)
         notifier.register("local", self.router.deliver)
         self.sessions = Sessions(store, self.router, config.mqtt, counters, membership)

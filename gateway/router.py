@@ -13,7 +13,7 @@ from gateway.session import Session
 from gateway.subscription import Route, Subscription
 from matcher.trie import Trie
 from notify import TopicEvents
-from store.api import Commit
+from store.api import Commit, Wants
 
 _MAX_PLANS: Final = 65_536
 _MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
@@ -41,7 +41,8 @@ def _nowhere(position: int) -> None:
 class Router:
     """The subscriptions of all sessions that are connected to this node."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, wants: Wants | None = None) -> None:
+        self.wants: Wants | None = wants  # None: everything is told
         self.trie: Trie[Subscription] = Trie()
         self.subscriptions: int = 0  # in the trie
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
@@ -54,10 +55,14 @@ class Router:
         """Have a subscription get what is committed from now on. It is not there yet."""
         self.trie.add(subscription.topic_filter, subscription)
         self.subscriptions += 1
+        if self.wants is not None:
+            self.wants.add(subscription.topic_filter)
 
     def remove(self, subscription: Subscription) -> None:
         if self.trie.remove(subscription.topic_filter, subscription):
             self.subscriptions -= 1
+            if self.wants is not None:
+                self.wants.remove(subscription.topic_filter)
 
     def deliver(self, events: TopicEvents) -> None:
         """Offer every message of the commit to the sessions that match, in log order, and tell those that match one

@@ -77,6 +77,8 @@ class Shares:
         if share is None:
             share = self._shares[name] = Share(self, name)
             self._trie.add(split_shared(name)[1], share)
+            if self.store.wants is not None:
+                self.store.wants.add(split_shared(name)[1])
         share.is_begun = share.is_begun or begun
         member = share.members.get(session)
         is_new = member is None
@@ -121,6 +123,8 @@ class Shares:
         if not share.members and self._shares.get(name) is share:
             del self._shares[name]
             self._trie.remove(split_shared(name)[1], share)
+            if self.store.wants is not None:
+                self.store.wants.remove(split_shared(name)[1])
             self.counters.shared_groups = len(self._shares)
         if not session.durable:
             self._let_go(name)

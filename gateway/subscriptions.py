@@ -19,7 +19,7 @@ from gateway.wish import Wish
 from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
 from store import control
-from store.api import Appended, Store, subscription_queue
+from store.api import Appended, Store, Wants, subscription_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
 
@@ -112,11 +112,11 @@ class Subscriptions:
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach_transient(connection, session, stored) for stored in granted]
-            connection.send(reply)
-            self._want_retained(session, granted, fresh)
-            cursors = [session.subscriptions[stored.topic_filter].cursor for stored in granted if stored.replay >= 0]
-            if any(stored.replay >= 0 for stored in granted):
-                self._spawn(self._learn(connection, session, [cursor for cursor in cursors if cursor is not None]))
+            wants = self._router.wants
+            if wants is None or wants.is_settled:
+                self._answer_transient(connection, session, granted, fresh, reply)
+            else:
+                self._spawn(self._answer_told(wants, connection, session, granted, fresh, reply))
             return
 
         session.subscribing.update([stored.topic_filter for stored in granted])
@@ -129,6 +129,40 @@ class Subscriptions:
                 self._spawn(self._attach_durable(connection, session, granted, reply))
 
         self._store.append([control.subscribed(session.client_id, granted)], done)
+
+    def _answer_transient(
+        self,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        fresh: list[bool],
+        reply: bytes,
+    ) -> None:
+        """From here on nothing that these subscriptions match is missed."""
+        connection.send(reply)
+        self._want_retained(session, granted, fresh)
+        subscriptions = [session.subscriptions.get(stored.topic_filter) for stored in granted if stored.replay >= 0]
+        if subscriptions:
+            cursors = [each.cursor for each in subscriptions if each is not None and each.cursor is not None]
+            self._spawn(self._learn(connection, session, cursors))
+
+    async def _answer_told(
+        self,
+        wants: Wants,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        fresh: list[bool],
+        reply: bytes,
+    ) -> None:
+        """The same, as soon as the store knows what to tell us of."""
+        try:
+            await wants.settled()
+        except StoreError as error:
+            connection.append_failed(error)
+            return
+        if not session.closed:
+            self._answer_transient(connection, session, granted, fresh, reply)
 
     def _grant(
         self, names: set[bytes], wish: Wish, connection: Connection, session: Session
@@ -205,6 +239,8 @@ class Subscriptions:
                     stored = request if stored is not None else None  # of its replay, the log knows nothing
                 fresh.append(stored is not None and self._attach(session, stored))
             self._begun(session, [request.topic_filter for request in granted])
+            if self._router.wants is not None and not self._router.wants.is_settled:
+                await self._router.wants.settled()
             connection.send(reply)
             self._want_retained(session, granted, fresh)
             live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]

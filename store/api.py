@@ -413,10 +413,30 @@ class StoreStats:
     failed: bool = False  # a write failed: no appends until a restart
 
 
+class Wants(Protocol):
+    """The topic filters that a gateway is told of, each as often as it was added."""
+
+    def add(self, topic_filter: bytes) -> None:
+        """Tell of what matches. Who asks for the end of a queue next misses nothing that comes behind that."""
+
+    def remove(self, topic_filter: bytes) -> None: ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that matches is told from now on."""
+
+    async def settled(self) -> None:
+        """Wait for that. Raises `StoreError` when the store is lost meanwhile."""
+
+
 class Store(Protocol):
     """The log and its views."""
 
     partitions: int  # per parent topic
+
+    @property
+    def wants(self) -> Wants | None:
+        """What listeners to commits are told of. None: of everything."""
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Take unsealed frames for the next batch, in order. `done` is called on the loop once they are

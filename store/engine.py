@@ -50,6 +50,7 @@ class Engine(Queries):
     """A store in this process. Made by `open`; everything is called on the loop that opened it."""
 
     def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.wants = None  # listeners are told of everything
         self.partitions = opened.config.partitions
         self.max_record = opened.config.max_record
         self.max_pending = opened.config.max_pending_bytes

@@ -196,4 +196,4 @@ class Attached:
         added, removed = _decode_filters(body[NUMBER.size :])
         self._feed.watch(added, removed)
         self._feed.tell()
-        self._put(Item.ANSWER, body[: NUMBER.size])
+        self._put(Item.KNOWN, body[: NUMBER.size])

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -30,6 +30,7 @@ from store.remote.faults import Fault, error_of
 from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
+from store.remote.wants import Wants
 from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class RemoteStore(RemoteCalls):
         self._check_listeners: list[TransactionListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
-        self._watched: set[bytes] = set()
+        self.wants = Wants(self._loop, partial(self._put, Item.WATCH)) if routed else None
         self._grace: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self._closing = False
@@ -99,7 +100,7 @@ class RemoteStore(RemoteCalls):
 
     @classmethod
     async def open(
-        cls, address: str, gateway: str, intake: Intake, config: RemoteConfig | None = None, routed: bool = False
+        cls, address: str, gateway: str, intake: Intake, config: RemoteConfig | None = None, routed: bool = True
     ) -> "RemoteStore":
         """Connect to the store at `host:port` or `unix:path`, as the gateway of this name. `routed`: be told only of
         what is watched. Raises `StoreClosed` when it cannot be reached in the grace time, or does not serve us."""
@@ -164,6 +165,8 @@ class RemoteStore(RemoteCalls):
         return stats
 
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
+        if self.wants is not None:
+            self.wants.flush()
         self._appends.flush()  # in the order in which they were made
         return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
 
@@ -172,18 +175,6 @@ class RemoteStore(RemoteCalls):
     def on_lost(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the store gave this gateway up, or cannot be reached: others may have its sessions."""
         self._lost_listeners.append(listener)
-
-    async def watch(self, filters: Sequence[bytes]) -> None:
-        """Be told of what matches these as well: from the return of this call on. Raises `StoreClosed`."""
-        self._watched.update(filters)
-        if self._routed:
-            await self._questions.put(Item.WATCH, encode((filters, ())), is_read=True)
-
-    async def unwatch(self, filters: Sequence[bytes]) -> None:
-        """Be told no more of what matches only these."""
-        self._watched.difference_update(filters)
-        if self._routed:
-            await self._questions.put(Item.WATCH, encode(((), filters)), is_read=True)
 
     # --- the connection
 
@@ -262,8 +253,8 @@ class RemoteStore(RemoteCalls):
         self._link.reset()
         if not self._stats.done():  # the first time
             self._intake.heard = welcome.log_end
-        if self._routed and self._watched:
-            self._put(Item.WATCH, b"\0\0\0\0" + encode((list(self._watched), ())))
+        if self.wants is not None:
+            self.wants.resume()
         self._told(self._intake.reach(welcome.log_end))
         self._appends.resume(welcome.sequence)
         self._questions.resume()
@@ -286,6 +277,8 @@ class RemoteStore(RemoteCalls):
     def _fail(self, error: StoreError) -> None:
         self._appends.fail(error)
         self._questions.fail(error)
+        if self.wants is not None:
+            self.wants.fail(error)
         if not self._stats.done() and self._running is not None:
             self._stats.set_exception(error)
 
@@ -320,6 +313,8 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.REFUSED:
             error = error_of(_decode_fault(body[SEQUENCE.size :]))
             self._appends.refused(SEQUENCE.unpack_from(body)[0], cast("StoreError", error))
+        elif kind == Item.KNOWN and self.wants is not None:
+            self.wants.heard(body)
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 

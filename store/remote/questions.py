@@ -18,10 +18,9 @@ _decode_fault = msgspec.msgpack.Decoder(Fault).decode
 class _Question:
     """What somebody waits for."""
 
-    __slots__ = ("answer", "body", "is_read", "kind")
+    __slots__ = ("answer", "body", "is_read")
 
-    def __init__(self, kind: int, body: bytes, is_read: bool, answer: "asyncio.Future[bytes]") -> None:
-        self.kind = kind
+    def __init__(self, body: bytes, is_read: bool, answer: "asyncio.Future[bytes]") -> None:
         self.body = body  # as it travels
         self.is_read = is_read
         self.answer = answer
@@ -43,17 +42,13 @@ class Questions:
             body = bytes([method.number]) + encode(arguments)
         except OverflowError as error:
             raise ValueError(f"a number is too large: {error}") from error
-        return await self.put(Item.CALL, body, method.is_read)
-
-    async def put(self, kind: int, body: bytes, is_read: bool) -> bytes:
-        """The same, of any kind of question."""
         async with self._room:
             if self._error is not None:
                 raise self._error
             number = self._number = self._number % 0xFFFF_FFFF + 1
             answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            question = self._open[number] = _Question(kind, NUMBER.pack(number) + body, is_read, answer)
-            self._send(kind, question.body)
+            question = self._open[number] = _Question(NUMBER.pack(number) + body, method.is_read, answer)
+            self._send(Item.CALL, question.body)
             try:
                 return await answer
             except asyncio.CancelledError:
@@ -75,7 +70,7 @@ class Questions:
         """The store is another one now: ask again what does no harm if it is asked twice."""
         for number, question in list(self._open.items()):
             if question.is_read:
-                self._send(question.kind, question.body)
+                self._send(Item.CALL, question.body)
             else:
                 del self._open[number]
                 if not question.answer.done():

@@ -35,6 +35,7 @@ class Item(IntEnum):
     EVENT = 19  # a commit, see `notify.wire`
     CHECK = 20  # held messages whose transaction should have ended, in MessagePack
     STATS = 21  # `store.api.StoreStats` in MessagePack
+    KNOWN = 23  # number u32 of a WATCH that counts from here on
     REFUSED = 22  # sequence u64, error in MessagePack
 
 

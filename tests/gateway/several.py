@@ -63,8 +63,9 @@ class Way:
 class Several:
     """A store and its gateways, by name."""
 
-    def __init__(self, folder: Path, far: bool = False, **settings: object) -> None:
+    def __init__(self, folder: Path, far: bool = False, routed: bool = False, **settings: object) -> None:
         self.far = far
+        self.routed = routed
         self.remote: dict[str, RemoteStore] = {}
         given = {key.replace("__", "."): value for key, value in settings.items()}
         small = {"data_dir": folder, "store.segment_size": 4 << 20, "mqtt.port": 0, "mqtt.ws_port": -1}
@@ -100,7 +101,7 @@ class Several:
     async def _store(self, name: str) -> Engine | RemoteStore:
         if not self.far:
             return self.engine
-        self.remote[name] = await RemoteStore.open(self.address, name, self.intake(), REMOTE)
+        self.remote[name] = await RemoteStore.open(self.address, name, self.intake(), REMOTE, self.routed)
         return self.remote[name]
 
     def intake(self) -> Intake:

@@ -16,10 +16,10 @@ EVER = 0xFFFF_FFFF
 GROUP = b"$share/g/t/#"
 
 
-@pytest.fixture(params=["near", "far"])
+@pytest.fixture(params=["near", "far", "routed"])
 async def several(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Several]:
     """Two gateways, a and b, over one store, in this process or behind a socket."""
-    found = await Several(tmp_path / "data", far=request.param == "far").open()
+    found = await Several(tmp_path / "data", far=request.param != "near", routed=request.param == "routed").open()
     await found.join("a", "b")
     yield found
     await found.close()

@@ -35,9 +35,10 @@ async def receive(client: RawClient, count: int) -> list[bytes]:
     return list(seen)
 
 
+@pytest.mark.parametrize("routed", [False, True])
 @pytest.mark.parametrize("seed", [1, 20, 300])
-async def test_nothing_is_lost_by_events_that_are(tmp_path: Path, seed: int) -> None:
-    several = Chaotic(tmp_path / "data", far=True)
+async def test_nothing_is_lost_by_events_that_are(tmp_path: Path, seed: int, routed: bool) -> None:
+    several = Chaotic(tmp_path / "data", far=True, routed=routed)
     several.seed = seed
     await several.open()
     await several.join("a", "b")

@@ -30,7 +30,7 @@ class Linked(RemoteStore):
         server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=5))
         address = f"unix:{_SOCKETS / str(id(engine))}"
         await server.start(address)
-        store = await super().open(address, "g1", Intake(), RemoteConfig(grace_s=5))
+        store = await super().open(address, "g1", Intake(), RemoteConfig(grace_s=5), routed=False)
         store.engine, store.server = engine, server
         return store
 

@@ -1,0 +1,165 @@
+"""What one gateway is told of commits, and what it makes of it."""
+
+from collections.abc import Sequence
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import record
+from notify.feed import LARGE, Feed
+from notify.intake import Intake
+from notify.interest import Interest
+from notify.wire import decode_event
+from record.layout import FLAG_ADDRESSED, Kind
+from store.api import Addressed, Commit, Moved
+
+
+class Log:
+    """Commits one behind the other."""
+
+    def __init__(self) -> None:
+        self.end = 100
+
+    def commit(self, *messages: tuple[bytes, bytes], flags: int = 0, between: int = 0) -> Commit:
+        """Of (topic, payload), with a control record in front as each gateway's append has one."""
+        frames = [record.frame(Kind.PRODUCED, 0, 0, b"p", b"", b"", b"[1,1]")]
+        frames += [record.frame(Kind.MESSAGE, flags, 0, topic, b"c", b"", payload) for topic, payload in messages]
+        self.end += between
+        data = record.seal(frames, self.end, 1, 5, self.end)
+        commit = Commit(data, self.end, 5)
+        commit.starts, _, commit.flags, commit.topics, _, _ = (list(column)[1:] for column in record.scan(data))
+        commit.topic_offsets = list(range(len(messages)))
+        self.end = commit.end
+        return commit
+
+
+def told(commit: Commit) -> list[tuple[bytes, bytes, int]]:
+    return [
+        (commit.topics[i], record.decode(commit.data, commit.starts[i])[6], commit.topic_offsets[i])
+        for i in range(len(commit.topics))
+    ]
+
+
+def open_feed(filters: Sequence[bytes] | None = None) -> tuple[Feed, list[bytes], list[bool]]:
+    """A feed, what it sent, and whether it has room."""
+    sent: list[bytes] = []
+    room = [True]
+    feed = Feed(100, None if filters is None else Interest(), lambda: room[0], sent.append)
+    feed.watch(filters or (), ())
+    return feed, sent, room
+
+
+def test_everything_is_told_to_who_wants_everything():
+    feed, sent, _ = open_feed()
+    log = Log()
+    commit = log.commit((b"a/b", b"1"), (b"c", b"2"))
+    commit.filter_offsets = [((b"a/+", 7), (b"#", 9)), ()]
+    feed.take(commit)
+    (body,) = sent
+    event = decode_event(body)
+    assert told(event.commit) == [(b"a/b", b"1", 0), (b"c", b"2", 1)]
+    assert event.commit.filter_offsets == commit.filter_offsets
+    assert (event.since, event.commit.position, event.commit.end) == (100, 100, log.end)
+    assert event.commit.flags == commit.flags
+
+
+def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():
+    feed, sent, _ = open_feed([b"a/+"])
+    intake = Intake(100)
+    log = Log()
+    feed.take(log.commit((b"c", b"1")))
+    assert sent == []  # nothing to tell, until something speaks of it
+    feed.tell()
+    assert [intake.take(body) for body in sent] == [[]]
+    assert intake.heard == log.end
+    feed.tell()
+    assert len(sent) == 1
+    feed.take(log.commit((b"c", b"2"), (b"a/b", b"3"), (b"d", b"4")))
+    (commit,) = intake.take(sent[-1])
+    assert told(commit) == [(b"a/b", b"3", 1)]
+    feed.watch([b"d"], [b"a/+"])
+    feed.take(log.commit((b"a/b", b"5"), (b"d", b"6")))
+    assert [told(each) for each in intake.take(sent[-1])] == [[(b"d", b"6", 1)]]
+    feed.take(log.commit((b"$inbox/c", b"7"), flags=FLAG_ADDRESSED))  # whoever has the client
+    assert [told(each) for each in intake.take(sent[-1])] == [[(b"$inbox/c", b"7", 0)]]
+    assert intake.gaps == 0
+
+
+def test_what_is_not_a_message_is_told_to_all():
+    feed, sent, _ = open_feed([])
+    log = Log()
+    commit = log.commit()
+    commit.users, commit.rules, commit.dead_letters = [b"u"], [b""], [b"g"]
+    commit.addressed = [Addressed(7, b"c", b"$inbox/c", None)]
+    commit.moved = [Moved(1, 2, b"t", 0, 3, ()), Moved(4, 5, b"$inbox/c", FLAG_ADDRESSED, 6, ((b"#", 1),))]
+    feed.take(commit)
+    (again,) = Intake(100).take(sent[0])
+    assert (again.users, again.rules, again.dead_letters) == ([b"u"], [b""], [b"g"])
+    assert again.addressed == commit.addressed
+    assert again.moved == commit.moved[1:]  # the first is nobody's here
+
+
+def test_large_messages_do_not_ride_along():
+    feed, sent, _ = open_feed()
+    log = Log()
+    commit = log.commit((b"t", b"small"), (b"t", bytes(LARGE)))
+    feed.take(commit)
+    (again,) = Intake(100).take(sent[0])
+    assert told(again) == [(b"t", b"small", 0)]
+    assert [(each.position, each.topic_offset) for each in again.moved] == [(100 + commit.starts[1], 1)]
+    assert len(sent[0]) < 1000
+
+
+def test_who_takes_no_more_knows_that_it_missed_something():
+    feed, sent, room = open_feed()
+    intake = Intake(100)
+    log = Log()
+    room[0] = False
+    first, second = log.commit((b"t", b"1")), log.commit((b"t", b"2"))
+    feed.take(first)
+    feed.take(second)
+    assert sent == []
+    assert feed.dropped == 2
+    room[0] = True
+    feed.take(log.commit((b"t", b"3")))
+    gap, commit = intake.take(sent[0])
+    assert (gap.missed_from, gap.position, gap.topics) == (100, second.end, [])
+    assert told(commit) == [(b"t", b"3", 0)]
+    room[0] = False
+    feed.take(log.commit((b"t", b"4")))
+    feed.tell()  # an answer is about to speak of it
+    (gap,) = intake.take(sent[1])
+    assert (gap.missed_from, gap.position) == (commit.end, log.end)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.integers(0, 3))
+def test_nothing_comes_twice_or_goes_back_and_every_gap_is_told(arrivals: list[tuple[int, bool]], seed: int):
+    feed, sent, _ = open_feed()
+    log = Log()
+    commits = []
+    for number in range(10):
+        commits.append(log.commit((b"t", b"%d" % number), between=48 * (number % 3 == seed)))
+        feed.take(commits[-1])
+    intake = Intake(100)
+    heard: list[int] = []
+    covered: list[tuple[int, int]] = []
+    for index, is_reach in arrivals:
+        reached = intake.reach(commits[index].end) if is_reach else intake.take(sent[index])
+        for commit in reached:
+            if commit.missed_from >= 0:
+                covered.append((commit.missed_from, commit.position))
+            else:
+                heard.append(int(told(commit)[0][1]))
+                covered.append((commits[heard[-1]].position, commit.end))
+    assert heard == sorted(set(heard))
+    missed = [number for number in range(10) if commits[number].end <= intake.heard and number not in heard]
+    for number in missed:
+        assert any(begin <= commits[number].position and commits[number].end <= end for begin, end in covered)
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 20, pack("<QQQQIII", 0, 0, 9, 0, 5, 0, 0)])
+def test_what_is_no_event_is_an_error(body: bytes):
+    with pytest.raises(ValueError, match="event"):
+        decode_event(body)
