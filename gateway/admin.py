@@ -16,8 +16,7 @@ from aiohttp import web
 
 from gateway.auth.administration import Administration, WrongRequest
 from gateway.listen import IDLE_SECONDS, REQUESTS, listen_at
-from gateway.roster import Roster
-from gateway.sessions import Sessions
+from gateway.roster import Desk, Roster
 from store.engine import Engine
 from store.errors import StoreError
 from store.exports.stage import STAGING
@@ -33,7 +32,7 @@ _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 class AdminFront:
     """Serves the commands of whoever runs the node."""
 
-    def __init__(self, engine: Engine, sessions: Sessions, data_dir: Path) -> None:
+    def __init__(self, engine: Engine, sessions: Desk, data_dir: Path) -> None:
         self._engine = engine
         self._roster = Roster(engine, sessions)
         self._administration = Administration(engine, sessions.remove)

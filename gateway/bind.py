@@ -22,9 +22,10 @@ class ListenError(OSError):
     """An address cannot be had. The message names it and says why."""
 
 
-async def bind(address: str, mode: str = "600") -> tuple[list[socket.socket], str]:
+async def bind(address: str, mode: str = "600", *, shares: bool = False) -> tuple[list[socket.socket], str]:
     """Listen at `address` (see `ListenerConfig`), on every address that a host name has. Returns the sockets, and the
-    address with the port that it got. mode: of a Unix socket, octal. Raises ListenError."""
+    address with the port that it got. mode: of a Unix socket, octal. shares: other processes
+    of the same user may listen there too, and the kernel spreads connections. Raises ListenError."""
     host, port = parse_address(address)
     try:
         if port < 0:
@@ -37,7 +38,7 @@ async def bind(address: str, mode: str = "600") -> tuple[list[socket.socket], st
     sockets: list[socket.socket] = []
     try:
         for family, _type, _protocol, _name, place in dict.fromkeys(found):
-            sockets.append(_inet(family, (place[0], port, *place[2:])))
+            sockets.append(_inet(family, (place[0], port, *place[2:]), shares=shares))
             port = sockets[0].getsockname()[1]
     except OSError as error:
         for bound in sockets:
@@ -56,10 +57,12 @@ def _named(error: OSError, address: str) -> ListenError:
     return ListenError(f"cannot listen on {address}: {error.strerror or error}")
 
 
-def _inet(family: int, place: tuple[object, ...]) -> socket.socket:
+def _inet(family: int, place: tuple[object, ...], *, shares: bool) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of what it accepts, too

@@ -15,12 +15,12 @@ from store.api import Store
 
 
 class Devices:
-    """Made on the loop, started once and stopped once. `slot`: of a gateway that is a process of its own, its place
-    among the others; None: it is alone."""
+    """Made on the loop, started once and stopped once. `name`: of a gateway that is a process of its own; None: it
+    is alone."""
 
-    def __init__(self, store: Store, config: Config, counters: Counters, slot: str | None = None) -> None:
+    def __init__(self, store: Store, config: Config, counters: Counters, name: bytes | None = None) -> None:
         self._config = config
-        self._joined = Joined(store, slot, self.figures) if slot is not None else None
+        self._joined = Joined(store, name, self.figures) if name is not None else None
         membership: Membership = self._joined or ALONE
         self.router = Router(store.stats().log_end, store.wants)
         notifier = Notifier(store)

@@ -3,9 +3,9 @@ what nodes left behind that died. It runs in the process that has the store."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from time import time
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.appending import append
 from gateway.auth.access import Access
@@ -24,25 +24,19 @@ SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
 _PAGE: Final = 1000
 
 
-class Held(Protocol):
-    """The clients that have connections, or are about to."""
-
-    def __contains__(self, client_id: object, /) -> bool: ...
-
-
 class Keeping:
     """The duties of one store. `held`: clients of whom nothing expires now."""
 
-    def __init__(self, store: Store, wills: Wills, held: Held) -> None:
+    def __init__(self, store: Store, wills: Wills, held: Container[bytes]) -> None:
         self._store = store
-        self._wills = wills
+        self.wills = wills
         self._held = held
         self._tasks: list[asyncio.Task[None]] = []
 
     async def see_to(self, is_gone: Callable[[bytes], bool]) -> None:
         """End what nodes left that are gone: send their wills, close their sessions, have their shared subscriptions go
         on without them. Raises StoreError."""
-        await self._wills.send_left(is_gone)
+        await self.wills.send_left(is_gone)
         after: bytes | None = None
         while page := await self._store.sessions_open(after, _PAGE):
             now_ms = int(time() * 1000)
@@ -56,12 +50,12 @@ class Keeping:
             await append(self._store, [control.share_left(group, gateway) for group, gateway in left])
             after = shares[-1][0]
             await asyncio.sleep(0)
-        self._wills.waits()
+        self.wills.waits()
 
     def start(self) -> None:
         """Begin to look for wills that are due and expired sessions. What was left is seen to."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._wills.run()), loop.create_task(self._sweep())]
+        self._tasks = [loop.create_task(self.wills.run()), loop.create_task(self._sweep())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -90,7 +84,7 @@ class SharedKeeping(Keeping):
         self._checks: set[asyncio.Task[None]] = set()
         self._access = Access(engine, config, counters, list, self._check)
         wills = Wills(engine, counters, self._members, self._access.may_send)
-        super().__init__(engine, wills, self._members.held)
+        super().__init__(engine, wills, engine.members.held)
         self._members.on_free = wills.waits
         self._members.on_nobody_back = self._release
         engine.on_back(self._members.came_back)

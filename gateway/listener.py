@@ -43,11 +43,20 @@ class Front(Protocol):
 class Listener:
     """One listener of a node."""
 
-    def __init__(self, config: ListenerConfig, gate: Gate, front: Front, room: Callable[[Gate], Room]) -> None:
-        """Raises TlsError."""
+    def __init__(
+        self,
+        config: ListenerConfig,
+        gate: Gate,
+        front: Front,
+        room: Callable[[Gate], Room],
+        *,
+        shares: bool = False,
+    ) -> None:
+        """shares: its port, with other processes. Raises TlsError."""
         self.gate = gate
         self.certificates = Certificates(config) if config.is_tls else None
         self._config = config
+        self._shares = shares
         self._front = front
         self._room = room
         self._loop = asyncio.get_running_loop()
@@ -59,7 +68,7 @@ class Listener:
 
     async def open(self) -> str:
         """Listen. Returns the address, with the port that it got. Raises OSError."""
-        self._sockets, address = await bind(self._config.address, self._config.mode)
+        self._sockets, address = await bind(self._config.address, self._config.mode, shares=self._shares)
         self._resume()
         return address
 

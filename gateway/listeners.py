@@ -27,7 +27,8 @@ class Listeners:
         self._listeners: list[Listener] = []
         for each in configured(config):
             gate = Gate(each, config.mqtt)
-            self._listeners.append(Listener(each, gate, websocket if each.is_websocket else front, front.room))
+            own, shares = websocket if each.is_websocket else front, config.split.share_ports
+            self._listeners.append(Listener(each, gate, own, front.room, shares=shares))
         if any(listener.certificates is not None for listener in self._listeners):
             map_big_buffers()
         front.gates = [listener.gate for listener in self._listeners]

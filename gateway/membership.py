@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
 from store.api import Store
-from store.errors import GatewayEnded, StoreError
+from store.errors import GatewayEnded, StoreClosed, StoreError
 
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 0.1  # until a store that does not answer is asked again
 _PAGE: Final = 1000  # clients
+_MAX_WAITING: Final = 256  # that the store is asked for at a time: others may have to be closed elsewhere first
 
 GiveUp = Callable[[bytes, bool], Awaitable[None]]  # client id, whether another connection takes over
 
@@ -53,13 +54,18 @@ class _Alone:
 ALONE: Final[Membership] = _Alone()
 
 
+def gateway_name(place: str) -> bytes:
+    """A name for this process as a gateway: who comes after it at the same place replaces it. "": its own place."""
+    return f"{place or uuid.uuid4().hex[:8]}/{uuid.uuid4().hex}".encode()
+
+
 class Joined:
-    """A gateway that is a process of its own. `slot` names its place: who comes after it there replaces it."""
+    """A gateway that is a process of its own, by its name (`gateway_name`)."""
 
     is_shared = True
 
-    def __init__(self, store: Store, slot: str, figures: Callable[[], Mapping[str, int]]) -> None:
-        self.name = f"{slot or 'gateway-' + uuid.uuid4().hex[:8]}/{uuid.uuid4().hex}".encode()
+    def __init__(self, store: Store, name: bytes, figures: Callable[[], Mapping[str, int]]) -> None:
+        self.name = name
         self.others: Mapping[str, int] = {}
         self._store = store
         self._figures = figures
@@ -68,6 +74,7 @@ class Joined:
         self._asking: dict[bytes, bytes] = {}  # those that it is asked for
         self._freed: list[bytes] = []  # it is to be told of
         self._ordered: set[bytes] = set()  # clients that are being given up
+        self._room = asyncio.Semaphore(_MAX_WAITING)
         self._tasks: set[asyncio.Task[None]] = set()
         self._here = asyncio.Event()  # the store knows of us
         self._is_over = False
@@ -94,16 +101,27 @@ class Joined:
     async def hold(self, client_id: bytes, user: bytes) -> None:
         if client_id in self._holds:
             return
-        await self._here.wait()
         self._asking[client_id] = user
         try:
-            await self._store.hold(self.name, client_id, user)
+            await self._ask_for(client_id, user)
         except BaseException:
             self._free(client_id)  # it may have come to that
             raise
         finally:
             del self._asking[client_id]
         self._holds[client_id] = user
+
+    async def _ask_for(self, client_id: bytes, user: bytes) -> None:
+        """Where the store goes away meanwhile, it is asked again when it is back."""
+        while True:
+            await self._here.wait()
+            try:
+                async with self._room:
+                    await self._store.hold(self.name, client_id, user)
+            except StoreClosed:
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                return
 
     def free(self, client_id: bytes) -> None:
         if self._holds.pop(client_id, None) is not None:

@@ -1,13 +1,6 @@
 """A node: the store, the notifier and the fronts of one process, put together, started and stopped."""
 
-import asyncio
-import gc
 import logging
-import signal
-import sys
-from dataclasses import dataclass, field
-
-import uvloop
 
 from gateway.admin import AdminFront
 from gateway.config import Config
@@ -15,30 +8,15 @@ from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.http import HttpFront
 from gateway.keeping import Keeping
+from gateway.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.proxy import address_text
 from gateway.rpc import RpcServer
-from gateway.tls import TlsError
-from store.config import StoreConfig
+from gateway.settings import store_config
 from store.engine import Engine
-from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 2.0  # seconds for gRPC calls under way
-# Allocations between looks for garbage cycles. The flow of messages makes none, and Python's default of 700
-# costs a tenth of the CPU with a thousand connections. Each look holds the loop up: 10,000 objects are a few ms.
-_GC_THRESHOLDS = (10_000, 10, 100)
-
-
-@dataclass(slots=True, frozen=True)
-class Ports:
-    """Where a node listens."""
-
-    mqtt: int  # -1: nowhere
-    ws: int
-    grpc: int
-    http: int
-    addresses: dict[str, str] = field(default_factory=dict)  # of the MQTT listeners of the configuration, by name
 
 
 class Node:
@@ -95,27 +73,6 @@ class Node:
         self._engine = None
 
 
-def store_config(config: Config) -> StoreConfig:
-    """What the store of a node is told."""
-    return StoreConfig(
-        policy=config.store.policy,
-        interval_ms=config.store.interval_ms,
-        segment_size=config.store.segment_size,
-        partitions=config.store.partitions,
-        retention_age_s=config.store.retention_age_s,
-        retention_parents={name.encode(): age_s for name, age_s in config.store.retention_parents.items()},
-        retention_bytes=config.store.retention_bytes,
-        serve_damaged=config.store.serve_damaged,
-        transaction_check_s=config.store.transaction_check_s,
-        transaction_checks=config.store.transaction_checks,
-        lease_s=config.store.lease_ms / 1000,
-        max_deliveries=config.store.max_deliveries,
-        retry_delays_s=tuple(config.store.retry_delays_s),
-        max_groups=config.store.max_groups,
-        max_held=config.store.max_held,
-    )
-
-
 def _never() -> None:
     """A node that is alone is not taken for dead by itself."""
 
@@ -123,49 +80,3 @@ def _never() -> None:
 def _everybody(_: bytes) -> bool:
     """Whoever had a connection when the store was opened is gone."""
     return True
-
-
-def run(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT. Prints one line when ready. Returns the exit code."""
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config))
-    except (StoreError, TlsError, OSError) as error:
-        print(f"sluice: cannot serve: {error}", file=sys.stderr)
-        return 1
-
-
-async def _serve(config: Config) -> int:
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    node = Node(config)
-    ports = await node.start()
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = loop.create_task(node.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    print(_ready_line(config, ports), flush=True)
-    await stopping.wait()
-    log.info("stopping")
-    await node.stop()
-    return 0
-
-
-def _ready_line(config: Config, ports: Ports) -> str:
-    """Who listens where, for people and for scripts."""
-    own = {"mqtt": ports.mqtt, "ws": ports.ws, "grpc": ports.grpc, "http": ports.http}
-    places = {name: address_text(config.host, port) for name, port in own.items() if port >= 0}
-    return " ".join(["ready", *(f"{name}={place}" for name, place in {**places, **ports.addresses}.items())])

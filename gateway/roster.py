@@ -5,16 +5,15 @@ since the node started. Source of the log's part: `Store.session`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.auth.administration import WrongRequest
 from gateway.connection import Connection
 from gateway.cursor import Cursor
-from gateway.drops import Drops
+from gateway.drops import Drops, KeptDrops
 from gateway.session import Session
-from gateway.sessions import Sessions
 from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
 
@@ -24,10 +23,31 @@ _AT_ONCE: Final = 32  # sessions that are looked at in one turn of the loop
 Row = dict[str, Any]
 
 
+class Desk(Protocol):
+    """Who has the sessions."""
+
+    kept_drops: KeptDrops
+
+    @property
+    def held(self) -> Mapping[bytes, tuple[Session, Connection]]:
+        """Those of this process."""
+
+    @property
+    def connected(self) -> Collection[bytes]:
+        """Client ids of all with a connection."""
+
+    def gateway_of(self, client_id: bytes) -> str:
+        """The process that has it, if that is another one."""
+
+    async def kick(self, client_id: bytes) -> bool: ...
+
+    async def remove(self, client_id: bytes) -> bool: ...
+
+
 class Roster:
     """Lists, shows, disconnects and removes sessions."""
 
-    def __init__(self, store: Store, sessions: Sessions) -> None:
+    def __init__(self, store: Store, sessions: Desk) -> None:
         self._store = store
         self._sessions = sessions
         self._questions: dict[str, Callable[[Row], Awaitable[Row]]] = {
@@ -53,7 +73,7 @@ class Roster:
         limit = min(max(int(body.get("limit", _MAX_PAGE)), 1), _MAX_PAGE)
         is_connected = bool(body.get("connected"))
         names = [] if is_connected else await self._store.sessions(after, limit)
-        held = nsmallest(limit, [name for name in self._sessions.held if after is None or name > after])
+        held = nsmallest(limit, [name for name in self._sessions.connected if after is None or name > after])
         names = sorted({*names, *held})[:limit]
         rows: list[Row] = []
         for number, name in enumerate(names):
@@ -88,7 +108,8 @@ class Roster:
     async def _row(self, client_id: bytes) -> Row | None:
         held = self._sessions.held.get(client_id)
         state = await self._store.session(client_id)
-        if held is None and state is None:
+        is_connected = client_id in self._sessions.connected
+        if not is_connected and state is None:
             return None
         session = held[0] if held is not None else None
         filters = await self._filters(session, state)
@@ -96,16 +117,18 @@ class Roster:
         row: Row = {
             "client_id": client_id.decode(),
             "user": _user_of(held, state),
-            "connected": held is not None,
+            "connected": is_connected,
             "durable": state is not None,
             "expiry_interval": state.expiry_interval if state is not None else 0,
-            "closed_at_ms": state.closed_at if state is not None and held is None else None,
+            "closed_at_ms": state.closed_at if state is not None and not is_connected else None,
             "subscriptions": len(filters),
             "backlog": sum(each["backlog"] for each in filters),
             "in_flight": session.in_window if session is not None else len(state.outbound) if state is not None else 0,
             "will": None if will is None else {"topic": will.topic.decode(), "due_ms": will.due_ms or None},
             "dropped": _dropped(session.drops if session is not None else self._sessions.kept_drops.of(client_id)),
         }
+        if gateway := self._sessions.gateway_of(client_id):
+            row["gateway"] = gateway
         return row | (_of_connection(held[1]) if held is not None else {})
 
     async def _filters(self, session: Session | None, state: SessionState | None) -> list[Row]:

@@ -7,7 +7,7 @@ PUBREL …) goes out when the record it rests on is committed.
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from time import time
 from typing import Final
 
@@ -499,6 +499,13 @@ class Sessions:
         self._free(client_id)
 
     # --- on behalf of who runs the node
+
+    @property
+    def connected(self) -> Collection[bytes]:
+        return self.held.keys()
+
+    def gateway_of(self, _client_id: bytes) -> str:
+        return ""
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""

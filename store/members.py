@@ -13,7 +13,7 @@ only the beginning and the end of a gateway are records. The rules of the file:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -113,8 +113,14 @@ class Members:
             self._wake(client_id)
 
     async def _watch(self) -> None:
+        rest = self._lease / 4
         while True:
-            await asyncio.sleep(self._lease / 4)
+            began = self._loop.time()
+            await asyncio.sleep(rest)
+            pause = self._loop.time() - began - rest
+            if pause > rest:  # of this whole process: what they said meanwhile waits to be read
+                for gateway in self._gateways.values():
+                    gateway.heard += pause
             late = self._loop.time() - self._lease
             for gateway in [each for each in self._gateways.values() if each.heard < late]:
                 what = "has not been heard of" if gateway.is_back else "has not come back"
@@ -139,9 +145,9 @@ class Members:
         return hold.gateway.name if hold is not None and hold.gateway is not None else None
 
     @property
-    def held(self) -> Mapping[bytes, object]:
+    def held(self) -> Collection[bytes]:
         """The clients that somebody has."""
-        return self._holds
+        return self._holds.keys()
 
     async def join(self, name: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool) -> float:
         """See `store.api.Store.join`."""
@@ -226,9 +232,15 @@ class Members:
         groups, gateway.groups = list(gateway.groups), {}
         return Attendance(list(gateway.orders.items()), total, groups)
 
+    def gone(self, name: bytes) -> None:
+        """A gateway cannot be heard any more, and does not come back."""
+        gateway = self._gateways.get(name)
+        if gateway is not None:
+            self._end(gateway)
+
     async def leave(self, name: bytes) -> None:
         """See `store.api.Store.leave`."""
-        await self._end(self._there(name))
+        await self._end(self._there(name), is_told=False)  # it says nothing more, but has to hear our answer
 
     def _there(self, name: bytes) -> _Gateway:
         gateway = self._gateways.get(name)
@@ -238,11 +250,12 @@ class Members:
             raise GatewayEnded(name)
         return gateway
 
-    def _end(self, gateway: _Gateway) -> "asyncio.Task[None]":
+    def _end(self, gateway: _Gateway, *, is_told: bool = True) -> "asyncio.Task[None]":
         """Nothing that a gateway says counts any more."""
         del self._gateways[gateway.name]
         gateway.waiter.set()
-        self.on_ended(gateway.name)
+        if is_told:
+            self.on_ended(gateway.name)
         task = self._endings[gateway.name] = self._loop.create_task(self._ended(gateway))
         return task
 
@@ -338,6 +351,14 @@ class Members:
             gateway.waiter.set()
 
     # --- for the store's own process
+
+    async def kick(self, client_id: bytes) -> bool:
+        """Have a client's connection closed. Returns when it is; False: it has none."""
+        hold = self._holds.get(client_id)
+        if hold is None or hold.gateway is None:
+            return False
+        await self._given_up(client_id, hold, False)
+        return True
 
     @asynccontextmanager
     async def of(self, client_id: bytes) -> AsyncIterator[bool]:

@@ -1,10 +1,14 @@
 """`sluice serve`: run a node until SIGTERM or Ctrl-C."""
 
+import logging
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sluice.commands.command import Arguments, Subparsers, declare, port_number
+
+if TYPE_CHECKING:
+    from gateway.config import Config
 
 # Which setting of the configuration each flag is.
 SETTINGS: Final = {
@@ -17,6 +21,11 @@ SETTINGS: Final = {
     "http_port": "http.port",
     "log_level": "log_level",
     "serve_damaged": "store.serve_damaged",
+    "roles": "split.role",
+    "store_listen": "split.listen",
+    "store": "split.store",
+    "place": "split.place",
+    "gateways": "split.gateways",
 }
 
 
@@ -34,6 +43,15 @@ def add(subparsers: Subparsers) -> None:
     text = "how MQTT clients may say who they are; again for another way (default: anonymous)"
     parser.add_argument("--auth", action="append", choices=ways, help=text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    text = "what this process is: both sides (the default), the store, or a gateway of a store"
+    parser.add_argument("--roles", choices=("both", "store", "gateway"), help=text)
+    text = "of a store: where gateways reach it, host:port or unix:/path"
+    parser.add_argument("--store-listen", metavar="ADDRESS", help=text)
+    parser.add_argument("--store", metavar="ADDRESS", help="of a gateway: where its store listens")
+    text = "of a gateway: its name; who comes with the same name replaces it"
+    parser.add_argument("--place", metavar="NAME", help=text)
+    text = "start a store and N gateways, each a process, on the same ports, and restart what ends"
+    parser.add_argument("--gateways", type=int, metavar="N", help=text)
     text = "read the whole log first; write down where it is damaged, and serve the rest from then on"
     parser.add_argument("--serve-damaged", action="store_true", default=None, help=text)
 
@@ -47,6 +65,29 @@ def run(arguments: Arguments) -> int:
     except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
-    from gateway.node import run as run_node  # noqa: PLC0415  late: a typo in the configuration is told at once
+    if config.split.gateways:
+        return _supervise(config)
+    return _serve(config)
 
-    return run_node(config)
+
+def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
+    from gateway.process import run as run_process  # noqa: PLC0415  late: a typo is told at once, and a fork has no gRPC
+
+    return run_process(config, ready, lifeline)
+
+
+def _supervise(config: "Config") -> int:
+    from gateway.config import ConfigError  # noqa: PLC0415
+    from gateway.supervisor import Supervisor  # noqa: PLC0415
+
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        supervisor = Supervisor(config, _serve)
+    except ConfigError as error:
+        print(f"sluice serve: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"sluice: cannot serve: {error}", file=sys.stderr)
+        return 1
+    return supervisor.run()

@@ -63,6 +63,12 @@ class StoreServer:
         the log knows of it."""
         self._gone.append(listener)
 
+    def end(self, name: str) -> None:
+        """The gateway of this name was taken for dead: what it says does not count any more."""
+        for gateway in [each for each in self.gateways.values() if each.gateway == name]:
+            gateway.has_left = True
+            self._give_up(gateway)
+
     async def start(self, address: str) -> int:
         """Listen on `host:port` (0 picks a free one) or `unix:path`. Returns the port. OSError when it is taken."""
         server = grpc.aio.server(options=OPTIONS)

@@ -12,7 +12,8 @@ from gateway.config import load
 from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.keeping import SharedKeeping
-from gateway.node import store_config
+from gateway.membership import gateway_name
+from gateway.settings import store_config
 from notify.hub import Hub
 from notify.intake import Intake
 from store.api import Commit, Done, Store
@@ -92,8 +93,9 @@ class Several:
         """Have gateways begin, each at a place of its own."""
         for name in names:
             counters = self.counters[name] = Counters()
+            own = gateway_name(name.partition("-")[0])
             way = self._ways[name] = Way(await self._store(name))
-            gateway = self.gateways[name] = Devices(cast("Store", way), self.config, counters, name.partition("-")[0])
+            gateway = self.gateways[name] = Devices(cast("Store", way), self.config, counters, own)
             ended = self.ended[name] = asyncio.Event()
             await gateway.start(ended.set)
             self.ports[name] = int((await gateway.listen())["mqtt"].rpartition(":")[2])

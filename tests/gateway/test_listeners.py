@@ -11,7 +11,8 @@ import pytest
 from gateway.bind import bind, release
 from gateway.config import ConfigError, load
 from gateway.listener_config import parse_address
-from gateway.node import Node, run
+from gateway.node import Node
+from gateway.process import run
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, RawClient, connect

@@ -10,7 +10,8 @@ import pytest
 
 from gateway import listeners
 from gateway.config import load
-from gateway.node import Node, run
+from gateway.node import Node
+from gateway.process import run
 from gateway.tls import name_in
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode

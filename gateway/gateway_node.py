@@ -1,0 +1,59 @@
+"""A node that is a gateway: devices here, the store in another process."""
+
+import asyncio
+import logging
+
+from gateway.config import Config
+from gateway.counters import Counters
+from gateway.devices import Devices
+from gateway.http import HttpFront
+from gateway.membership import gateway_name
+from gateway.ports import Ports
+from notify.intake import Intake
+from store.remote.client import RemoteStore
+from store.remote.config import RemoteConfig
+
+log = logging.getLogger(__name__)
+
+
+class GatewayNode:
+    """Started once and stopped once. `over` is set when the store has ended it, or was away for too long: others have
+    its clients by then, or may have them, and it has to begin anew as another process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.counters = Counters()
+        self.over = asyncio.Event()
+        self._store: RemoteStore | None = None
+
+    async def start(self) -> Ports:
+        """Find the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        config = self.config
+        name = gateway_name(config.split.place)
+        settings = RemoteConfig(grace_s=config.split.grace_s)
+        self._store = store = await RemoteStore.open(config.split.store, name.decode(), Intake(), settings)
+        store.on_lost(self.over.set)
+        self._devices = devices = Devices(store, config, self.counters, name)
+        self._http = HttpFront(store, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        try:
+            await devices.start(self.over.set)
+            http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
+            addresses = await devices.listen()
+            mqtt, ws = (int(addresses.pop(each, "-1").rpartition(":")[2]) for each in ("mqtt", "ws"))
+            return Ports(mqtt, ws, -1, http, addresses)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def reload(self) -> None:
+        """Read the certificates again."""
+        await self._devices.reload()
+
+    async def stop(self) -> None:
+        """Close all connections. What was accepted is committed, and others may have the clients."""
+        store, self._store = self._store, None
+        if store is None:
+            return
+        await self._devices.stop()
+        await self._http.stop()
+        await store.close()

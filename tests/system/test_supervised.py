@@ -1,0 +1,127 @@
+"""`sluice serve --gateways N`: one command, one port, as many processes as there are cores for."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.system.conftest import NodeProcess
+from tests.system.tools import program
+
+SECONDS = 30.0
+
+pytestmark = pytest.mark.slow
+
+
+def children(node: NodeProcess) -> dict[str, int]:
+    """The processes as the node's log has them, the newest of each."""
+    return {name: int(pid) for name, pid in re.findall(r"(\w+) is ready, process (\d+)", node.log())}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def get(node: NodeProcess, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.http_port}{path}", timeout=SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+def connections(node: NodeProcess) -> dict[str, int]:
+    """By gateway."""
+    found = re.findall(r'sluice_mqtt_connections\{gateway="(\w+)"\} (\d+)', get(node, "/metrics"))
+    return {name: int(count) for name, count in found}
+
+
+def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProcess]) -> None:
+    node = make_node("node", "--gateways", "2")
+    line = node.start()
+    assert f"mqtt=127.0.0.1:{node.mqtt_port} " in line
+    assert f"grpc=127.0.0.1:{node.grpc_port} " in line
+    assert line.endswith("gateways=2\n")
+    processes = children(node)
+    assert processes.keys() == {"store", "g1", "g2"}
+    assert json.loads(get(node, "/health"))["status"] == "ok"
+
+    got: list[bytes] = []
+    enough = threading.Event()
+    subscribed = threading.Semaphore(0)
+    subscribers = []
+
+    def on_message(_client: object, _data: object, message: paho.MQTTMessage) -> None:
+        got.append(message.payload)
+        if len(got) == 4 * len(subscribers):
+            enough.set()
+
+    while len([count for count in connections(node).values() if count]) < 2:  # the kernel spreads them
+        subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2, f"sub-{len(subscribers)}", protocol=paho.MQTTv5)
+        subscriber.on_message = on_message
+        subscriber.on_subscribe = lambda *_: subscribed.release()
+        subscriber.connect("127.0.0.1", node.mqtt_port)
+        subscriber.loop_start()
+        subscriber.subscribe("news/#", 1)
+        assert subscribed.acquire(timeout=SECONDS)
+        subscribers.append(subscriber)
+        assert len(subscribers) < 64
+        time.sleep(0.5)  # until the gateways have told
+    publish = program("mosquitto_pub")
+    for number in range(4):
+        to = ("-p", str(node.mqtt_port), "-t", "news/today", "-m", str(number), "-q", "1")
+        subprocess.run([publish, *to], check=True, timeout=SECONDS)
+    assert enough.wait(SECONDS)
+    assert sorted(got) == sorted([b"0", b"1", b"2", b"3"] * len(subscribers))
+    assert sum(connections(node).values()) == len(subscribers)
+    for subscriber in subscribers:
+        subscriber.disconnect()
+        subscriber.loop_stop()
+    assert node.stop() == 0
+    assert not any(is_there(pid) for pid in processes.values())
+
+
+def test_what_is_killed_is_started_again(make_node: Callable[..., NodeProcess]) -> None:
+    node = make_node("node", "--gateways", "2")
+    node.start()
+    publish, subscribe = program("mosquitto_pub"), program("mosquitto_sub")
+    at = ("-p", str(node.mqtt_port), "-t", "kept", "-q", "1")
+    subprocess.run([subscribe, *at, "-i", "reader", "-c", "-E"], check=True, timeout=SECONDS)
+    for name in ("g1", "g2", "store"):
+        old = children(node)
+        os.kill(old[name], signal.SIGKILL)
+        wait_for(lambda name=name, old=old: children(node)[name] != old[name])  # type: ignore[misc]
+        assert {key: pid for key, pid in children(node).items() if key != name} == {
+            key: pid for key, pid in old.items() if key != name
+        }
+        subprocess.run([publish, *at, "-m", name, "-V", "5"], check=True, timeout=SECONDS)
+    taken = subprocess.run(
+        [subscribe, *at, "-i", "reader", "-c", "-C", "3", "-W", "20"], check=True, timeout=SECONDS, capture_output=True
+    )
+    assert taken.stdout.split() == [b"g1", b"g2", b"store"]
+    assert node.stop() == 0
+
+
+def test_who_supervises_is_killed_and_all_of_them_stop(make_node: Callable[..., NodeProcess]) -> None:
+    node = make_node("node", "--gateways", "2")
+    node.start()
+    processes = children(node)
+    node.kill()
+    wait_for(lambda: not any(is_there(pid) for pid in processes.values()))
