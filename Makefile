@@ -27,7 +27,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-matcher profile bench-store conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-split bench-matcher profile bench-store conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,9 @@ bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publis
 
 bench-retained: $(KERNEL) .mosquitto ## a million retained values: set, and asked for at once and slowly (ARGS=--help)
 	@$(BIN)/python -m benchmarks.retained $(ARGS)
+
+bench-split: $(KERNEL) $(LOADER) ## one process against a store and two gateways: rate, latency, CPU by process (ARGS=--help)
+	@$(BIN)/python -m benchmarks.split $(ARGS)
 
 bench-matcher: $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)

@@ -17,6 +17,7 @@ from store.errors import GatewayEnded, StoreClosed, StoreError
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 0.1  # until a store that does not answer is asked again
+_COUNT_SECONDS: Final = 1.0
 _PAGE: Final = 1000  # clients
 _MAX_WAITING: Final = 256  # that the store is asked for at a time: others may have to be closed elsewhere first
 
@@ -78,6 +79,8 @@ class Joined:
         self._tasks: set[asyncio.Task[None]] = set()
         self._here = asyncio.Event()  # the store knows of us
         self._is_over = False
+        self._count: Mapping[str, int] = {}
+        self._count_at = 0.0
 
     async def start(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
         """Join. `look` is called with shared subscriptions of which there may be messages, `on_ended` when the store
@@ -148,7 +151,7 @@ class Joined:
             try:
                 if not self._here.is_set():
                     await self._come_back()
-                attendance = await self._store.attend(self.name, self._figures())
+                attendance = await self._store.attend(self.name, self._counted())
             except GatewayEnded as error:
                 log.error("%s", error)
                 self._is_over = True
@@ -167,6 +170,14 @@ class Joined:
                 if client_id not in self._ordered:
                     self._ordered.add(client_id)
                     self._spawn(self._give_up(client_id, is_taken_over, give_up))
+
+    def _counted(self) -> Mapping[str, int]:
+        """What we count: looked at once a second, though orders may come more often."""
+        now = self._loop.time()
+        if now >= self._count_at:
+            self._count_at = now + _COUNT_SECONDS
+            self._count = self._figures()
+        return self._count
 
     async def _come_back(self) -> None:
         """Tell the store which clients we have: it was away, and may have been opened anew. Raises StoreError."""
