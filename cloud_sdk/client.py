@@ -80,8 +80,8 @@ class Client:
         """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share batches by
         themselves. `SendOptions` are what may be said of it.
 
-        At least once: when the node goes away before it answers, the message is sent again and may be stored twice.
-        Raises `InvalidArgument`, `Unavailable`, `Busy`.
+        When the node goes away before it answers, the message is sent again; it is stored once all the same, and the
+        receipt may not know where. Raises `InvalidArgument`, `Unavailable`, `Busy`.
         """
         frame = OutgoingMessage(topic, payload, **options).frame(self._publisher)
         return (await self._producer.send((frame,)))[0]

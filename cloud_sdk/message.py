@@ -30,8 +30,11 @@ _LAST_S: Final = 1e13  # since 1970
 class Receipt(NamedTuple):
     """The node has committed the message."""
 
-    position: int  # in the log
-    store_time: int  # ms since 1970-01-01 UTC
+    position: int  # in the log; -1: an attempt whose answer was lost had stored it, and where is not known
+    store_time: int  # ms since 1970-01-01 UTC; 0: not known either
+
+
+STORED: Final = Receipt(-1, 0)
 
 
 class SendOptions(TypedDict, total=False):

@@ -5,12 +5,13 @@ The rules of the file:
 * What is ready when the stream can take a request goes out as one request: at once when nothing is in
   flight, in large requests when many tasks send.
 * Requests are appended in the order they were made, also across a reconnect: what was not answered is sent
-  again, in order, before anything new. So a message may be stored twice when a node dies before its answer
-  arrives, and never behind a later one of this client.
+  again, in order, before anything new. The node knows the producer and its sequences, and stores once what is sent
+  twice.
 * Memory is bounded: `send` waits while too many bytes are on their way.
 """
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -20,7 +21,7 @@ import grpc.aio
 
 from cloud_sdk.connection import Connection, Retry, is_passing
 from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, from_rpc
-from cloud_sdk.message import Receipt
+from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 
 MAX_MESSAGE_BYTES: Final = 8 << 20  # what a node takes by default
@@ -28,6 +29,7 @@ _MAX_REQUEST_BYTES: Final = 512 << 10
 _MAX_REQUEST_RECORDS: Final = 2_048
 _MAX_IN_FLIGHT: Final = 8  # requests
 _MAX_WAITING_BYTES: Final = 32 << 20
+_CLOSING_S: Final = 1.0  # that a node may take to say that it has heard the end
 
 
 class _Unit:
@@ -65,6 +67,7 @@ class Producer:
         self._waiting_bytes = 0  # of units without receipts, sent or not
         self._in_flight: dict[int, _Request] = {}  # by sequence, in order
         self._sequence = 0
+        self._name = secrets.token_bytes(16)  # of this producer: no other has it, in no other run
         self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
         self._room = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -135,11 +138,18 @@ class Producer:
         reader = asyncio.create_task(self._read(call, retry))
         reader.add_done_callback(lambda _: self._work.set())
         try:
+            is_first = True
             for request in list(self._in_flight.values()):
-                await call.write(request.message)
-            while not reader.done() and not (self._closed and not self._waiting and not self._in_flight):
-                await self._write_ready(call)
-            if reader.done():
+                message = request.message
+                message.again, message.producer = is_first, self._name if is_first else b""
+                is_first = False
+                await call.write(message)
+            while not reader.done() and not self._is_idle:
+                is_first = await self._write_ready(call, is_first)
+            if not reader.done():
+                await call.done_writing()
+                await asyncio.wait((reader,), timeout=_CLOSING_S)
+            elif not self._is_idle:
                 reader.result()
                 raise Unavailable("the node ended the stream")
         except grpc.aio.AioRpcError as error:
@@ -151,19 +161,25 @@ class Producer:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    async def _write_ready(self, call: "_Call") -> None:
-        """Wait until something may be sent, then send one request."""
+    @property
+    def _is_idle(self) -> bool:
+        return self._closed and not self._waiting and not self._in_flight
+
+    async def _write_ready(self, call: "_Call", is_first: bool) -> bool:
+        """Wait until something may be sent, then send one request. Whether the next one is the first of the stream."""
         if not self._waiting or len(self._in_flight) >= _MAX_IN_FLIGHT:
             self._work.clear()
             await self._work.wait()
-            return
+            return is_first
         is_full = self._waiting_bytes >= _MAX_REQUEST_BYTES or len(self._waiting) >= _MAX_REQUEST_RECORDS
-        await asyncio.sleep(
-            0 if is_full else self._linger_s
-        )  # tasks that are about to send in this turn of the loop join the request
+        # Tasks that are about to send in this turn of the loop join the request, or those of the time it lingers.
+        await asyncio.sleep(0 if is_full else self._linger_s)
         request = self._gather()
+        if is_first:
+            request.message.producer = self._name
         self._in_flight[request.message.sequence] = request
         await call.write(request.message)
+        return False
 
     def _gather(self) -> _Request:
         units = [self._waiting.popleft()]
@@ -196,7 +212,10 @@ class Producer:
             start, end = end, end + len(unit.frames)
             wrong = [index for index in range(start, end) if index in reasons] if reasons else []
             accepted = end - start - len(wrong)
-            receipts = [Receipt(position, result.store_time) for position in islice(positions, accepted)]
+            if result.was_stored:
+                receipts = [STORED] * accepted
+            else:
+                receipts = [Receipt(position, result.store_time) for position in islice(positions, accepted)]
             if result.error:
                 self._settle(unit, InvalidArgument(result.error))
             elif wrong:

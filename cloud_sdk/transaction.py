@@ -15,8 +15,8 @@ from typing import Unpack
 import grpc.aio
 
 from cloud_sdk.connection import Connection, Retry, is_passing
-from cloud_sdk.errors import SluiceError, TransactionEnded, from_rpc
-from cloud_sdk.message import Message, OutgoingMessage, Receipt, SendOptions
+from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
+from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -75,9 +75,12 @@ class Transaction:
         if self._ended:
             raise TransactionEnded("the transaction is over")
         receipts = await self._producer.send([each.frame(self._publisher, half=True) for each in messages])
-        handles = [receipt.position for receipt in receipts]
+        handles = [receipt.position for receipt in receipts if receipt != STORED]
         self._handles += handles
         self._running.update(handles)
+        if len(handles) < len(receipts):
+            await self._end(commit=False)
+            raise Unavailable("the connection broke, and where a message of the transaction is nobody knows")
         return receipts
 
     async def commit(self) -> None:

@@ -445,6 +445,10 @@ class Store(Protocol):
     def on_commit(self, listener: CommitListener) -> None:
         """Call `listener` with each commit, after the fold and before the `done`s of its appends."""
 
+    async def produced(self, producer: bytes) -> tuple[int, int] | None:
+        """The sequence of the last append of a producer (`store.control.produced`), and how many of its records are not
+        in the log: a crash may have cut it. None: the producer is not known, or has ended."""
+
     async def bounds(self, queue: bytes) -> Bounds: ...
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:

@@ -234,8 +234,7 @@ class Queries:
         return self._views.producers.page(after, limit)
 
     async def produced(self, producer: bytes) -> tuple[int, int] | None:
-        """The sequence of the last append of a producer, and how many of its records are not in the log: a crash may
-        have cut it. None: the producer is not known, or has ended."""
+        """See `store.api.Store.produced`."""
         return await cut_from(self._views, self._reader, producer)
 
     async def user(self, name: bytes) -> User | None:

@@ -5,6 +5,7 @@ The rules of the file:
 * Results mean committed. Replies are gathered: one gRPC message answers every request that is ready.
 * Order is the stream's order. After an append that failed for a reason that may pass, nothing more of the
   stream is appended: it answers what did commit and ends with the status, and the client sends the rest again.
+* What a producer (`producers`) sends again is not appended again, and answered without positions.
 * Memory is bounded: with too many requests or bytes unanswered the stream is not read.
 """
 
@@ -18,7 +19,9 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
+from gateway.rpc.producers import Producer, producer_of, replaced
 from gateway.rpc.status import RequestError, abort
+from store import control
 from store.api import Appended, Store
 from store.errors import RecordTooLarge, StoreError
 
@@ -30,16 +33,22 @@ class ProduceStream:
         "_check",
         "_failure",
         "_limits",
+        "_producer",
         "_progress",
         "_reader",
         "_results",
         "_store",
+        "_streams",
         "_unanswered",
         "_unanswered_bytes",
     )
 
-    def __init__(self, store: Store, limits: RpcLimits, check: MessageCheck) -> None:
+    def __init__(
+        self, store: Store, limits: RpcLimits, check: MessageCheck, streams: "dict[bytes, ProduceStream]"
+    ) -> None:
         self._store = store
+        self._streams = streams  # of producers, by name
+        self._producer: Producer | None = None
         self._limits = limits
         self._check = check
         self._results: list[pb.ProduceResult] = []  # ready to be written
@@ -60,10 +69,14 @@ class ProduceStream:
             await self._write(reader, context)
         finally:
             reader.cancel()
+            if self._producer is not None and self._streams.get(self._producer.name) is self:
+                del self._streams[self._producer.name]
         if not reader.cancelled() and (fault := reader.exception()) is not None:
             raise fault
         if self._failure is not None:
             await abort(context, self._failure)
+        if self._producer is not None:  # the client has closed: nothing is sent again
+            self._store.append([control.producer_ended(self._producer.name)], _ignore)
 
     def stop(self, reason: RequestError) -> None:
         """Take no more requests: answer what was appended and end the stream with `reason`."""
@@ -72,13 +85,33 @@ class ProduceStream:
     async def _read(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
         # Reading suspends for at least one turn of the loop, so an append that fails at once has been
         # heard of before the next request is looked at.
+        is_first = True
         async for request in requests:
             if self._failure is not None:
                 return
+            if is_first and request.producer and not await self._attach(request):
+                return
+            is_first = False
             self._take(request)
             while self._full():
                 self._progress.clear()
                 await self._progress.wait()
+
+    async def _attach(self, request: pb.ProduceRequest) -> bool:
+        """Take the stream for one of a producer. False: it is none, or what is stored of it cannot be known."""
+        try:
+            producer = producer_of(request.producer)
+            older = self._streams.get(producer.name)
+            if older is not None:
+                older.stop(replaced())
+            self._streams[producer.name] = self
+            self._producer = producer
+            if request.again:
+                await producer.recall(self._store)
+        except (StoreError, RequestError) as error:
+            self._failure = error
+            return False
+        return True
 
     async def _write(
         self, reader: "asyncio.Task[None]", context: "grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply]"
@@ -121,6 +154,14 @@ class ProduceStream:
         if not frames:
             self._answer(result)
             return
+        if self._producer is not None:
+            count = len(frames)
+            frames = self._producer.rest(request.sequence, frames)
+            result.was_stored = len(frames) < count
+            if not frames:
+                self._answer(result)
+                return
+            frames = self._producer.framed(request.sequence, frames)
         size = len(request.frames)
         self._unanswered += 1
         self._unanswered_bytes += size
@@ -131,8 +172,9 @@ class ProduceStream:
         self._unanswered_bytes -= size
         error = appended.error
         if error is None:
-            result.positions.extend(appended.positions)
-            result.store_time = appended.store_time
+            if not result.was_stored:
+                result.positions.extend(appended.positions[1:] if self._producer is not None else appended.positions)
+                result.store_time = appended.store_time
             self._answer(result)
         elif isinstance(error, RecordTooLarge):
             self._answer(pb.ProduceResult(sequence=result.sequence, error=str(error)))
@@ -149,3 +191,7 @@ class ProduceStream:
         if self._reader is not None:
             self._reader.cancel()
         self._progress.set()
+
+
+def _ignore(_: Appended) -> None:
+    """For a record that nobody waits for."""

@@ -35,6 +35,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._pulls = PullCalls(store, self._wakeups, limits)
         self._held = HeldCalls(store, limits)
         self._streams: set[ProduceStream] = set()
+        self._producers: dict[bytes, ProduceStream] = {}  # those of them that have one, by name
         self._stopping = False
 
     @property
@@ -59,7 +60,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     ) -> None:
         if self._stopping:
             await abort(context, _stopping())
-        stream = ProduceStream(self._store, self._limits, self._check)
+        stream = ProduceStream(self._store, self._limits, self._check, self._producers)
         self._streams.add(stream)
         try:
             await stream.run(request_iterator, context)

@@ -76,6 +76,14 @@ async def test_kill_under_load(tmp_path) -> None:
             for each in receivers:
                 each.cancel()
             await asyncio.gather(*receivers, return_exceptions=True)
+            stored: list[bytes] = []
+            for partition in await client.partitions("home"):
+                offset = partition.begin
+                while offset < partition.end:
+                    batch = await client.pull("home", partition.partition, offset)
+                    stored += (message.payload for message in batch)
+                    offset = batch.next_offset
+            assert len(stored) == len(set(stored)) and acknowledged <= set(stored)
     finally:
         process.kill()
         await process.wait()

@@ -10,6 +10,7 @@ from cloud_sdk import Client
 from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
+from store import control
 from store.api import (
     Appended,
     Bounds,
@@ -35,6 +36,7 @@ class MemoryStore:
         self.queues: dict[bytes, list[bytes]] = {}
         self.begins: dict[bytes, int] = {}
         self.fail: StoreError | None = None
+        self.last: dict[bytes, int] = {}  # by producer, the last sequence
         self.hold = False
         self.appends = 0
         self.fetches = 0
@@ -64,6 +66,9 @@ class MemoryStore:
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""
+
+    async def produced(self, producer: bytes) -> tuple[int, int] | None:
+        return (self.last[producer], 0) if producer in self.last else None
 
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))
@@ -98,9 +103,13 @@ class MemoryStore:
         positions = []
         for start in record.split(data):
             kind, _, _, topic, *_ = record.decode(data, start)
-            assert kind == Kind.MESSAGE
-            frame = data[start : start + record.length_of(data, start)]
             positions.append(self._position + start)
+            if kind != Kind.MESSAGE:
+                assert kind in {Kind.PRODUCED, Kind.PRODUCER_ENDED}
+                if kind == Kind.PRODUCED:
+                    self.last[topic] = control.parse_produced(record.decode(data, start)[6])[0]
+                continue
+            frame = data[start : start + record.length_of(data, start)]
             commit.topics.append(topic)
             queue = partition_queue(parent_of(topic), sum(topic) % self.partitions)
             self.queues.setdefault(queue, []).append(frame)
