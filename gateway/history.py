@@ -9,13 +9,14 @@ from typing import Final
 
 from gateway.cursor import MAX_SPREAD, Cursor
 from gateway.message import Message
-from matcher.names import matches
+from matcher.names import matches, parent_of
 from matcher.reserved import replay_name
 from store.api import Outbound
 
 FOLLOW: Final = 1 << 63  # an end that never comes: the history is read until it meets the present
 
 _MAX_KNOWN: Final = 4096  # topics
+_MOST_PATIENCE: Final = 63  # reads
 _LEAST: Final = 16 * 1024  # bytes a read
 _MOST: Final = 256 * 1024
 
@@ -23,11 +24,27 @@ _MOST: Final = 256 * 1024
 class History(Cursor):
     """Places of the log in [next, end). With `recorded`, the log knows how far it has come."""
 
-    __slots__ = ("_done", "_known", "_places", "_stay", "passed_by", "pattern", "recorded", "resumed", "sent", "size")
+    __slots__ = (
+        "_barren",
+        "_done",
+        "_known",
+        "_patience",
+        "_places",
+        "_stay",
+        "parent",
+        "passed_by",
+        "pattern",
+        "recorded",
+        "resumed",
+        "sent",
+        "size",
+    )
 
     def __init__(self, pattern: bytes, place: int, end: int, recorded: bool, sent_before: int = -1) -> None:
         super().__init__(replay_name(pattern), b"", place, end, sent_before)
         self.pattern = pattern  # the subscription's filter
+        first = parent_of(pattern)
+        self.parent: bytes | None = None if first in (b"+", b"#") else first  # of all that matches
         self.end = end
         self.recorded = recorded
         self.resumed: int = -1  # the place where an earlier connection left it: some of that may have been sent
@@ -38,6 +55,8 @@ class History(Cursor):
         self._done: set[int] = set()  # positions in `_places` that are acknowledged
         self._stay: set[int] = set()  # what is acknowledged before all of `_places`, and entered at the place `floor`
         self._known: dict[bytes, bool] = {}
+        self._barren: int = 0  # reads since the last that had something, or the last look ahead
+        self._patience: int = 0  # so many of them before the next look
 
     def wants(self, topic: bytes) -> bool:
         """Whether the subscription's filter matches."""
@@ -75,6 +94,20 @@ class History(Cursor):
         for position in lost:
             del self.open[position]
         return list(lost.values())
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether to look where the next message may be, and not to read on. Between two records only."""
+        return self.parent is not None and self.sent == 0 and self._barren >= self._patience
+
+    def looked(self, passed: int) -> None:
+        """So many bytes of the log need not be read. Where there is little to gain, looks become rare."""
+        self._patience = 1 if passed > self.size else min(_MOST_PATIENCE, 2 * self._patience + 1)
+        self._barren = 0
+
+    def read_through(self, is_barren: bool) -> None:
+        """A whole read is done with. `is_barren`: nothing in it was for the subscription."""
+        self._barren = self._barren + 1 if is_barren else 0
 
     def found_much(self, is_much: bool) -> None:
         """Whether the last read had more than there was room for: the next one is shorter, or else longer."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, time
 
+from gateway.ahead import next_place
 from gateway.backlog import forget_lost
 from gateway.exchanges import MAX_HELD, MAX_STAGED
 from gateway.history import FOLLOW, History
@@ -87,6 +88,8 @@ class Replays:
         history = subscription.history if subscription is not None else None
         if subscription is None or history is None or session.closed or session.pumping or not _has_room(session):
             return  # who is pumping comes back when that is over, who has no room when there is some
+        if history.looks_ahead:
+            await self._look_ahead(history)
         place = history.next
         chunk = await self._chunk(session, history)
         began = monotonic()
@@ -101,6 +104,21 @@ class Replays:
         await asyncio.sleep(monotonic() - began)
         if not session.pumping:
             self.start(session)
+
+    async def _look_ahead(self, history: History) -> None:
+        """Go on where the next message of the history may be."""
+        place, parent = history.next, history.parent
+        limit = min(history.end, self._router.delivered_end)
+        if parent is None or place >= limit:
+            return
+        try:
+            found = await next_place(self._store, parent, place, limit)
+        except OffsetOutOfRange:
+            return  # to be counted
+        if history.next == place:
+            history.looked(found - place)
+            if found > place:
+                history.move(found)
 
     async def _chunk(self, session: Session, history: History) -> Chunk | None:
         try:
@@ -126,7 +144,9 @@ class Replays:
     async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         floors: dict[bytes, int] = {}
-        for i in range(len(starts)):
+        is_barren = True
+        wanted = {topic for topic in set(topics) if history.wants(topic)}
+        for i in [i for i, topic in enumerate(topics) if topic in wanted or kinds[i] != Kind.MESSAGE]:
             place = chunk.position + starts[i]
             if place >= history.end:
                 break
@@ -135,10 +155,11 @@ class Replays:
                 messages = await self._late.of(chunk.data, starts[i])
                 if not _is_wanted(session, subscription, history):
                     return
-            elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD and history.wants(topics[i]):
+            elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD:
                 messages = (Message(chunk.data, starts[i]),)
             else:
                 continue
+            is_barren = False
             if place != history.next:
                 history.move(place)
             entered = store_time_of(chunk.data, starts[i])
@@ -156,6 +177,7 @@ class Replays:
                         history.found_much(True)
                         return
                 history.sent += 1
+        history.read_through(is_barren)
         history.found_much(False)
         history.move(min(chunk.next_position, history.end))
         self._arrive(session, subscription, history)
