@@ -11,7 +11,7 @@ from gateway.message import Message
 from record import split
 from store.api import Fetched
 
-BLOCK: Final = 64  # offsets
+BLOCK: Final = 256  # offsets
 BLOCK_BYTES: Final = 64 * 1024  # of records read at once, but for a single larger one
 _MAX_BYTES: Final = 16 << 20  # of memory, about
 _MESSAGE_BYTES: Final = 512  # of memory for a message, beside what its record has

@@ -89,11 +89,16 @@ class Router:
             routes = self.routes(topics[i])
             if not routes:
                 continue
-            message = Message(data, starts[i])
+            message: Message | None = None
             offsets = dict(filter_offsets[i]) if filter_offsets is not None and filter_offsets[i] else _NO_OFFSETS
             topic_offset = topic_offsets[i]
             for route in routes:
-                route.session.offer(route, message, topic_offset, offsets, now_ms)
+                session = route.session
+                if session.lagging and session.is_behind(route, topic_offset, offsets):
+                    continue  # it reads the message in its turn: nothing is decoded for it now
+                if message is None:
+                    message = Message(data, starts[i])
+                session.offer(route, message, topic_offset, offsets, now_ms)
 
     def routes(self, topic: bytes) -> list[Route]:
         """What the topic matches, by session."""

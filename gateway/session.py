@@ -237,6 +237,20 @@ class Session(Exchanges):
             return
         self.send(message, qos, message.retain and route.retain_as_published, False, route.identifiers, None, now_ms)
 
+    def is_behind(self, route: Route, topic_offset: int, filter_offsets: dict[bytes, int]) -> bool:
+        """Whether it has to read what comes before this message, which was just committed. Its cursors hear of it."""
+        if not route.cursors:
+            return self.behind >= 0
+        for cursor in route.cursors:
+            offset = topic_offset
+            if cursor.queue[0] == 0x66:  # b"f", a filter queue
+                offset = filter_offsets.get(cursor.topic_filter, -1)
+            if cursor.next == offset:
+                return False
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+        return True
+
     def offer_moved(self, route: Route, moved: Moved, position: int) -> None:
         """A message that was held entered its queues with the commit at `position`: it is read from the store, and
         what comes behind it with it."""

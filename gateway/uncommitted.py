@@ -69,10 +69,11 @@ class Unit:
         if self.settled:
             connection.decoder.acknowledged(self.settled)
         acks = self.acks
-        for index, at, qos, packet_id in self.addressed or ():
-            if connection.desk.is_unreached(appended.positions[index]):
-                answer = puback if qos == 1 else pubrec
-                acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        if self.addressed is not None:
+            for index, at, qos, packet_id in self.addressed:
+                if connection.desk.is_unreached(appended.positions[index]):
+                    answer = puback if qos == 1 else pubrec
+                    acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         if acks:
             connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
         if connection.reading_paused:

@@ -64,6 +64,7 @@ class Engine(Queries):
         self._reader = Reader(self._segments, self._tail)
         self._writer = opened.writer
         self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
+        self.append = self._log.append  # called for every read of every connection: no layer between
         self._groups = GroupService(opened.config, self._views, self._reader, self._log.offer, opened.clock)
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
         self._held.start()
@@ -149,9 +150,6 @@ class Engine(Queries):
     async def fire(self) -> None:
         """Fire and ask now what is due by the clock, instead of when the timer wakes."""
         await self._held.look()
-
-    def append(self, frames: list[bytes], done: Done) -> None:
-        self._log.append(frames, done)
 
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
         """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the

@@ -46,14 +46,16 @@ def _largest(frame: bytes) -> int:
 
 def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_record: int) -> StoreError | None:
     """Why frames of `size` bytes are not taken where so many bytes are pending, and up to `limit` may be."""
-    if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
-        # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
-        # where messages are told to wait.
-        limit -= limit // 8
-    if pending_bytes + size > limit:
+    enough = limit - limit // 8
+    if pending_bytes + size > enough:
+        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
+            # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
+            # where messages are told to wait.
+            limit = enough
         if size > limit:
             return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
-        return StoreBusy(f"{pending_bytes} bytes wait to be committed")
+        if pending_bytes + size > limit:
+            return StoreBusy(f"{pending_bytes} bytes wait to be committed")
     if size > max_record - TRAILER_SIZE and max(map(_largest, frames)) > max_record:
         return RecordTooLarge(f"a record is larger than {max_record} bytes")
     return None
@@ -100,6 +102,7 @@ class Log:
         self._on_batch = on_batch
         self._on_sync = on_sync
         self._max_record = config.max_record
+        self._max_pending = config.max_pending_bytes
         self._units: deque[Unit] = deque()
         self._waiting_bytes = 0  # in `_units`
         self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and two syncs are in it
@@ -130,9 +133,7 @@ class Log:
         size = 0
         for frame in frames:
             size += len(frame)
-        error = self._error or refusal(
-            frames, size, self.pending_bytes, self._config.max_pending_bytes, self._max_record
-        )
+        error = self._error or refusal(frames, size, self.pending_bytes, self._max_pending, self._max_record)
         if error is not None:
             return error
         self._units.append(Unit(frames, size, done))

@@ -158,7 +158,15 @@ class Dispatcher:
                 self._matches[topic] = filters
         if not filters:
             return ()
-        return tuple([(name, self._enter_queue(filter_queue(name), self._wanted[name], reference)) for name in filters])
+        if len(filters) == 1:
+            name = filters[0]
+            return ((name, self._enter_filter(name, reference)),)
+        return tuple([(name, self._enter_filter(name, reference)) for name in filters])
+
+    def _enter_filter(self, name: bytes, reference: bytes) -> int:
+        digest = self._wanted[name]
+        offset: int = self._tails.enter(digest, reference)
+        return offset if offset >= 0 else self._enter_queue(filter_queue(name), digest, reference)
 
     def _enter_queue(self, queue: bytes, digest: bytes, reference: bytes) -> int:
         offset = self._tails.enter(digest, reference)
