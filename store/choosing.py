@@ -12,7 +12,7 @@ from store.errors import LogCorrupt
 from store.reader import Reader
 from store.views.fold import Views
 
-_PAGE: Final = 512  # messages looked at in one turn of the loop
+_PAGE: Final = 256  # messages looked at in one turn of the loop
 _PAGE_BYTES: Final = 1 << 20  # of them, but for the first
 LOOKS: Final = 4096  # messages looked at in one pop
 

@@ -4,13 +4,45 @@ A pattern is the runs between its `%`. Each is looked for from where the one bef
 there is one; so the work grows with text times pattern and never faster, whatever the pattern.
 """
 
+import re
+from typing import Final
+
+MAX_PATTERN: Final = 256  # characters
+
+
+class Run:
+    """What stands between two `%`: a text, or an expression for as many characters where some of them may be any."""
+
+    __slots__ = ("_expression", "_text", "size")
+
+    def __init__(self, marks: list[str | None]) -> None:
+        self.size = len(marks)
+        self._text = "".join([mark for mark in marks if mark is not None])
+        self._expression: re.Pattern[str] | None = None
+        if None in marks:
+            parts = ["." if mark is None else re.escape(mark) for mark in marks]
+            self._expression = re.compile("".join(parts), re.DOTALL)
+
+    def fits(self, text: str, at: int) -> bool:
+        """Whether it is at an index of the text."""
+        if self._expression is None:
+            return text.startswith(self._text, at)
+        return self._expression.match(text, at) is not None
+
+    def find(self, text: str, at: int, end: int) -> int:
+        """The first index from `at` on at which all of it lies before `end`; -1 if there is none."""
+        if self._expression is None:
+            return text.find(self._text, at, end)
+        found = self._expression.search(text, at, end)
+        return -1 if found is None else found.start()
+
 
 class Pattern:
-    """A compiled pattern. A run is the characters it is made of, None for any one."""
+    """A compiled pattern."""
 
     __slots__ = ("_is_open", "_runs")
 
-    def __init__(self, runs: list[list[str | None]]) -> None:
+    def __init__(self, runs: list[Run]) -> None:
         self._is_open = len(runs) > 1  # it has a `%`
         self._runs = runs
 
@@ -18,22 +50,24 @@ class Pattern:
         """Whether all of the text fits."""
         first, last = self._runs[0], self._runs[-1]
         if not self._is_open:
-            return len(text) == len(first) and _fits(first, text, 0)
-        end = len(text) - len(last)
-        if len(first) > end or not _fits(first, text, 0) or not _fits(last, text, end):
+            return len(text) == first.size and first.fits(text, 0)
+        end = len(text) - last.size
+        if first.size > end or not first.fits(text, 0) or not last.fits(text, end):
             return False
-        at = len(first)
+        at = first.size
         for run in self._runs[1:-1]:
-            while at + len(run) <= end and not _fits(run, text, at):
-                at += 1
-            at += len(run)
-            if at > end:
+            at = run.find(text, at, end)
+            if at < 0:
                 return False
+            at += run.size
         return True
 
 
 def pattern_of(text: str, escape: str | None) -> Pattern:
-    """Compile a pattern. Raises ValueError where `escape` is not followed by what it may make a plain character."""
+    """Compile a pattern. Raises ValueError where it is too long, or `escape` is not followed by what it may make a
+    plain character."""
+    if len(text) > MAX_PATTERN:
+        raise ValueError(f"a pattern has at most {MAX_PATTERN} characters, not {len(text)}")
     runs: list[list[str | None]] = [[]]
     at = 0
     while at < len(text):
@@ -50,13 +84,4 @@ def pattern_of(text: str, escape: str | None) -> Pattern:
         at += 1
     # Of neighbours `%%` the empty run between them fits everywhere: it need not be looked for.
     middle = [run for run in runs[1:-1] if run]
-    return Pattern([runs[0], *middle, runs[-1]] if len(runs) > 1 else runs)
-
-
-def _fits(run: list[str | None], text: str, at: int) -> bool:
-    """Whether a run fits at an index of a text that is long enough."""
-    for mark in run:
-        if mark is not None and text[at] != mark:
-            return False
-        at += 1
-    return True
+    return Pattern([Run(run) for run in ([runs[0], *middle, runs[-1]] if len(runs) > 1 else runs)])
