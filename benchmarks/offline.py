@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from benchmarks import peers
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.report import facts
+from benchmarks.report import aligned, facts
 
 LOADER: Final = Path(__file__).parent / "load" / "mqttoffline"
 OWN: Final = "sluice"
@@ -57,6 +57,15 @@ PEER_SESSIONS: Final = 2_000  # beyond that they would take hours
 PEER_MISSED: Final = 500
 STORM: Final = Scale(20_000, 10, 19_000, 0, 0)
 
+# What is wanted of Sluice: (part of a result, its figure, at least or at most, how much, how it is called).
+TARGETS: Final = (
+    ("publish more", "per_second", ">=", 100_000, "messages a second"),
+    ("publish more", "cpu_us", "<=", 10, "µs a message"),
+    ("drain", "per_second", ">=", 200_000, "deliveries a second, all sessions back"),
+    ("drain", "first_ms", "<=", 1_000, "ms to the first message, the last session's"),
+    ("", "offline / nobody", "<=", 1.2, "× the CPU of ingest, with a durable queue behind it"),
+)
+
 
 def main() -> int:
     arguments = parse()
@@ -84,6 +93,7 @@ def main() -> int:
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    print("\n" + targets(results))
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0 if all(result["sound"] for result in results) else 1
@@ -340,6 +350,27 @@ def show(result: Told) -> None:
             line += f"  first message {first['p50']:.0f} ms, last of them {first['max']:.0f} ms"
             line += f", ping p50 {ping['p50']:.1f} p99 {ping['p99']:.1f} max {ping['max']:.0f} ms"
         print(line, flush=True)
+
+
+def targets(results: list[Told]) -> str:
+    """The targets that were measured, each with whether it is met, as a Markdown table."""
+    rows = [["targets", "wanted", "measured", ""]]
+    for result in results:
+        if result["broker"] != OWN:
+            continue
+        for part, name, sign, limit, text in TARGETS:
+            figures = result.get(part) if part else result
+            figure = figures.get(name) if isinstance(figures, dict) else None
+            if isinstance(figure, dict):
+                figure = figure["max"]
+            if figure is None:
+                continue
+            met = figure >= limit if sign == ">=" else figure <= limit
+            wanted = f"{'≥' if sign == '>=' else '≤'} {limit:,} {text}"
+            rows.append(
+                [result["work"], wanted, f"{figure:,.0f}" if limit > 100 else f"{figure:,.2f}", "✓" if met else "✗"]
+            )
+    return aligned(rows)
 
 
 if __name__ == "__main__":

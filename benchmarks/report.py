@@ -32,7 +32,7 @@ def tables(figures: Sequence[Figure]) -> str:
         ratios = [_ratio(row, peer) for peer in ("mosquitto", "amqtt")]
         costs.append([unit, *(_cost(row.get(name)) for name in brokers), *ratios, verdicts(row)])
         paces.append([work, *(_pace(row.get(name)) for name in brokers)])
-    return "\n\n".join(_aligned(rows) for rows in (costs, paces, memory) if len(rows) > 1)
+    return "\n\n".join(aligned(rows) for rows in (costs, paces, memory) if len(rows) > 1)
 
 
 def verdicts(row: dict[str, Figure]) -> str:
@@ -85,7 +85,7 @@ def _memory(figure: Figure | None) -> str:
     return _NONE if figure is None or figure.bytes_each is None else f"{figure.bytes_each:,.0f}"
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def aligned(rows: list[list[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows

@@ -88,3 +88,22 @@ def test_a_whole_measurement(loader: Path, tmp_path: Path, monkeypatch: pytest.M
 )
 def test_wrong_usage_is_2(loader: Path, words: list[str]) -> None:
     assert subprocess.run([loader, *words], capture_output=True, check=False).returncode == 2
+
+
+def test_targets_are_told_with_whether_they_are_met() -> None:
+    away = {
+        "work": "2,000 sessions",
+        "broker": "sluice",
+        "publish more": {"per_second": 100_000.0, "cpu_us": 10.5},
+        "drain": {"per_second": 199_999.0, "first_ms": {"p50": 3, "max": 1_000}},
+    }
+    behind = {"work": "one durable queue", "broker": "sluice", "offline / nobody": 1.2}
+    peer = {"work": "2,000 sessions", "broker": "mosquitto-file", "drain": {"per_second": 1.0}}
+    told = [row.split(" |") for row in offline.targets([away, behind, peer]).splitlines()[2:]]
+    assert [(row[2].strip("| "), row[3].strip("| ")) for row in told] == [
+        ("100,000", "✓"),
+        ("10.50", "✗"),
+        ("199,999", "✗"),
+        ("1,000", "✓"),
+        ("1.20", "✓"),
+    ]
