@@ -23,12 +23,13 @@ LARGE: Final = 64 << 10  # a message that is longer does not ride along: it is r
 class Feed:
     """The events of one gateway, from `position` of the log on. `has_room` says whether it takes more."""
 
-    __slots__ = ("_has_room", "_interest", "_seen", "_send", "_since", "_told", "dropped")
+    __slots__ = ("_has_room", "_interest", "_routed", "_seen", "_send", "_since", "_told", "dropped")
 
     def __init__(
-        self, position: int, interest: Interest | None, has_room: Callable[[], bool], send: Callable[[bytes], None]
+        self, position: int, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]
     ) -> None:
-        self._interest = interest  # None: it wants everything
+        self._routed = routed  # it wants only what it watches, from when it says so first
+        self._interest: Interest | None = None  # None: it wants everything
         self._has_room = has_room
         self._send = send
         self._since = position  # the next event tells of the log from here on
@@ -62,7 +63,9 @@ class Feed:
 
     def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
         """From the next commit on the gateway wants what matches other filters."""
-        if self._interest is not None:
+        if self._routed:
+            if self._interest is None:
+                self._interest = Interest()
             self._interest.change(added, removed)
 
     def _concerning(self, commit: Commit) -> tuple[Sequence[int], list[Moved]]:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from notify.feed import Feed
-from notify.interest import Interest
 from store.api import Commit, Store
 
 log = logging.getLogger(__name__)
@@ -20,7 +19,7 @@ class Hub:
 
     def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> Feed:
         """Begin to tell a gateway of commits: of all, or (`routed`) of what it watches."""
-        feed = Feed(self._store.stats().log_end, Interest() if routed else None, has_room, send)
+        feed = Feed(self._store.stats().log_end, routed, has_room, send)
         self._feeds.add(feed)
         return feed
 

@@ -55,6 +55,7 @@ class StoreServer:
         self._gone: list[Gone] = []
         self._server: grpc.aio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._finding = asyncio.Lock()
         self._stopping = False
         engine.on_transaction_check(self._check)
 
@@ -106,14 +107,16 @@ class StoreServer:
         except (msgspec.MsgspecError, TypeError) as error:
             await context.write(encode(self._welcome(error=f"no greeting: {error}")))
             return
-        try:
-            gateway, welcome = await self._find(hello)
-        except StoreError as error:
-            gateway, welcome = None, self._welcome(error=str(error))
-        if gateway is None:
+        async with self._finding:  # one after the other: a gateway that hears nothing asks again over another stream
+            try:
+                gateway, welcome = await self._find(hello)
+            except StoreError as error:
+                gateway, welcome = None, self._welcome(error=str(error))
+            stream = None if gateway is None else self._begin(gateway, context)
+        if gateway is None or stream is None:
             await context.write(encode(welcome))
-            return
-        await self._carry(gateway, welcome, context)
+        else:
+            await self._carry(gateway, stream, welcome, context)
 
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """The gateway that says hello, and the answer. None: it is not served."""
@@ -151,8 +154,8 @@ class StoreServer:
         end = engine.stats().log_end
         return Welcome(VERSION, self.name, goes_on, is_known, received, sequence, *limits, end, error)
 
-    async def _carry(self, gateway: Attached, welcome: Welcome, context: _Context) -> None:
-        """Serve the gateway over a stream until that breaks."""
+    def _begin(self, gateway: Attached, context: _Context) -> Stream:
+        """Have the gateway served over this stream."""
         if gateway.timer is not None:
             gateway.timer.cancel()
             gateway.timer = None
@@ -163,6 +166,10 @@ class StoreServer:
 
         stream = Stream(gateway.link, self._config, context.read, write, gateway.take)
         gateway.stream, gateway.streamed = stream, asyncio.current_task()
+        return stream
+
+    async def _carry(self, gateway: Attached, stream: Stream, welcome: Welcome, context: _Context) -> None:
+        """Serve the gateway until the stream breaks."""
         fault: BaseException | None = None
         try:
             await context.write(encode(welcome))

@@ -30,6 +30,7 @@ class Stream:
         self._is_taking = False
         self._tasks: list[asyncio.Task[None]] = []
         self._stops = False  # when everything is sent
+        self._is_over = False
 
     def wake(self) -> None:
         self._ready.set()
@@ -40,12 +41,15 @@ class Stream:
         self._ready.set()
 
     def end(self) -> None:
-        """End now."""
+        """End now, or as soon as it runs."""
+        self._is_over = True
         for task in self._tasks:
             task.cancel()
 
     async def run(self) -> BaseException | None:
         """Until the stream breaks, or ends. Returns what broke it."""
+        if self._is_over:
+            return None
         tasks = self._tasks = [self._loop.create_task(step) for step in (self._send(), self._receive(), self._watch())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -84,14 +84,10 @@ class Wants:
                 known.set_result(None)
 
     def resume(self) -> None:
-        """The store is another one now: tell it everything."""
-        self._added, self._removed = dict.fromkeys(self._counts), {}
-        if self._added or self._waiting:
-            self._sent = self._sent % _MOST + 1
-            self._send(NUMBER.pack(self._sent) + encode((list(self._added), [])))
-            self._added = {}
-        else:
-            self._known = self._sent
+        """The store is another one now, which tells everything until it hears what is wanted."""
+        self._added, self._removed = {}, {}
+        self._sent = self._sent % _MOST + 1
+        self._send(NUMBER.pack(self._sent) + encode((list(self._counts), [])))
 
     def fail(self, error: StoreError) -> None:
         """The store is not there: nobody need wait for it."""

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import record
 from notify.feed import LARGE, Feed
 from notify.intake import Intake
-from notify.interest import Interest
 from notify.wire import decode_event
 from record.layout import FLAG_ADDRESSED, Kind
 from store.api import Addressed, Commit, Moved
@@ -46,8 +45,9 @@ def open_feed(filters: Sequence[bytes] | None = None) -> tuple[Feed, list[bytes]
     """A feed, what it sent, and whether it has room."""
     sent: list[bytes] = []
     room = [True]
-    feed = Feed(100, None if filters is None else Interest(), lambda: room[0], sent.append)
-    feed.watch(filters or (), ())
+    feed = Feed(100, filters is not None, lambda: room[0], sent.append)
+    if filters is not None:
+        feed.watch(filters, ())
     return feed, sent, room
 
 
@@ -63,6 +63,20 @@ def test_everything_is_told_to_who_wants_everything():
     assert event.commit.filter_offsets == commit.filter_offsets
     assert (event.since, event.commit.position, event.commit.end) == (100, 100, log.end)
     assert event.commit.flags == commit.flags
+
+
+def test_everything_is_told_until_it_is_known_what_is_wanted():
+    feed, sent, _ = open_feed()
+    routed = Feed(100, True, lambda: True, sent.append)
+    log = Log()
+    routed.take(log.commit((b"t", b"1")))
+    assert len(sent) == 1
+    routed.watch([], [])
+    routed.take(log.commit((b"t", b"1")))
+    assert len(sent) == 1
+    feed.watch([], [])  # one that is not routed stays so
+    feed.take(log.commit((b"t", b"1")))
+    assert len(sent) == 2
 
 
 def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():

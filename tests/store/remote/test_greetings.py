@@ -1,0 +1,105 @@
+"""Who is served: what a gateway says first, and what it is told."""
+
+import asyncio
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+import grpc.aio
+import msgspec
+import pytest
+
+from notify.hub import Hub
+from notify.intake import Intake
+from store.config import StoreConfig
+from store.engine import Engine
+from store.errors import StoreClosed
+from store.remote import RemoteConfig, RemoteStore, StoreServer
+from store.remote.wire import METHOD, VERSION, Hello, Welcome
+
+CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=10, grace_s=10, max_gateways=2)
+
+
+class Served:
+    """A store that serves."""
+
+    async def open(self, folder: Path) -> "Served":
+        self.sockets = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
+        self.engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
+        self.hub = Hub(self.engine)
+        self.server = StoreServer(self.engine, self.hub, CONFIG)
+        self.address = f"unix:{self.sockets / 's'}"
+        await self.server.start(self.address)
+        self.channel = grpc.aio.insecure_channel(self.address)
+        return self
+
+    async def greet(self, message: bytes) -> tuple[Welcome, grpc.aio.StreamStreamCall[bytes, bytes]]:
+        call = self.channel.stream_stream(METHOD)()
+        await call.write(message)
+        return msgspec.msgpack.decode(await call.read(), type=Welcome), call
+
+    async def close(self) -> None:
+        await self.channel.close()
+        await self.server.stop()
+        await self.engine.close()
+        rmtree(self.sockets)
+
+
+def hello(producer: bytes = b"a@1", store: bytes = b"", received: int = 0, version: int = VERSION) -> bytes:
+    return msgspec.msgpack.encode(Hello(version, producer, "a", store, received, False))
+
+
+@pytest.fixture
+async def served(tmp_path: Path):
+    found = await Served().open(tmp_path)
+    yield found
+    await found.close()
+
+
+async def test_a_gateway_that_greets_again_and_again_is_one(served: Served):
+    greetings = await asyncio.gather(*(served.greet(hello()) for _ in range(5)))
+    assert all(welcome.is_known and not welcome.error for welcome, _ in greetings)
+    assert list(served.server.gateways) == [b"a@1"]
+    assert len(served.hub._feeds) == 1
+    assert len(await served.engine.producers(None, 10)) == 1
+    again, _ = await served.greet(hello(store=served.server.name))
+    assert again.goes_on
+    assert len(served.hub._feeds) == 1
+
+
+async def test_a_gateway_that_was_given_up_is_told_so(served: Served):
+    welcome, _ = await served.greet(hello(b"b@1", store=b"another process"))
+    assert not welcome.is_known
+    assert served.server.gateways == {}
+
+
+async def test_no_more_gateways_are_served_than_may_be(served: Served):
+    for number in range(2):
+        await served.greet(hello(b"b@%d" % number))
+    welcome, _ = await served.greet(hello(b"b@2"))
+    assert "which is the limit" in welcome.error
+    with pytest.raises(StoreClosed, match="does not serve gateway c: 2 gateways are attached"):
+        await RemoteStore.open(served.address, "c", Intake(), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        (hello(version=9), "the store speaks version 1, the gateway 9"),
+        (b"\xff\x00\x01", "no greeting"),
+        (b"", "no greeting"),
+    ],
+)
+async def test_what_is_no_greeting_is_answered(served: Served, greeting: bytes, answer: str):
+    welcome, _ = await served.greet(greeting)
+    assert answer in welcome.error
+    assert served.server.gateways == {}
+
+
+async def test_a_gateway_that_breaks_the_rules_ends_its_stream_and_may_come_back(served: Served):
+    welcome, call = await served.greet(hello())
+    await call.write(b"\1\0\0\0\0\0\0\0" + b"\0\0\0\0\0\0\0\0" + b"\x63\1\0\0\0x")  # an item of kind 99
+    while await call.read() is not grpc.aio.EOF:
+        pass
+    again, _ = await served.greet(hello(store=welcome.store, received=0))
+    assert again.goes_on
