@@ -61,6 +61,8 @@ class SysTree:
     ) -> None:
         self._store = store
         self._membership = membership
+        # Compiled, its fields are the class's: there is no `vars` of it.
+        self._totals = [name for name in dir(counters) if not name.startswith("_")]
         self._held = held
         self._router = router
         self._counters = counters
@@ -136,7 +138,8 @@ class SysTree:
             "durable": sum([session.durable for session, _ in self._held.values()]),
             "subscriptions": self._router.subscriptions,
         }
-        return vars(self._counters) | now
+        counters = self._counters
+        return {name: getattr(counters, name) for name in self._totals} | now
 
     def _load_texts(self, counters: Mapping[str, int], seconds: float, dropped: int) -> dict[bytes, bytes]:
         texts: dict[bytes, bytes] = {}
