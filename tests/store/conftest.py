@@ -5,6 +5,7 @@ import pytest
 from tests.store.remote.linked import Linked
 
 CONTRACT = {
+    "test_choosing",
     "test_engine",
     "test_held",
     "test_keys",
@@ -28,8 +29,10 @@ OF_ENGINE = {
     "test_any_history_with_ages_by_parent_equals_the_model",
     "test_control_records_find_room_where_messages_are_told_to_wait",
     "test_everything_can_be_fetched_and_read_across_segments",
+    "test_few_that_nobody_wants_cost_no_record_and_the_group_waits",
     "test_flushed_views_bound_the_replay",
     "test_limits_are_answers",
+    "test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them",
     "test_publishers_are_asked_and_orphans_rolled_back",
     "test_reads_that_wait_for_the_device_leave_the_loop",
     "test_recall_says_which_could_not_be_recalled",

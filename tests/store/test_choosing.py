@@ -14,7 +14,9 @@ from matcher.selector import Selection, SelectorError
 from record.layout import Kind
 from store.api import Popped, Receipts, Start, partition_queue
 from store.choosing import LOOKS
-from tests.store.test_pop import CONFIG, DEAD, Bench, payloads, receipts
+from store.engine import Engine
+from tests.store.test_pop import CONFIG, DEAD, payloads, receipts
+from tests.store.test_pop import Bench as PopBench
 
 P0 = partition_queue(b"a", 0)
 RED = Selection(tags="red")
@@ -27,6 +29,14 @@ def tagged(number: int, tag: str, topic: bytes = b"a/b") -> bytes:
 
 def numbers(popped: Popped) -> list[int]:
     return [int(payload) for payload in payloads(popped.runs)]
+
+
+class Bench(PopBench):
+    """The same over the store that this module is run with."""
+
+    async def open(self) -> "Bench":
+        self.engine = await Engine.open(self.path, self.config, clock=lambda: self.now)
+        return self
 
 
 @pytest.fixture
