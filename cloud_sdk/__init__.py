@@ -14,6 +14,7 @@ from cloud_sdk.errors import (
     NoAnswer,
     NodeError,
     NoSuchMessage,
+    NotAllowed,
     OffsetOutOfRange,
     SluiceError,
     TransactionEnded,
@@ -36,6 +37,7 @@ from cloud_sdk.message import (
 from cloud_sdk.properties import Properties
 from cloud_sdk.pull import PullConsumer
 from cloud_sdk.push import BroadcastConsumer, PushConsumer
+from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.selecting import SelectionOptions
 from cloud_sdk.trace import Happened, TraceEvent
 from cloud_sdk.transaction import Decision, Transaction, TransactionChecks
@@ -47,6 +49,7 @@ __all__ = [
     "Child",
     "Client",
     "ClientClosed",
+    "Credentials",
     "DataLoss",
     "Decision",
     "Delivery",
@@ -59,6 +62,7 @@ __all__ = [
     "NoAnswer",
     "NoSuchMessage",
     "NodeError",
+    "NotAllowed",
     "OffsetOutOfRange",
     "OutgoingMessage",
     "PartitionBounds",
@@ -71,6 +75,7 @@ __all__ = [
     "SimpleConsumer",
     "SluiceError",
     "Timer",
+    "Tls",
     "TraceEvent",
     "Transaction",
     "TransactionChecks",

@@ -29,6 +29,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.pull import PullConsumer
 from cloud_sdk.push import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
 from cloud_sdk.replies import Replies
+from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.selecting import SelectionOptions, Start, selection_of
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
@@ -43,7 +44,8 @@ class Client:
     Calls survive a restart of the node: they are repeated, with growing pauses, until `retry_seconds` have passed
     since the first failure; then they raise `Unavailable` (or `Busy`). Nothing connects before the first call.
     `name` is the publisher that consumers of sent messages see. A batch of sends waits up to `linger_seconds` for more
-    to go with it: 0 sends at once what is there, which is more the more is under way.
+    to go with it: 0 sends at once what is there, which is more the more is under way. `credentials` say who calls,
+    where the node asks; `tls` is for a port that speaks TLS. What a user may not do raises `NotAllowed`.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Client:
         name: str | None = None,
         retry_seconds: float = 30.0,
         linger_seconds: float = 0.0,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.name = name or f"cloud-{secrets.token_hex(6)}"
         self._is_named = name is not None
         self._publisher = self.name.encode()
-        self._connection = Connection(endpoint, retry_seconds)
+        self._connection = Connection(endpoint, retry_seconds, credentials, tls)
         self._producer = Producer(self._connection, linger_seconds)
         self._replies = Replies(self)
         self._running: set[int] = set()  # half messages of transactions that are not over

@@ -10,6 +10,7 @@ import grpc.aio
 
 from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+from cloud_sdk.security import AUTHORIZATION, Credentials, Tls
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -66,14 +67,19 @@ def is_passing(error: SluiceError) -> bool:
 class Connection:
     """One channel to `endpoint`, opened by the first call (so that a process may fork before it)."""
 
-    __slots__ = ("_channel", "_closed", "_stub", "endpoint", "retry_seconds")
+    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "retry_seconds")
 
-    def __init__(self, endpoint: str, retry_seconds: float) -> None:
+    def __init__(
+        self, endpoint: str, retry_seconds: float, credentials: Credentials | None = None, tls: Tls | None = None
+    ) -> None:
         # gRPC itself would take a missing port for 443, and find a URL's fault only when it connects.
         if not _ENDPOINT.fullmatch(endpoint):
             raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
         self.endpoint = endpoint
         self.retry_seconds = retry_seconds
+        # Of every call.
+        self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
+        self._tls = tls
         self._channel: grpc.aio.Channel | None = None
         self._stub: SluiceStub | None = None
         self._closed = False
@@ -84,7 +90,12 @@ class Connection:
         if self._closed:
             raise ClientClosed("the client is closed")
         if self._stub is None:
-            self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
+            if self._tls is None:
+                self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
+            else:
+                options = (*_OPTIONS, *self._tls.options())
+                credentials = self._tls.channel_credentials()
+                self._channel = grpc.aio.secure_channel(self.endpoint, credentials, options=options)
             self._stub = SluiceStub(self._channel)
         return self._stub
 
@@ -105,7 +116,7 @@ class Connection:
         retry = Retry(self.retry_seconds)
         while True:
             try:
-                return await method(request, timeout=wait_seconds + ANSWER_S)
+                return await method(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
                 if not is_passing(error) or not await retry.pause():

@@ -61,6 +61,11 @@ class ClientClosed(SluiceError):
     """The client or consumer is closed."""
 
 
+class NotAllowed(SluiceError):
+    """The node wants to know who calls (`Client(credentials=…)`), the password is wrong, or the user's rules do not
+    allow it: repeating it does not help."""
+
+
 class NodeError(SluiceError):
     """The node failed in a way it has no word for; the message is all there is."""
 
@@ -74,6 +79,8 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.DATA_LOSS: DataLoss,
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
 }
 
 # What gRPC's own client says, under a code that a node may also send, when the connection ends within a write.

@@ -134,7 +134,7 @@ class Producer:
 
     async def _stream(self, retry: Retry) -> None:
         """One stream, until it breaks (raises) or the client is closed and everything answered."""
-        call = self._connection.stub.Produce(None)
+        call = self._connection.stub.Produce(None, metadata=self._connection.metadata)
         reader = asyncio.create_task(self._read(call, retry))
         reader.add_done_callback(lambda _: self._work.set())
         try:

@@ -134,7 +134,8 @@ class TransactionChecks:
     async def _run(self) -> None:
         retry = Retry(_LONGEST_S)
         while True:
-            call = self._connection.stub.TransactionChecks(pb.TransactionChecksRequest(publisher=self._name))
+            request = pb.TransactionChecksRequest(publisher=self._name)
+            call = self._connection.stub.TransactionChecks(request, metadata=self._connection.metadata)
             try:
                 async for check in call:
                     retry.succeeded()

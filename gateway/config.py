@@ -79,6 +79,14 @@ class GrpcConfig:
     # Groups of RocketMQ's clients that get the messages of a topic one after the other, in order. As JSON in the
     # environment.
     fifo_groups: list[str] = field(default_factory=list)
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # "anonymous", "password", "certificate"
+    acl_default: str = ""  # as `mqtt.acl_default`
+    certificate: Path | None = None  # PEM: TLS; behind it those that lead to its authority
+    key: Path | None = None  # PEM, without a password
+    client_ca: Path | None = None  # PEM: clients have to show a certificate of one of these authorities
+    max_streams: int = 1000  # calls at a time of one connection; further ones wait in the client
+    max_idle: int = 600  # seconds without a call after which a connection is closed; clients open it again
+    max_calls: int = 10_000  # calls at a time of all kinds, long polls included
 
 
 @dataclass(slots=True)
@@ -86,6 +94,7 @@ class HttpConfig:
     """The front for people and Prometheus."""
 
     port: int = 8080
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # of /metrics: "anonymous", "password"
 
 
 @dataclass(slots=True)
@@ -277,6 +286,7 @@ def _check(config: Config) -> None:
     ):
         between(name, port, low, 65_535)
     _check_listeners(mqtt)
+    _check_services(config)
     between("mqtt.max_wrong_passwords", mqtt.max_wrong_passwords, 0, 1_000_000)
     between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
     between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
@@ -364,6 +374,27 @@ def _check_split(config: Config) -> None:
             parse_address(address or "unix:/")
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
+
+
+def _check_services(config: Config) -> None:
+    grpc = config.grpc
+    for name, auth, ways in (
+        ("grpc", grpc.auth, ("anonymous", "password", "certificate")),
+        ("http", config.http.auth, ("anonymous", "password")),
+    ):
+        if not auth or any(way not in ways for way in auth):
+            raise ConfigError(f"{name}.auth is a list of {', '.join(ways)}, not {auth!r}")
+    if grpc.acl_default not in ("", "allow", "deny"):
+        raise ConfigError(f'grpc.acl_default is "allow" or "deny", not {grpc.acl_default!r}')
+    if (grpc.certificate is None) != (grpc.key is None):
+        raise ConfigError("grpc.certificate and grpc.key need each other")
+    if grpc.client_ca is not None and grpc.certificate is None:
+        raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
+    if "certificate" in grpc.auth and grpc.client_ca is None:
+        raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
+    for name, value in (("max_streams", grpc.max_streams), ("max_idle", grpc.max_idle), ("max_calls", grpc.max_calls)):
+        if not 1 <= value <= 1_000_000:
+            raise ConfigError(f"grpc.{name} must be between 1 and 1000000, not {value}")
 
 
 def _check_listeners(mqtt: MqttConfig) -> None:

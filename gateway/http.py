@@ -8,11 +8,16 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from gateway.auth.callers import Callers
 from gateway.bind import is_local
 from gateway.gate import Gate
 from gateway.listen import IDLE_SECONDS, REQUESTS, bound_port, listen
 from gateway.metrics import Figures, NodeCollector
+from gateway.mqtt.reasons import ReasonCode
+from gateway.refusal import Refused
+from matcher.reserved import SYS
 from store.api import Store
+from store.errors import StoreError
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 
@@ -21,9 +26,17 @@ class HttpFront:
     """Serves people and Prometheus."""
 
     def __init__(
-        self, store: Store, sources: Callable[[], Mapping[str, Figures]], gates: Callable[[], Sequence[Gate]] = list
+        self,
+        store: Store,
+        sources: Callable[[], Mapping[str, Figures]],
+        gates: Callable[[], Sequence[Gate]] = list,
+        auth: Sequence[str] = ("anonymous",),
+        max_wrong_passwords: int = 10,
     ) -> None:
-        """sources, gates: see `gateway.metrics`."""
+        """sources, gates: see `gateway.metrics`. auth, max_wrong_passwords: see `gateway.auth.callers`."""
+        self._auth = auth
+        self._max_wrong = max_wrong_passwords
+        self._callers: Callers | None = None
         self._store = store
         self._registry = CollectorRegistry()
         self._registry.register(NodeCollector(store, sources, gates))
@@ -35,6 +48,8 @@ class HttpFront:
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
+        if "password" in self._auth:
+            self._callers = Callers(self._store, self._auth, "", self._max_wrong)
         self._runner = web.AppRunner(
             app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
         )
@@ -56,6 +71,8 @@ class HttpFront:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._callers is not None:
+            await self._callers.stop()
 
     async def _health(self, _request: web.Request) -> web.Response:
         """200 while the log takes appends, 503 when it has failed."""
@@ -66,5 +83,23 @@ class HttpFront:
             body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
         return web.json_response(body, status=503 if stats.failed else 200)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self._callers is not None:
+            refusal = await self._refusal(self._callers, request)
+            if refusal is not None:
+                return refusal
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
+        """401 for who does not prove who it is, 403 for who may not read the node's figures, as by MQTT."""
+        try:
+            caller = await callers.identify(request.headers.get("Authorization"), None, request.remote or "")
+        except Refused as refused:
+            status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
+            headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
+            return web.Response(status=status, text=str(refused), headers=headers)
+        except StoreError as error:
+            return web.Response(status=503, text=str(error))
+        if caller.may_read(SYS + b"/#"):
+            return None
+        return web.Response(status=403, text="the figures of the node are for who may subscribe to $SYS/#")

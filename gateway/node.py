@@ -35,8 +35,20 @@ class Node:
         self._devices = devices = Devices(engine, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
-        self._rpc = RpcServer(engine, settings=settings, fifo_groups=config.grpc.fifo_groups)
-        self._http = HttpFront(engine, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._rpc = RpcServer(
+            engine,
+            settings=settings,
+            fifo_groups=config.grpc.fifo_groups,
+            config=config.grpc,
+            max_wrong_passwords=config.mqtt.max_wrong_passwords,
+        )
+        self._http = HttpFront(
+            engine,
+            lambda: {"": devices.figures()},
+            lambda: devices.front.gates,
+            config.http.auth,
+            config.mqtt.max_wrong_passwords,
+        )
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
@@ -46,8 +58,12 @@ class Node:
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
-                places = [address_text(config.host, port) for port in (grpc, http)]
-                log.warning("gRPC at %s and HTTP at %s take anybody, whatever mqtt.auth says: see host", *places)
+                for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
+                    if "anonymous" in auth:
+                        where = address_text(config.host, port)
+                        log.warning(
+                            "%s at %s takes anybody, whatever mqtt.auth says: see %s.auth", name, where, name.lower()
+                        )
             addresses = await devices.listen()
             mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
             self.ports = Ports(mqtt, ws, grpc, http, addresses)

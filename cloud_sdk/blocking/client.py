@@ -24,6 +24,7 @@ from cloud_sdk.message import (
     SendOptions,
     Timer,
 )
+from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.selecting import BroadcastOptions, ConsumerOptions, PullOptions, PushOptions, SelectionOptions, Start
 from cloud_sdk.trace import TraceEvent
 from cloud_sdk.transaction import Decision
@@ -39,8 +40,10 @@ class Client:
         name: str | None = None,
         retry_seconds: float = 30.0,
         linger_seconds: float = 0.0,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._options = endpoint, name, retry_seconds, linger_seconds
+        self._options = endpoint, name, retry_seconds, linger_seconds, credentials, tls
         self._lock = threading.Lock()
         self._open: tuple[int, LoopThread, aio.Client] | None = None  # with the process that opened it
         self._closed = False
@@ -267,8 +270,15 @@ class Client:
             if self._open is not None and self._open[0] != os.getpid():
                 raise ClientClosed("this client was used before the process forked, which gRPC does not survive")
             if self._open is None:
-                endpoint, name, retry_seconds, linger_seconds = self._options
-                client = aio.Client(endpoint, name=name, retry_seconds=retry_seconds, linger_seconds=linger_seconds)
+                endpoint, name, retry_seconds, linger_seconds, credentials, tls = self._options
+                client = aio.Client(
+                    endpoint,
+                    name=name,
+                    retry_seconds=retry_seconds,
+                    linger_seconds=linger_seconds,
+                    credentials=credentials,
+                    tls=tls,
+                )
                 self._open = os.getpid(), LoopThread(), client
             return self._open[1], self._open[2]
 

@@ -8,6 +8,7 @@ import record
 from gateway.address import MAX_DELAY, NotTaken, address
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
+from gateway.rpc.authenticating import CALLER
 from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
@@ -15,6 +16,7 @@ from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLA
 
 _FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HALF
 _LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # clocks differ
+_TOPIC: Final = 3  # in `record.decode`
 _CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
 
 
@@ -33,8 +35,11 @@ class MessageCheck:
     def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
         """(index, reason) of every frame that must not be appended; normally empty."""
         found: list[tuple[int, str]] = []
+        caller = CALLER.get()
         for index, frame in enumerate(frames):
             reason = self._fault(frame)
+            if reason is None and caller is not None and not caller.may_publish(record.decode(frame, 0)[_TOPIC]):
+                reason = "the topic may not be published to"
             if reason is not None:
                 found.append((index, reason))
         return found

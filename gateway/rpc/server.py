@@ -6,8 +6,12 @@ from typing import Final
 import grpc.aio
 
 from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
+from gateway.auth.callers import Callers
+from gateway.config import GrpcConfig
 from gateway.rocketmq import RocketService
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
+from gateway.rpc.authenticating import Authenticating
+from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.service import Service
 from store.api import Store
@@ -28,7 +32,12 @@ class RpcServer:
         limits: RpcLimits | None = None,
         settings: StoreConfig | None = None,
         fifo_groups: Sequence[str] = (),
+        config: GrpcConfig | None = None,
+        max_wrong_passwords: int = 10,
     ) -> None:
+        self._config = config or GrpcConfig()
+        self._max_wrong = max_wrong_passwords
+        self._callers: Callers | None = None
         self._store = store
         self._limits = limits or RpcLimits()
         self._settings = settings or StoreConfig()
@@ -38,9 +47,14 @@ class RpcServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken."""
+        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, TlsError when
+        its certificate cannot be used."""
+        config = self._config
+        certificates = None if config.certificate is None else RpcCertificates(config)
+        self._callers = Callers(self._store, config.auth, config.acl_default, self._max_wrong)
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=self._limits.max_concurrent_calls,
+            interceptors=[Authenticating(self._callers, self._store)],
+            maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),  # one record is always sent, however large
@@ -48,6 +62,8 @@ class RpcServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+                ("grpc.max_concurrent_streams", config.max_streams),
+                ("grpc.max_connection_idle_ms", config.max_idle * 1000),
             ),
         )
         self._service = Service(self._store, self._limits)
@@ -56,7 +72,10 @@ class RpcServer:
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = server.add_insecure_port(address)
+            if certificates is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, certificates.credentials())
         except RuntimeError as error:
             raise OSError(f"cannot listen for gRPC on {address}: {error}") from error
         await server.start()
@@ -70,4 +89,6 @@ class RpcServer:
         self._service.stop()
         await self._rocket.stop()
         await self._server.stop(grace)
+        if self._callers is not None:
+            await self._callers.stop()
         self._server = None

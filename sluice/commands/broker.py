@@ -1,11 +1,7 @@
 """The connection to any MQTT broker that `pub` and `sub` share: its flags, and its errors in words."""
 
 import argparse
-import getpass
-import os
 import secrets
-import sys
-from pathlib import Path
 from typing import Final, Literal
 
 from paho.mqtt import client as paho
@@ -14,6 +10,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from sluice.commands import password
 from sluice.commands.command import Arguments, port_number, within
 
 VERSIONS: Final = {"3.1.1": MQTTProtocolVersion.MQTTv311, "5": MQTTProtocolVersion.MQTTv5}
@@ -31,11 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=port_number, default=1883, help="default: 1883")
     group.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="3.1.1", help="default: 3.1.1")
     group.add_argument("--id", type=client_id, metavar="CLIENT", help="client id (default: a random one)")
-    group.add_argument("--username", help="user name")
-    secret = group.add_mutually_exclusive_group()
-    secret.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password (default: "
-                        "MQTT_PASSWORD in the environment; else it is asked for at a terminal)")  # fmt: skip
-    secret.add_argument("--password", help="the password, for tests: other users of this machine can read it here")
+    password.add_arguments(group, "user name")
     group.add_argument("--keep-alive", type=within(1, 0xFFFF), default=60, metavar="SECONDS", help="default: 60")
 
 
@@ -53,29 +46,14 @@ def make_client(arguments: Arguments, session_expiry: int = 0) -> paho.Client:
     # Only 3.1.1 says "clean session" with a flag of its own; in 5.0 it is the expiry interval (MQTT-3.1.2.11.2).
     clean = None if protocol is MQTTProtocolVersion.MQTTv5 else session_expiry == 0
     client = paho.Client(CallbackAPIVersion.VERSION2, identifier, clean_session=clean, protocol=protocol)
+    try:
+        secret = password.password_of(arguments)
+    except password.NoPassword as error:
+        raise BrokerError(str(error)) from error
     if arguments.username is not None:
-        client.username_pw_set(arguments.username, _password(arguments))
-    elif arguments.password is not None or arguments.password_file is not None:
-        raise BrokerError("a password is of a user: --username is missing")
+        client.username_pw_set(arguments.username, secret)
     client.connect_timeout = CONNECT_TIMEOUT
     return client
-
-
-def _password(arguments: Arguments) -> str | None:
-    """From where the arguments say; None: there is none. Raises `BrokerError`."""
-    if arguments.password is not None:
-        return str(arguments.password)
-    path: Path | None = arguments.password_file
-    if path is not None:
-        try:
-            with path.open(encoding="utf-8") as file:
-                return file.readline().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BrokerError(f"cannot read the password from {path}: {error}") from error
-    given = os.environ.get("MQTT_PASSWORD")
-    if given is None and sys.stdin.isatty():
-        return getpass.getpass(f"password of {arguments.username}: ") or None
-    return given
 
 
 def start_connect(client: paho.Client, arguments: Arguments, session_expiry: int = 0) -> None:

@@ -1,0 +1,153 @@
+"""Asks of each gRPC call who makes it and whether he may: an interceptor around the services, which know of nothing."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Final, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+import record
+from gateway.auth.attempts import source_of
+from gateway.auth.callers import Caller, Callers
+from gateway.mqtt.reasons import ReasonCode
+from gateway.refusal import Refused
+from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS
+from gateway.rpc.status import abort
+from store.api import Store
+from store.errors import NoSuchMessage, StoreError
+
+CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # who makes the call of this task
+
+_TOPIC: Final = 3  # in `record.decode`
+_CODES: Final = {
+    ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+Context = Any  # `grpc.aio.ServicerContext` of any request and reply
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
+    """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED."""
+
+    def __init__(self, callers: Callers, store: Store) -> None:
+        self._callers = callers
+        self._store = store
+        self._handlers: dict[str, Handler] = {}  # by method; of those that there are
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        method = handler_call_details.method
+        known = self._handlers.get(method)
+        if known is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return handler  # type: ignore[return-value]  # there is no such method: gRPC knows what to say
+            known = self._handlers[method] = self._around(method, handler)
+        return known
+
+    def _around(self, method: str, handler: Handler) -> Handler:
+        make: Callable[..., Handler]
+        work: Callable[..., Any]
+        if not handler.request_streaming and not handler.response_streaming:
+            make, work = grpc.unary_unary_rpc_method_handler, self._unary(method, handler.unary_unary)
+        elif not handler.request_streaming:
+            make, work = grpc.unary_stream_rpc_method_handler, self._replies(method, handler.unary_stream)
+        else:
+            make, work = grpc.stream_stream_rpc_method_handler, self._stream(method, handler.stream_stream)
+        return make(work, handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def call(request: Any, context: Context) -> Any:
+            caller = await self._caller(context)
+            await self._allow(caller, method, request, context)
+            reply = await inner(request, context)
+            if caller.permissions is not None or caller.is_revoked:  # it may have waited long
+                await self._allow(caller, method, request, context)
+            return reply
+
+        return call
+
+    def _replies(self, method: str, inner: Any) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+            caller = await self._caller(context)
+            await self._allow(caller, method, request, context)
+            async for reply in inner(request, context):
+                await _still_there(caller, context)
+                if method != PREFIX + "TransactionChecks" or caller.may_publish(record.decode(reply.frame, 0)[_TOPIC]):
+                    yield reply
+
+        return call
+
+    def _stream(self, method: str, inner: Any) -> Callable[[AsyncIterator[Any], Context], Awaitable[None]]:
+        async def call(requests: AsyncIterator[Any], context: Context) -> None:
+            caller = await self._caller(context)
+            await self._allow(caller, method, None, context)
+            CALLER.set(caller)
+            await inner(_of_who_is_there(caller, requests, context), context)
+
+        return call
+
+    async def _caller(self, context: Context) -> Caller:
+        metadata = dict(context.invocation_metadata() or ())
+        names = context.auth_context().get("x509_common_name")
+        peer = unquote(context.peer()).partition(":")[2]
+        try:
+            return await self._callers.identify(
+                metadata.get("authorization"), names[0] if names else None, source_of(peer)
+            )
+        except Refused as refused:
+            await _end(context, _CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused))
+        except StoreError as error:
+            await abort(context, error)
+
+    async def _allow(self, caller: Caller, method: str, request: Any, context: Context) -> None:
+        """Nothing where it may; else the call ends."""
+        await _still_there(caller, context)
+        name = method.removeprefix(PREFIX)
+        if caller.permissions is None or (name != method and name in STREAMS):
+            return
+        if name == method:
+            await _deny(context, "this protocol is for who may do everything: rules do not know its calls")
+        if name in PUBLISHES:
+            for handle in request.handles:
+                if not await self._may_move(caller, handle):
+                    await _deny(context, "the topic of a message may not be published to")
+            return
+        topic_filter = READS[name](request)
+        if not caller.may_read(topic_filter):
+            await _deny(context, f"{topic_filter.decode()} may not be subscribed to, which this asks for")
+
+    async def _may_move(self, caller: Caller, handle: int) -> bool:
+        try:
+            frame = await self._store.message(handle)
+        except NoSuchMessage:
+            return True  # then nothing is done
+        except StoreError:
+            return False
+        return caller.may_publish(record.decode(frame, 0)[_TOPIC])
+
+
+async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async for request in requests:
+        await _still_there(caller, context)
+        yield request
+
+
+async def _still_there(caller: Caller, context: Context) -> None:
+    if caller.is_revoked:
+        await _end(context, grpc.StatusCode.UNAUTHENTICATED, "the user was changed or removed")
+
+
+async def _deny(context: Context, text: str) -> NoReturn:
+    await _end(context, grpc.StatusCode.PERMISSION_DENIED, text)
+
+
+async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:
+    await context.abort(code, text)

@@ -1,0 +1,56 @@
+"""TLS of the gRPC port: certificates that are read again when their files change."""
+
+import logging
+from typing import Any
+
+import grpc
+
+from gateway.config import GrpcConfig
+from gateway.listener_config import CertificateConfig, ListenerConfig
+from gateway.tls import Certificates, TlsError, make_context
+
+log = logging.getLogger(__name__)
+
+
+class RpcCertificates:
+    """What the port shows, and whose certificates it wants."""
+
+    def __init__(self, config: GrpcConfig) -> None:
+        """config: with a certificate and its key. Raises TlsError."""
+        assert config.certificate is not None
+        assert config.key is not None
+        self._files = ListenerConfig(
+            name="grpc",
+            protocol="mqtts",
+            certificates=[CertificateConfig(config.certificate, config.key)],
+            client_certificate="none" if config.client_ca is None else "required",
+            client_ca=config.client_ca,
+        )
+        self._certificates = Certificates(self._files)
+        self._seen = self._certificates.signature()
+        self._first = self._read()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For the port; each handshake looks whether there are other files."""
+        return grpc.dynamic_ssl_server_credentials(self._first, self._fetch, self._files.client_ca is not None)
+
+    def _fetch(self) -> Any:
+        """The new configuration, None: as before. What cannot be used is told, and left alone. In a thread of gRPC."""
+        try:
+            signature = self._certificates.signature()
+            if signature == self._seen:
+                return None
+            self._seen = signature
+            make_context(self._files)  # which says what is wrong with them
+            return self._read()
+        except TlsError as error:
+            log.error("gRPC goes on with its old certificates: %s", error)
+            return None
+
+    def _read(self) -> Any:
+        pair, root = self._files.certificates[0], self._files.client_ca
+        try:
+            keys = [(pair.key.read_bytes(), pair.file.read_bytes())]
+            return grpc.ssl_server_certificate_configuration(keys, None if root is None else root.read_bytes())
+        except OSError as error:
+            raise TlsError(f"cannot read {error.filename}: {error.strerror}") from error

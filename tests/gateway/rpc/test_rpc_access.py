@@ -1,0 +1,257 @@
+"""Who may call gRPC and HTTP, and what: passwords, certificates, rules, TLS."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import grpc
+import grpc.aio
+import pytest
+
+from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, Tls, blocking
+from cloud_sdk.errors import SluiceError
+from gateway.config import ConfigError, load
+from gateway.node import Node
+from tests.gateway.authority import Authority
+from tests.gateway.conftest import MakeNode, make_node
+from tests.gateway.people import ask, set_rules, set_user
+
+__all__ = ["make_node"]  # the fixture
+
+ALICE = Credentials("alice", "wonderland")
+
+
+@pytest.fixture
+async def node(make_node: MakeNode) -> Node:
+    """Alice may publish and read below home."""
+    made = await make_node(grpc__auth=["password"], http__auth=["password"], mqtt__max_wrong_passwords=3)
+    await set_user(made, "alice", b"wonderland")
+    await set_rules(made, "alice", "allow both home/#")
+    return made
+
+
+def client(node: Node, credentials: Credentials | None = ALICE, tls: Tls | None = None, **options: object) -> Client:
+    where = "localhost" if tls is not None else "127.0.0.1"
+    return Client(f"{where}:{node.ports.grpc}", retry_seconds=0, credentials=credentials, tls=tls, **options)  # type: ignore[arg-type]
+
+
+async def test_who_does_not_say_who_it_is_may_do_nothing(node: Node) -> None:
+    async with client(node, None) as stranger:
+        for call in (stranger.send("home/x", b"x"), stranger.pull("home", 0, 0), stranger.partitions("home")):
+            with pytest.raises(NotAllowed, match="say who you are: password"):
+                await call
+
+
+@pytest.mark.parametrize("credentials", [Credentials("alice", "guess"), Credentials("nobody", "x")])
+async def test_a_wrong_password(node: Node, credentials: Credentials) -> None:
+    async with client(node, credentials) as guesser:
+        with pytest.raises(NotAllowed, match="wrong user name or password"):
+            await guesser.partitions("home")
+
+
+async def test_too_many_wrong_passwords_have_their_address_wait(node: Node) -> None:
+    async with client(node) as known:
+        await known.partitions("home")
+        said = []
+        for number in range(5):
+            async with client(node, Credentials("alice", str(number))) as guesser:
+                with pytest.raises(SluiceError) as refused:
+                    await guesser.partitions("home")
+                said.append(type(refused.value).__name__)
+        assert said == ["NotAllowed"] * 3 + ["Busy"] * 2
+        await known.partitions("home")  # who was let in goes on
+
+
+async def test_a_user_does_what_the_rules_say(node: Node) -> None:
+    async with client(node) as alice:
+        await alice.send("home/x", b"x")
+        with pytest.raises(InvalidArgument, match="may not be published to"):
+            await alice.send("office/x", b"x")
+        async with alice.consumer("workers", "home") as workers:
+            async for delivery in workers:
+                assert delivery.message.payload == b"x"
+                await delivery.ack()
+                break
+        assert [child.name for child in [c async for c in alice.children("home/")]] == ["x"]
+        for call in (
+            alice.partitions("office"),
+            alice.pull("office", 0, 0),
+            alice.reset_group("workers", "office"),
+            alice.remove_group("workers"),
+            alice.commit_offsets("workers", "office", {0: 1}),
+        ):
+            with pytest.raises(NotAllowed, match="may not be subscribed to"):
+                await call
+
+
+async def test_rules_that_change_count_at_once(node: Node) -> None:
+    async with client(node) as alice:
+        await alice.send("home/x", b"x")
+        await set_rules(node, "alice", "allow both office/#")
+        with pytest.raises(InvalidArgument, match="may not be published to"):
+            await alice.send("home/x", b"x")
+        with pytest.raises(NotAllowed):
+            await alice.partitions("home")
+        await alice.send("office/x", b"x")
+
+
+@pytest.mark.parametrize("question", ["user-passwd", "user-remove"])
+async def test_a_user_that_changes_is_asked_again(node: Node, question: str) -> None:
+    """Also within a stream, and in a call that waits."""
+    async with client(node) as alice, client(node) as other:
+        await alice.send("home/x", b"x")
+        end = (await other.partitions("home"))[0].end + 1
+        waiting = asyncio.create_task(other.pull("home", 0, end - 1, wait_seconds=1.0))
+        await asyncio.sleep(0.1)  # it is on its way, or there: it ends the same
+        if question == "user-remove":
+            await ask(node, question, name="alice")
+        else:
+            await set_user(node, "alice", b"another", question)
+        with pytest.raises(NotAllowed):
+            await alice.send("home/x", b"x")
+        with pytest.raises(NotAllowed):
+            await alice.partitions("home")
+        with pytest.raises(NotAllowed):
+            await waiting
+
+
+async def test_messages_are_recalled_by_who_may_publish_them(node: Node) -> None:
+    await set_user(node, "bob", b"builder")
+    await set_rules(node, "bob", "allow both office/#")
+    async with client(node) as alice, client(node, Credentials("bob", "builder")) as bob:
+        receipt = await alice.send("home/x", b"x", deliver_after=600.0)
+        with pytest.raises(NotAllowed):
+            await bob.recall([receipt.position])
+        assert await alice.recall([receipt.position]) == []
+
+
+async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeNode) -> None:
+    node = await make_node()
+    async with client(node, None) as stranger:
+        await stranger.send("secret/x", b"x")
+        await set_rules(node, "", "deny both secret/#")
+        with pytest.raises(InvalidArgument, match="may not be published to"):
+            await stranger.send("secret/x", b"x")
+        with pytest.raises(NotAllowed):
+            await stranger.partitions("secret")
+        await stranger.send("home/x", b"x")
+    async with client(node) as named:  # names that come are not looked at
+        await named.send("home/x", b"x")
+
+
+async def test_a_method_that_there_is_not(node: Node) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.unary_unary("/sluice.v1.Sluice/Nothing")(b"")
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_protocol_whose_calls_rules_do_not_know_is_for_who_may_do_everything(make_node: MakeNode) -> None:
+    node = await make_node()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
+        call = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+        await call(b"", metadata=(("x-mq-client-id", "c"),))
+        await set_rules(node, "", "deny both secret/#")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"", metadata=(("x-mq-client-id", "c"),))
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
+    assert "wonderland" not in repr(ALICE)
+    with pytest.raises(InvalidArgument, match="has a colon"):
+        blocking.Client("127.0.0.1:1", credentials=Credentials("a:b", "x")).partitions("home")
+    with pytest.raises(InvalidArgument, match="cannot read"):
+        blocking.Client("127.0.0.1:1", tls=Tls(tmp_path / "none")).partitions("home")
+    with pytest.raises(InvalidArgument, match="need each other"):
+        blocking.Client("127.0.0.1:1", tls=Tls(certificate_file=tmp_path / "none")).partitions("home")
+
+
+# --- TLS
+
+
+async def test_tls_and_certificates_that_change(make_node: MakeNode, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    other = Authority(tmp_path / "other")
+    certificate, key = authority.issue("server", "server", "DNS:localhost")
+    node = await make_node(grpc__certificate=str(certificate), grpc__key=str(key))
+    async with client(node, None, Tls(authority.file)) as trusting:
+        await trusting.send("home/x", b"x")
+    async with client(node, None, Tls(other.file)) as distrusting:
+        with pytest.raises(SluiceError):
+            await distrusting.send("home/x", b"x")
+    async with client(node, None) as plain:
+        with pytest.raises(SluiceError):
+            await plain.send("home/x", b"x")
+    new, new_key = other.issue("new", "server", "DNS:localhost")
+    new.replace(certificate)
+    new_key.replace(key)
+    async with client(node, None, Tls(other.file)) as trusting:
+        await trusting.send("home/x", b"x")
+
+
+async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("server", "server", "DNS:localhost")
+    mine, my_key = authority.issue("billing", "billing", "DNS:billing")
+    node = await make_node(
+        grpc__auth=["certificate"],
+        grpc__certificate=str(certificate),
+        grpc__key=str(key),
+        grpc__client_ca=str(authority.file),
+    )
+    await set_rules(node, "billing", "allow both home/#")
+    async with client(node, None, Tls(authority.file, mine, my_key)) as billing:
+        await billing.send("home/x", b"x")
+        with pytest.raises(NotAllowed):
+            await billing.partitions("office")
+    async with client(node, None, Tls(authority.file)) as nobody:
+        with pytest.raises(SluiceError):
+            await nobody.partitions("home")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"grpc.auth": []}, "grpc.auth is a list of"),
+        ({"grpc.auth": ["scram"]}, "grpc.auth is a list of"),
+        ({"http.auth": ["certificate"]}, "http.auth is a list of"),
+        ({"grpc.auth": ["certificate"]}, "needs grpc.client_ca"),
+        ({"grpc.certificate": "x"}, "need each other"),
+        ({"grpc.client_ca": "x"}, "grpc.client_ca needs"),
+        ({"grpc.acl_default": "perhaps"}, "grpc.acl_default"),
+        ({"grpc.max_streams": 0}, "grpc.max_streams must be between"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(None, settings, {})
+
+
+# --- HTTP
+
+
+@pytest.fixture
+async def http(node: Node) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{node.ports.http}") as session:
+        yield session
+
+
+async def status(http: aiohttp.ClientSession, path: str, name: str = "", password: str = "") -> int:
+    headers = {"Authorization": Credentials(name, password).header()} if name else {}
+    async with http.get(path, headers=headers) as answer:
+        return answer.status
+
+
+async def test_figures_are_for_users_who_may_read_them(node: Node, http: aiohttp.ClientSession) -> None:
+    assert await status(http, "/health") == 200
+    async with http.get("/metrics") as answer:
+        assert (answer.status, answer.headers["WWW-Authenticate"][:5]) == (401, "Basic")
+    assert await status(http, "/metrics", "alice", "guess") == 401
+    assert await status(http, "/metrics", "alice", "wonderland") == 403
+    await set_rules(node, "alice", "allow subscribe $SYS/#")
+    assert await status(http, "/metrics", "alice", "wonderland") == 200
+    for _ in range(3):
+        last = await status(http, "/metrics", "bob", "guess")
+    assert last == 429
