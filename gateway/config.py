@@ -81,9 +81,9 @@ class GrpcConfig:
     fifo_groups: list[str] = field(default_factory=list)
     auth: list[str] = field(default_factory=lambda: ["anonymous"])  # "anonymous", "password", "certificate"
     acl_default: str = ""  # as `mqtt.acl_default`
-    certificate: Path | None = None  # PEM: TLS; behind it those that lead to its authority
-    key: Path | None = None  # PEM, without a password
-    client_ca: Path | None = None  # PEM: clients have to show a certificate of one of these authorities
+    certificate: str = ""  # a file, PEM: TLS; behind it those that lead to its authority
+    key: str = ""  # a file, PEM, without a password
+    client_ca: str = ""  # a file, PEM: clients have to show a certificate of one of these authorities
     max_streams: int = 1000  # calls at a time of one connection; further ones wait in the client
     max_idle: int = 600  # seconds without a call after which a connection is closed; clients open it again
     max_calls: int = 10_000  # calls at a time of all kinds, long polls included
@@ -386,11 +386,11 @@ def _check_services(config: Config) -> None:
             raise ConfigError(f"{name}.auth is a list of {', '.join(ways)}, not {auth!r}")
     if grpc.acl_default not in ("", "allow", "deny"):
         raise ConfigError(f'grpc.acl_default is "allow" or "deny", not {grpc.acl_default!r}')
-    if (grpc.certificate is None) != (grpc.key is None):
+    if bool(grpc.certificate) != bool(grpc.key):
         raise ConfigError("grpc.certificate and grpc.key need each other")
-    if grpc.client_ca is not None and grpc.certificate is None:
+    if grpc.client_ca and not grpc.certificate:
         raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
-    if "certificate" in grpc.auth and grpc.client_ca is None:
+    if "certificate" in grpc.auth and not grpc.client_ca:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
     for name, value in (("max_streams", grpc.max_streams), ("max_idle", grpc.max_idle), ("max_calls", grpc.max_calls)):
         if not 1 <= value <= 1_000_000:

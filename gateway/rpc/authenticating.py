@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from inspect import isasyncgenfunction
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -14,12 +15,13 @@ from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
 from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS
-from gateway.rpc.status import abort
+from gateway.rpc.status import RequestError, abort
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # who makes the call of this task
 
+_REVOKED: Final = "the user was changed or removed"
 _TOPIC: Final = 3  # in `record.decode`
 _CODES: Final = {
     ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -58,9 +60,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if not handler.request_streaming and not handler.response_streaming:
             make, work = grpc.unary_unary_rpc_method_handler, self._unary(method, handler.unary_unary)
         elif not handler.request_streaming:
-            make, work = grpc.unary_stream_rpc_method_handler, self._replies(method, handler.unary_stream)
+            make, work = grpc.unary_stream_rpc_method_handler, self._streaming(method, handler.unary_stream, False)
         else:
-            make, work = grpc.stream_stream_rpc_method_handler, self._stream(method, handler.stream_stream)
+            make, work = grpc.stream_stream_rpc_method_handler, self._streaming(method, handler.stream_stream, True)
         return make(work, handler.request_deserializer, handler.response_serializer)
 
     def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -74,25 +76,21 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
 
         return call
 
-    def _replies(self, method: str, inner: Any) -> Callable[[Any, Context], AsyncIterator[Any]]:
-        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+    def _streaming(self, method: str, inner: Any, is_in_pieces: bool) -> Callable[[Any, Context], Any]:
+        async def enter(asked: Any, context: Context) -> Any:
             caller = await self._caller(context)
-            await self._allow(caller, method, request, context)
-            async for reply in inner(request, context):
-                await _still_there(caller, context)
-                if method != PREFIX + "TransactionChecks" or caller.may_publish(record.decode(reply.frame, 0)[_TOPIC]):
-                    yield reply
-
-        return call
-
-    def _stream(self, method: str, inner: Any) -> Callable[[AsyncIterator[Any], Context], Awaitable[None]]:
-        async def call(requests: AsyncIterator[Any], context: Context) -> None:
-            caller = await self._caller(context)
-            await self._allow(caller, method, None, context)
+            await self._allow(caller, method, asked, context)
             CALLER.set(caller)
-            await inner(_of_who_is_there(caller, requests, context), context)
+            return _of_who_is_there(caller, asked, context) if is_in_pieces else asked
 
-        return call
+        async def write(asked: Any, context: Context) -> None:
+            await inner(await enter(asked, context), context)
+
+        async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
+            async for reply in inner(await enter(asked, context), context):
+                yield reply
+
+        return generate if isasyncgenfunction(inner) else write
 
     async def _caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -134,6 +132,14 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         return caller.may_publish(record.decode(frame, 0)[_TOPIC])
 
 
+def may_hear(half: bytes) -> bool:
+    """Whether who makes the call of this task may be asked about the transaction of a message. Raises RequestError."""
+    caller = CALLER.get()
+    if caller is not None and caller.is_revoked:
+        raise RequestError(grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
+    return caller is None or caller.may_publish(record.decode(half, 0)[_TOPIC])
+
+
 async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
     async for request in requests:
         await _still_there(caller, context)
@@ -142,7 +148,7 @@ async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context
 
 async def _still_there(caller: Caller, context: Context) -> None:
     if caller.is_revoked:
-        await _end(context, grpc.StatusCode.UNAUTHENTICATED, "the user was changed or removed")
+        await _end(context, grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
 
 
 async def _deny(context: Context, text: str) -> NoReturn:

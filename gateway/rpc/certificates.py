@@ -1,6 +1,7 @@
 """TLS of the gRPC port: certificates that are read again when their files change."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,14 +18,12 @@ class RpcCertificates:
 
     def __init__(self, config: GrpcConfig) -> None:
         """config: with a certificate and its key. Raises TlsError."""
-        assert config.certificate is not None
-        assert config.key is not None
         self._files = ListenerConfig(
             name="grpc",
             protocol="mqtts",
-            certificates=[CertificateConfig(config.certificate, config.key)],
-            client_certificate="none" if config.client_ca is None else "required",
-            client_ca=config.client_ca,
+            certificates=[CertificateConfig(Path(config.certificate), Path(config.key))],
+            client_certificate="required" if config.client_ca else "none",
+            client_ca=Path(config.client_ca) if config.client_ca else None,
         )
         self._certificates = Certificates(self._files)
         self._seen = self._certificates.signature()

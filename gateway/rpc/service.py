@@ -7,6 +7,7 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
+from gateway.rpc.authenticating import may_hear
 from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.groups import Groups
@@ -222,7 +223,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         try:
             self._require_running()
             async for check in self._held.checks(request):
-                await context.write(check)
+                if may_hear(check.frame):
+                    await context.write(check)
             raise _stopping()
         except (StoreError, RequestError) as error:
             await abort(context, error)

@@ -508,15 +508,27 @@ async def test_the_node_says_when_anybody_may_come_from_outside(
     assert told[0].startswith("listener outside at 0.0.0.0:")
 
 
-@pytest.mark.parametrize(("host", "count"), [("0.0.0.0", 1), ("127.0.0.1", 0), ("::1", 0)])
+@pytest.mark.parametrize(
+    ("host", "asks", "open_to_all"),
+    [
+        ("0.0.0.0", [], ["gRPC", "HTTP"]),
+        ("0.0.0.0", ["grpc"], ["HTTP"]),
+        ("0.0.0.0", ["grpc", "http"], []),
+        ("127.0.0.1", [], []),
+        ("::1", [], []),
+    ],
+)
 async def test_the_node_says_when_its_own_ports_are_open_to_others(
-    make_node: MakeNode, caplog: pytest.LogCaptureFixture, host: str, count: int
+    make_node: MakeNode, caplog: pytest.LogCaptureFixture, host: str, asks: list[str], open_to_all: list[str]
 ) -> None:
-    """Passwords are asked for by MQTT alone."""
-    node = await make_node(host=host, mqtt__auth=["password"])
+    """Each front asks by a setting of its own."""
+    node = await make_node(host=host, mqtt__auth=["password"], **{f"{name}__auth": ["password"] for name in asks})
     told = [record.getMessage() for record in caplog.records if "anybody" in record.getMessage()]
-    places = f"gRPC at {host}:{node.ports.grpc} and HTTP at {host}:{node.ports.http}"
-    assert told == [f"{places} take anybody, whatever mqtt.auth says: see host"] * count
+    ports = {"gRPC": node.ports.grpc, "HTTP": node.ports.http}
+    assert told == [
+        f"{name} at {host}:{ports[name]} takes anybody, whatever mqtt.auth says: see {name.lower()}.auth"
+        for name in open_to_all
+    ]
 
 
 async def test_each_listener_has_ways_of_its_own(make_node: MakeNode) -> None:

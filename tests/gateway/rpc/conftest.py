@@ -20,6 +20,7 @@ from store.api import (
     CommitListener,
     Done,
     Fetched,
+    Rule,
     Store,
     TransactionListener,
     partition_queue,
@@ -63,6 +64,12 @@ class MemoryStore:
 
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
+
+    def may_hold(self) -> bool:
+        return True
+
+    async def rules(self, _name: bytes) -> list[Rule]:
+        return []
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""

@@ -70,10 +70,10 @@ async def test_a_user_does_what_the_rules_say(node: Node) -> None:
             await alice.send("office/x", b"x")
         async with alice.consumer("workers", "home") as workers:
             async for delivery in workers:
-                assert delivery.message.payload == b"x"
+                assert delivery.payload == b"x"
                 await delivery.ack()
                 break
-        assert [child.name for child in [c async for c in alice.children("home/")]] == ["x"]
+        assert [child.name for child in await alice.children("home/")] == ["x"]
         for call in (
             alice.partitions("office"),
             alice.pull("office", 0, 0),
