@@ -6,9 +6,9 @@ import logging
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.devices import Devices
-from gateway.http import HttpFront
 from gateway.membership import gateway_name
 from gateway.ports import Ports
+from gateway.services import make_http
 from notify.intake import Intake
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
@@ -34,7 +34,7 @@ class GatewayNode:
         self._store = store = await RemoteStore.open(config.split.store, name.decode(), Intake(), settings)
         store.on_lost(self.over.set)
         self._devices = devices = Devices(store, config, self.counters, name)
-        self._http = HttpFront(store, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._http = make_http(store, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         try:
             await devices.start(self.over.set)
             http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1

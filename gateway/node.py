@@ -6,11 +6,9 @@ from gateway.admin import AdminFront
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.devices import Devices
-from gateway.http import HttpFront
 from gateway.keeping import Keeping
 from gateway.ports import Ports as Ports  # noqa: PLC0414  part of this face
-from gateway.proxy import address_text
-from gateway.rpc import RpcServer
+from gateway.services import make_http, make_rpc, warn_of_open_ports
 from gateway.settings import store_config
 from store.engine import Engine
 
@@ -35,20 +33,8 @@ class Node:
         self._devices = devices = Devices(engine, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
-        self._rpc = RpcServer(
-            engine,
-            settings=settings,
-            fifo_groups=config.grpc.fifo_groups,
-            config=config.grpc,
-            max_wrong_passwords=config.mqtt.max_wrong_passwords,
-        )
-        self._http = HttpFront(
-            engine,
-            lambda: {"": devices.figures()},
-            lambda: devices.front.gates,
-            config.http.auth,
-            config.mqtt.max_wrong_passwords,
-        )
+        self._rpc = make_rpc(engine, config, settings)
+        self._http = make_http(engine, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
@@ -58,12 +44,7 @@ class Node:
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
-                for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
-                    if "anonymous" in auth:
-                        where = address_text(config.host, port)
-                        log.warning(
-                            "%s at %s takes anybody, whatever mqtt.auth says: see %s.auth", name, where, name.lower()
-                        )
+                warn_of_open_ports(config, grpc, http)
             addresses = await devices.listen()
             mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
             self.ports = Ports(mqtt, ws, grpc, http, addresses)

@@ -8,12 +8,10 @@ from gateway.admin import AdminFront
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.far_sessions import FarSessions
-from gateway.http import HttpFront
 from gateway.keeping import SharedKeeping
 from gateway.metrics import Figures
 from gateway.ports import Ports
-from gateway.proxy import address_text
-from gateway.rpc import RpcServer
+from gateway.services import make_http, make_rpc, warn_of_open_ports
 from gateway.settings import store_config
 from notify.hub import Hub
 from store.engine import Engine
@@ -43,8 +41,8 @@ class StoreNode:
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.members.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
-        self._rpc = RpcServer(engine, settings=settings, fifo_groups=config.grpc.fifo_groups)
-        self._http = HttpFront(engine, self._figures)
+        self._rpc = make_rpc(engine, config, settings)
+        self._http = make_http(engine, config, self._figures)
         self._admin = AdminFront(engine, FarSessions(engine, engine.members, self._keeping.wills), config.data_dir)
         try:
             await self._admin.start()
@@ -52,8 +50,7 @@ class StoreNode:
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
-                places = [address_text(config.host, port) for port in (grpc, http)]
-                log.warning("gRPC at %s and HTTP at %s take anybody, whatever mqtt.auth says: see host", *places)
+                warn_of_open_ports(config, grpc, http)
             port = await self._server.start(config.split.listen)
             place = config.split.listen
             if not place.startswith("unix:"):

@@ -74,9 +74,6 @@ class MemoryStore:
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""
 
-    def may_hold(self) -> bool:
-        return True
-
     async def produced(self, producer: bytes) -> tuple[int, int] | None:
         return (self.last[producer], 0) if producer in self.last else None
 

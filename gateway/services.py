@@ -1,0 +1,39 @@
+"""The fronts for services and people, as the configuration wants them, and what is said of those that ask nobody."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.config import Config
+from gateway.gate import Gate
+from gateway.http import HttpFront
+from gateway.metrics import Figures
+from gateway.proxy import address_text
+from gateway.rpc import RpcServer
+from store.api import Store
+from store.config import StoreConfig
+
+log = logging.getLogger(__name__)
+
+
+def make_rpc(store: Store, config: Config, settings: StoreConfig) -> RpcServer:
+    """The gRPC front. settings: of the store."""
+    groups, wrong = config.grpc.fifo_groups, config.mqtt.max_wrong_passwords
+    return RpcServer(store, settings=settings, fifo_groups=groups, config=config.grpc, max_wrong_passwords=wrong)
+
+
+def make_http(
+    store: Store,
+    config: Config,
+    sources: Callable[[], Mapping[str, Figures]],
+    gates: Callable[[], Sequence[Gate]] = list,
+) -> HttpFront:
+    """The HTTP front. sources, gates: see `gateway.metrics`."""
+    return HttpFront(store, sources, gates, config.http.auth, config.mqtt.max_wrong_passwords)
+
+
+def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
+    """Of ports that others reach and that take anybody."""
+    for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
+        if "anonymous" in auth:
+            where = address_text(config.host, port)
+            log.warning("%s at %s takes anybody, whatever mqtt.auth says: see %s.auth", name, where, name.lower())
