@@ -17,6 +17,8 @@ SEEDS ?= 200
 FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
+# Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other.
+PYTEST := -m pytest --numprocesses 2 --dist loadfile
 WORK ?= ingest
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
@@ -57,17 +59,17 @@ serve: $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA
 	@$(BIN)/sluice serve --data-dir $(DATA)
 
 test: $(KERNEL) .clients ## run all tests on the compiled kernel
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python $(PYTEST) $(ARGS)
 
 test-quick: $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python $(PYTEST) -m "not slow" $(ARGS)
 
 test-pure: $(STAMP) .clients ## run the quick tests on a copy without compiled code
 	@rm -rf $(PURE) && mkdir -p $(PURE)
 	@git ls-files -z --cached --others --exclude-standard \
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
 		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
-	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python $(PYTEST) -m "not slow" $(ARGS)
 
 simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)

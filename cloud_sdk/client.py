@@ -311,7 +311,7 @@ class Client:
             reply.frames,
             reply.begin,
             reply.end,
-            reply.next_offset,
+            reply.next_offset or reply.offset + reply.count,  # a node of an older version does not tell
             reply.offsets,
         )
 
