@@ -62,7 +62,7 @@ class Database:
     Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
     """
 
-    __slots__ = ("_db", "_everywhere", "_no_wal", "_path", "_queue_rows")
+    __slots__ = ("_all_rows", "_db", "_everywhere", "_no_wal", "_path", "_queue_rows")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
@@ -74,6 +74,7 @@ class Database:
         except Exception as error:
             raise ViewsDamaged(path, error) from error
         self._queue_rows: RdictIter | None = None
+        self._all_rows: RdictIter | None = None  # likewise: see `queue_cursor`
         self._everywhere = ReadOptions()
         self._everywhere.set_total_order_seek(True)
         self._no_wal = WriteOptions()
@@ -98,6 +99,21 @@ class Database:
                 break
             yield key, rows.value()
             rows.next()
+
+    def rows_of(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """What comes behind `prefix` in the keys that begin with it, sorted, and their values: for few rows."""
+        rows = self._all_rows
+        if rows is None:
+            rows = self._all_rows = self.cursor()
+        found: list[tuple[bytes, bytes]] = []
+        rows.seek(prefix)
+        while self.is_at_row(rows):
+            key: bytes = rows.key()
+            if not key.startswith(prefix):
+                break
+            found.append((key[len(prefix) :], rows.value()))
+            rows.next()
+        return found
 
     def cursor(self) -> RdictIter:
         """An iterator over the rows as they are now."""
@@ -168,14 +184,14 @@ class Database:
 
     def close(self) -> None:
         """Flush and release. What cannot be flushed now is folded again at the next start."""
-        self._queue_rows = None  # it would keep the folder locked
+        self._queue_rows = self._all_rows = None  # they would keep the folder locked
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001  see the class
             logger.error("closing the views in %s failed; a restart replays more: %s", self._path, error)
 
     def _write(self, batch: WriteBatch) -> None:
-        self._queue_rows = None
+        self._queue_rows = self._all_rows = None
         try:
             self._db.write(batch, self._no_wal)
         except Exception as error:

@@ -97,4 +97,4 @@ class Inbound:
             self.changed += 1 if packet_id in ids.stored else -1
 
     def _stored(self, client: bytes) -> list[int]:
-        return [int.from_bytes(name, "big") for name, _ in self._state.scan(owned(_VIEW, client))]
+        return [int.from_bytes(name, "big") for name, _ in self._state.all(owned(_VIEW, client))]

@@ -214,17 +214,17 @@ class Sessions:
         if row is None:
             return None
         found = SessionState(client_id, row.epoch, row.expiry, row.closed_at, user_name=row.user)
-        for name, value in self._state.scan(owned(_SUBSCRIPTIONS, client_id)):
+        for name, value in self._state.all(owned(_SUBSCRIPTIONS, client_id)):
             found.subscriptions.append(_subscription(name, value))
         found.inbound.extend(self.inbound.of(client_id))
         size = _OUTBOUND_ROW.size
-        for name, value in self._state.scan(owned(_OUTBOUND, client_id)):
+        for name, value in self._state.all(owned(_OUTBOUND, client_id)):
             marks, offset = _OUTBOUND_ROW.unpack_from(value)
             qos, passed = marks >> 1 & 3, bool(marks & PASSED << 1)
             is_released = bool(marks & _RELEASED)
             sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
             found.outbound.append(sent)
-        found.owed.extend([_owed(name, row) for name, row in self._state.scan(owned(_OWED, client_id))])
+        found.owed.extend([_owed(name, row) for name, row in self._state.all(owned(_OWED, client_id))])
         return found
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:

@@ -122,6 +122,15 @@ class State:
             yield rows.name, rows.value
             is_at_row = rows.next()
 
+    def all(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
+        """(name, value) of all rows of a bucket of few, sorted: read at once, a third of what `scan` costs for them."""
+        stored = self._database.rows_of(bucket)
+        changed = self._buckets.get(bucket)
+        if not changed:
+            return stored
+        rows: dict[bytes, bytes | None] = {**dict(stored), **changed}
+        return sorted((name, value) for name, value in rows.items() if value is not None)
+
     def drain(self, batch: WriteBatch) -> None:
         """Put the changed rows into the batch. They are here until `forget`."""
         for bucket in sorted(self._buckets):
