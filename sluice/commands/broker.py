@@ -27,7 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     group.add_argument("--port", type=port_number, default=1883, help="default: 1883")
     group.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="3.1.1", help="default: 3.1.1")
-    group.add_argument("--id", type=client_id, metavar="CLIENT", help="client id (default: a random one)")
+    group.add_argument(
+        "--id",
+        type=client_id,
+        metavar="CLIENT",
+        help="client id (default: a random one, behind the user name and a colon)",
+    )
     password.add_arguments(group, "user name")
     group.add_argument("--keep-alive", type=within(1, 0xFFFF), default=60, metavar="SECONDS", help="default: 60")
 
@@ -42,7 +47,8 @@ def client_id(text: str) -> str:
 def make_client(arguments: Arguments, session_expiry: int = 0) -> paho.Client:
     """An unconnected client. `session_expiry` in seconds: 0 leaves no session behind. Raises `BrokerError`."""
     protocol = VERSIONS[arguments.protocol]
-    identifier = arguments.id or f"sluice-{secrets.token_hex(6)}"
+    whose = "" if arguments.username is None else f"{arguments.username}:"  # for nodes that bind client ids to users
+    identifier = arguments.id or f"{whose}sluice-{secrets.token_hex(6)}"
     # Only 3.1.1 says "clean session" with a flag of its own; in 5.0 it is the expiry interval (MQTT-3.1.2.11.2).
     clean = None if protocol is MQTTProtocolVersion.MQTTv5 else session_expiry == 0
     client = paho.Client(CallbackAPIVersion.VERSION2, identifier, clean_session=clean, protocol=protocol)
