@@ -73,7 +73,7 @@ def _start(name: str, folder: Path, *flags: str | int) -> Broker:
     own = folder / name
     own.mkdir()
     command = [sys.executable, "-m", "sluice", "serve", "--data-dir", str(own / "data"), "--log-level", "warning"]
-    command += ["--ws-port", "-1", "--http-port", "0", *map(str, flags)]
+    command += ["--ws-port", "0", "--http-port", "0", *map(str, flags)]
     if "--grpc-port" not in flags:
         command += ["--grpc-port", "0"]
     return run(name, Launch(command, ""), int(flags[-1]), own)
