@@ -26,7 +26,7 @@ class Member(Membership):
         self.share = share
         self.session = session
         self.limit = limit  # of messages that it has of the group at a time
-        self.out: int = 0  # of those
+        self.out: int = 0  # of those: with QoS 2 until the exchange is over, whosever the message is by then
         self.heard: int = 0  # the round in which it acknowledged last, or was given the first after a while
         self.is_ready: bool = False  # it stands in line for messages
         self.is_silent: bool = False  # it kept messages too long: it gets no others before it acknowledges one
@@ -61,15 +61,22 @@ class Member(Membership):
 class Leased(Inflight):
     """A message that a group leased to a member."""
 
-    __slots__ = ("deliveries", "is_held", "member", "renewed")
+    __slots__ = ("deliveries", "is_counted", "is_held", "member", "renewed")
 
     def __init__(self, member: Member, offset: int, qos: int, deliveries: int, now: int) -> None:
         super().__init__(None, member.share.name, offset, qos)
         self.leased = True
-        self.is_held: bool = True  # nobody else was given the message meanwhile
+        self.is_held: bool = True  # the group has it there: neither done, nor another's, nor the session's own
+        self.is_counted: bool = True  # by `member.out`
         self.member = member
         self.deliveries = deliveries
         self.renewed: int = now  # round in which its lease began
+
+    def uncount(self) -> None:
+        """The member has one message less."""
+        if self.is_counted:
+            self.is_counted = False
+            self.member.out -= 1
 
     def acknowledged(self) -> None:
         self.member.share.acknowledged(self)

@@ -4,14 +4,16 @@ What is owed to the group is in the store: where it is, what is leased out, how 
 
 * A message goes to one member. Members with room stand in a line; who got one goes to its end. Who is slow, or away,
   stands in no line.
-* Nothing is popped that nobody has room for. What lost its taker meanwhile waits here, leased, and is bounded.
+* Nothing is popped that nobody has room for. What lost its taker meanwhile waits here, leased, and is bounded. So is
+  what only members take that have no room: beyond that it comes again later, and in the end as a dead letter.
+* A message goes out before its lease is on disk: a crash just then forgets that it did, and it comes again.
 * A member that leaves gives back at once. One that keeps what it has and acknowledges nothing for a while is *silent*:
   where there are others, they get it. Leases are renewed here, so in the store they run out only with the node.
 """
 
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from time import time
 from typing import Final, Protocol
 
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_POP: Final = 512  # messages, in one pop
 _POP_BYTES: Final = 256 * 1024
+_MAX_ASIDE: Final = 64  # messages that nobody takes who has room
 _SETTLE_AT: Final = 4096  # acknowledged messages that wait for their record
 ROUNDS: Final = 4  # of silence until a member is silent
 
@@ -48,6 +51,9 @@ class Hub(Protocol):
 
     def wake_later(self, share: "Share") -> None:
         """Have `Share.wake` called when the store may be less busy."""
+
+    def drop(self, share: "Share") -> None:
+        """The group has neither members nor messages out."""
 
 
 class _Waiting:
@@ -85,6 +91,7 @@ class Share:
         self._is_clear = False  # what an earlier process of the node had out is to be had again
         self._line: deque[Member] = deque()  # those that had room when they were last looked at
         self._waiting: deque[_Waiting] = deque()
+        self._aside: list[_Waiting] = []  # the same, that nobody took who had room
         self._handing: list[_Handing] = []
         self._out: dict[int, Leased] = {}  # by offset
         self._done: dict[int, list[int]] = {}  # acknowledged offsets, by deliveries
@@ -109,18 +116,24 @@ class Share:
             self._line.remove(member)
             member.is_ready = False
         if not self.members:
-            self.flush()  # before another one gives free what seems to be out
+            self.is_begun = False  # who joins next may begin it anew
+            self.flush()
             self._give_back(())
-        elif self._waiting:
-            self._assign()  # what waited for this one may be too large for the others
+        elif self._waiting or self._aside:
+            self._look_again(None)  # what waited for this one may be too large for the others
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither members nor messages out, nor any on their way."""
+        return not (self.members or self._out or self._popping)
 
     def line_up(self, member: Member) -> None:
         """A member may have room: it gets what waits here, and what there is in the store."""
         if member.has_room:
             member.is_ready = True
             self._line.append(member)
-            if self._waiting:
-                self._assign()
+            if self._waiting or self._aside:
+                self._look_again(member)
             self.wake()
         elif not member.session.has_room:
             member.session.starved = True
@@ -184,6 +197,8 @@ class Share:
             self._begin()
         if self._is_limited:
             self.flush()
+        if self.is_empty:
+            self._hub.drop(self)
 
     async def _pop(self) -> None:
         store = self._hub.store
@@ -192,10 +207,13 @@ class Share:
                 await store.release(self.name, self.queue)
             self._is_clear = True
         self._nudged = False
-        hub, queues = self._hub, (self.queue,)
+        if not self.members:
+            return  # they left meanwhile, and the group may be over
+        hub, room = self._hub, self._room()
         popped = await store.pop(
-            self.name, queues, self._room(), _POP_BYTES, hub.lease_ms, Start.LATEST, owner=hub.gateway
+            self.name, (self.queue,), room, _POP_BYTES, hub.lease_ms, Start.LATEST, owner=hub.gateway, early=True
         )
+        hub.counters.dropped_reclaimed += popped.reclaimed
         self._nudged = self._nudged or popped.is_full
         self._look_at = popped.available_at or 0
         self._is_limited = popped.is_limited
@@ -213,6 +231,7 @@ class Share:
                 held = self._out.get(offset)
                 if held is not None:  # its lease ran out all the same
                     self._forget(held)
+                    held.uncount()
                 self._waiting.append(_Waiting(Message(run.data, start), offset, run.deliveries, now))
                 offset += 1
         if not self.members:
@@ -241,7 +260,31 @@ class Share:
                 self._hub.counters.dropped_oversized += 1
                 self._finish(item.offset, item.deliveries)
             else:
+                self._aside.append(item)
+        if len(self._aside) > _MAX_ASIDE:
+            self._put_off()
+
+    def _look_again(self, member: Member | None) -> None:
+        """Give out what waits, now that this member takes some, or since others have to."""
+        now_ms = int(time() * 1000)
+        aside: list[_Waiting] = []
+        for item in self._aside:
+            if member is None or member.takes(item.message, now_ms):
                 self._waiting.append(item)
+            else:
+                aside.append(item)
+        self._aside = aside
+        if self._waiting:
+            self._assign()
+
+    def _put_off(self) -> None:
+        """Have what nobody takes who has room come again later, as if it had been tried: the others go on."""
+        aside, self._aside = self._aside, []
+        put_off: dict[int, list[int]] = {}
+        for item in aside:
+            put_off.setdefault(item.deliveries, []).append(item.offset)
+        by_tries: int | None = None
+        self._hub.spawn(self._settle(again=[(each, by_tries) for each in _receipts(self.queue, put_off)]))
 
     def _next(self, message: Message, now_ms: int) -> Member | None:
         """Who is next in line and takes the message."""
@@ -326,9 +369,10 @@ class Share:
     def acknowledged(self, entry: Leased) -> None:
         """The exchange of a message is over, whatever its reason code says (MQTT-4.8.2-6)."""
         member = entry.member
+        entry.uncount()
         if entry.is_held:
-            self._forget(entry)
             self._finish(entry.offset, entry.deliveries)
+            self._forget(entry)
         member.heard = self._hub.round
         member.is_silent = False
         if not member.is_ready and not member.has_left and member.out <= member.limit >> 1:
@@ -337,9 +381,10 @@ class Share:
     def _forget(self, entry: Leased) -> None:
         """The group is through with what the member has there."""
         entry.is_held = False
-        entry.member.out -= 1
         if self._out.get(entry.offset) is entry:
             del self._out[entry.offset]
+        if self.is_empty:
+            self._hub.drop(self)
 
     def _finish(self, offset: int, deliveries: int) -> None:
         done = self._done.get(deliveries)
@@ -359,30 +404,40 @@ class Share:
         receipts = _receipts(self.queue, self._done)
         self._done = {}
         self._done_count = 0
-        self._hub.spawn(self._settle(receipts, ()))
+        self._hub.spawn(self._settle(receipts))
 
     def _give_back(self, entries: Iterable[Leased]) -> None:
         """Have messages be leased out to others; without members also those that wait here."""
         lost: dict[int, list[int]] = {}
+        unsent: dict[int, list[int]] = {}
         for entry in entries:
             if entry.is_held:
+                some = unsent if entry.phase == RESERVED else lost
+                some.setdefault(entry.deliveries, []).append(entry.offset)
+                self._hub.counters.shared_returned += 1
                 self._forget(entry)
-                lost.setdefault(entry.deliveries, []).append(entry.offset)
+                entry.uncount()
         if not self.members:
-            for item in self._waiting:
-                lost.setdefault(item.deliveries, []).append(item.offset)
+            for item in (*self._waiting, *self._aside):
+                unsent.setdefault(item.deliveries, []).append(item.offset)
             self._waiting.clear()
-        if not lost:
-            return
-        self._hub.counters.shared_returned += sum(map(len, lost.values()))
-        self._hub.spawn(self._settle((), [(each, 0) for each in _receipts(self.queue, lost)]))
+            self._aside.clear()
+        if lost or unsent:
+            at_once: int | None = 0
+            again = [(each, at_once) for each in _receipts(self.queue, lost)]
+            self._hub.spawn(self._settle(again=again, unsent=_receipts(self.queue, unsent)))
 
-    async def _settle(self, done: Iterable[Receipts], again: Iterable[tuple[Receipts, int]]) -> None:
+    async def _settle(
+        self,
+        done: Sequence[Receipts] = (),
+        again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[Receipts] = (),
+    ) -> None:
         try:
-            await self._hub.store.settle(self.name, list(done), list(again))
+            await self._hub.store.settle(self.name, done, again, unsent)
         except StoreError as error:
             log.error("messages of %r cannot be settled: %s", self.name, error)
-        if again or self._is_limited:
+        if again or unsent or self._is_limited:
             self.wake()
 
     # --- the clock
@@ -393,8 +448,8 @@ class Share:
         self._listen(now)
         for member in list(self.members.values()):
             member.look()
-        if self._out or self._waiting:
-            self._keep(now)  # last: what is renewed cannot be handed over in the same moment
+        if self._out or self._waiting or self._aside:
+            self._keep(now)
         if self._is_due():
             self.wake()
 
@@ -406,19 +461,20 @@ class Share:
             if entry.phase == RESERVED:  # its lease ends as it is handed over
                 continue
             member = entry.member
-            is_silent = member.is_silent or (member.has_left and now - member.heard > ROUNDS)
-            if is_silent and self.members:
+            has_left = member.has_left and now - member.heard > ROUNDS
+            if has_left or (member.is_silent and self.members):
                 taken.append(entry)
             elif now - entry.renewed >= ROUNDS // 2:
                 entry.renewed = now
                 renewed.setdefault(entry.deliveries, []).append(entry.offset)
-        for item in self._waiting:
+        for item in (*self._waiting, *self._aside):
             if now - item.renewed >= ROUNDS // 2:
                 item.renewed = now
                 renewed.setdefault(item.deliveries, []).append(item.offset)
         if renewed:
-            again = [(each, self._hub.lease_ms) for each in _receipts(self.queue, renewed)]
-            self._hub.spawn(self._settle((), again))
+            lease_ms: int | None = self._hub.lease_ms
+            again = [(each, lease_ms) for each in _receipts(self.queue, renewed)]
+            self._hub.spawn(self._settle(again=again))
         if taken:
             self._give_back(taken)
 

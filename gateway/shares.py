@@ -6,7 +6,7 @@ node, SHARE_HELD, until the last of them is gone: SHARE_LEFT. What a node that d
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Final
 
 from gateway.config import MqttConfig
@@ -42,6 +42,7 @@ class Shares:
         self._round_seconds = config.shared_ack_timeout / ROUNDS
         self._loop = asyncio.get_running_loop()
         self._shares: dict[bytes, Share] = {}
+        self._coming: dict[bytes, int] = {}  # groups that members were granted, that are not here yet: how many
         self._trie: Trie[Share] = Trie()
         self._holders: dict[bytes, int] = {}  # members without a trace in the log
         self._unsettled: dict[Share, None] = {}
@@ -67,7 +68,22 @@ class Shares:
 
     def may_join(self, name: bytes) -> bool:
         """Whether there is room for one more group, or it is there."""
-        return name in self._shares or len(self._shares) < self._limit
+        known = name in self._shares or name in self._coming
+        return known or len(self._shares) + len(self._coming) < self._limit
+
+    def expect(self, name: bytes) -> None:
+        """Somebody is granted a membership, and will `join` or `hold`: `expected` follows in any case."""
+        if name not in self._shares:
+            self._coming[name] = self._coming.get(name, 0) + 1
+
+    def expected(self, names: Iterable[bytes]) -> None:
+        """These memberships are made, or came to nothing."""
+        for name in names:
+            count = self._coming.get(name, 0)
+            if count > 1:
+                self._coming[name] = count - 1
+            elif count:
+                del self._coming[name]
 
     def join(self, session: Session, stored: StoredSubscription, begun: bool = True) -> bool:
         """Make a session a member of the group that the filter names, or change what it has granted. Whether it is
@@ -79,6 +95,7 @@ class Shares:
             self._trie.add(split_shared(name)[1], share)
             if self.store.wants is not None:
                 self.store.wants.add(split_shared(name)[1])
+        self._coming.pop(name, None)
         share.is_begun = share.is_begun or begun
         member = share.members.get(session)
         is_new = member is None
@@ -89,9 +106,9 @@ class Shares:
         member.identifiers = (stored.identifier,) if stored.identifier else ()
         member.retain_as_published = stored.retain_as_published
         if is_new:
-            share.add(member)
+            self.counters.shared_groups += not share.members
             self.counters.shared_members += 1
-            self.counters.shared_groups = len(self._shares)
+            share.add(member)
         return is_new
 
     def hold(self, session: Session, stored: StoredSubscription, done: Done) -> bool:
@@ -120,12 +137,9 @@ class Shares:
         share = member.share
         share.remove(member)
         self.counters.shared_members -= 1
-        if not share.members and self._shares.get(name) is share:
-            del self._shares[name]
-            self._trie.remove(split_shared(name)[1], share)
-            if self.store.wants is not None:
-                self.store.wants.remove(split_shared(name)[1])
-            self.counters.shared_groups = len(self._shares)
+        self.counters.shared_groups -= not share.members
+        if share.is_empty:
+            self.drop(share)
         if not session.durable:
             self._let_go(name)
         return True
@@ -200,6 +214,13 @@ class Shares:
 
     def wake_later(self, share: Share) -> None:
         self._loop.call_later(_BUSY_SECONDS, share.wake)
+
+    def drop(self, share: Share) -> None:
+        if self._shares.get(share.name) is share:
+            del self._shares[share.name]
+            self._trie.remove(split_shared(share.name)[1], share)
+            if self.store.wants is not None:
+                self.store.wants.remove(split_shared(share.name)[1])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -73,6 +73,8 @@ class Subscriptions:
             wish.reason, wish.why = self._grant(names, wish, connection, session)
             if wish.is_granted:
                 names.add(wish.topic_filter)
+                if is_shared(wish.topic_filter):
+                    self._shares.expect(wish.topic_filter)
                 if wish.is_search:
                     session.subscribing.add(replay_name(wish.topic_filter))
             wishes.append(wish)
@@ -84,9 +86,12 @@ class Subscriptions:
             for wish in wishes:
                 await wish.find(self._store, self._router.delivered_end, session.durable)
         except StoreError as error:
+            self._expected(wishes)
             connection.append_failed(error)
             return
-        if not session.closed:
+        if session.closed:
+            self._expected(wishes)
+        else:
             # What was unsubscribed again meanwhile is granted, and gone.
             left = [wish for wish in wishes if wish.topic_filter in session.subscribing]
             self._begun(session, [wish.topic_filter for wish in wishes])
@@ -112,6 +117,7 @@ class Subscriptions:
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach_transient(connection, session, stored) for stored in granted]
+            self._expected(wishes)
             wants = self._router.wants
             if wants is None or wants.is_settled:
                 self._answer_transient(connection, session, granted, fresh, reply)
@@ -126,7 +132,9 @@ class Subscriptions:
             if appended.error is not None:
                 connection.append_failed(appended.error)
             elif not session.closed:
-                self._spawn(self._attach_durable(connection, session, granted, reply))
+                self._spawn(self._attach_durable(connection, session, granted, reply, wishes))
+                return
+            self._expected(wishes)
 
         self._store.append([control.subscribed(session.client_id, granted)], done)
 
@@ -225,7 +233,12 @@ class Subscriptions:
         return self._shares.hold(session, stored, done)
 
     async def _attach_durable(
-        self, connection: Connection, session: Session, granted: list[StoredSubscription], reply: bytes
+        self,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        reply: bytes,
+        wishes: list[Wish],
     ) -> None:
         try:
             known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
@@ -247,6 +260,12 @@ class Subscriptions:
             await self.learn_ends(session, [s.cursor for s in live if s.cursor is not None])
         except StoreError as error:
             connection.append_failed(error)
+        finally:
+            self._expected(wishes)
+
+    def _expected(self, wishes: list[Wish]) -> None:
+        """The shared subscriptions among them are made, or came to nothing."""
+        self._shares.expected([w.topic_filter for w in wishes if w.is_granted and is_shared(w.topic_filter)])
 
     def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""

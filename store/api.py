@@ -209,6 +209,7 @@ class Popped:
     available_at: int | None
     is_limited: bool
     is_full: bool = False
+    reclaimed: int = 0  # messages that retention took before the group had them, which this pop came past
 
 
 @dataclass(slots=True, frozen=True)
@@ -527,12 +528,18 @@ class Store(Protocol):
         selection: Selection = EVERYTHING,
         ordered: bool = False,
         owner: bytes = b"",
+        early: bool = False,
     ) -> Popped:
         """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
         else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
         out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
         that queue itself. `owner`: the gateway that asks, with whose end the leases end too; those that share a group
-        get their turns. Returns once the leases are committed. A call that is cancelled gives back what it leased.
+        get their turns. Returns once the leases are committed. A call that is cancelled gives back what it leased,
+        which does not count then.
+
+        If `early`, it returns at once, and the leases are committed along with what is appended next, or in a tenth of
+        a second. They may be settled at once. A crash before that forgets them: the messages come again, as often as
+        before, for groups whose members may get a message twice.
 
         New messages that the `selection` does not want are passed over, and finished for the group: all its members
         have to want the same. It is not asked again about those that come again. If `ordered`, nothing of a queue is
@@ -540,13 +547,18 @@ class Store(Protocol):
 
         A message that is damaged in the log is left out, and comes again; where nothing else is there, `LogCorrupt` is
         raised. Raises `TooManyGroups` for a new group, or queue of a group, and other `StoreError`s: nothing is leased
-        then; and `SelectorError`."""
+        then; and `SelectorError`, and ValueError for what is no queue's name."""
 
     async def settle(
-        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
+        self,
+        group: bytes,
+        done: Sequence[Receipts],
+        again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[Receipts] = (),
     ) -> list[Receipts]:
         """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
-        a longer one extends the lease, and None is the delay that the number of deliveries calls for. Returns once
+        a longer one extends the lease, and None is the delay that the number of deliveries calls for. Those that were
+        given to nobody (`unsent`) come again at once, and have been leased out once less. Returns once
         that is committed, with the receipts that were stale: their messages are finished or leased out again. While the
         store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
         than 100 years is a ValueError."""

@@ -65,7 +65,9 @@ class Engine(Queries):
         self._writer = opened.writer
         self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self.append = self._log.append  # called for every read of every connection: no layer between
-        self._groups = GroupService(opened.config, self._views, self._reader, self._log.offer, opened.clock)
+        self._groups = GroupService(
+            opened.config, self._views, self._reader, self._log.offer, self._log.offer_later, opened.clock
+        )
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
         self._held.start()
         self._retention = Retention(
@@ -171,15 +173,20 @@ class Engine(Queries):
         selection: Selection = EVERYTHING,
         ordered: bool = False,
         owner: bytes = b"",
+        early: bool = False,
     ) -> Popped:
         return await self._groups.pop(
-            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner
+            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early
         )
 
     async def settle(
-        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]] = ()
+        self,
+        group: bytes,
+        done: Sequence[Receipts],
+        again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[Receipts] = (),
     ) -> list[Receipts]:
-        return await self._groups.settle(group, done, again)
+        return await self._groups.settle(group, done, again, unsent)
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
         return await self._groups.bury(group, receipts)

@@ -8,6 +8,8 @@ answer and for large batches. When flushes carry many small appends (a thousand 
 each), starting at once makes two half-full batches out of one. Then a flush waits for those who are likely to append:
 who had waited when the last one ended, and whom that one answered. When they are there it starts, and `spacing_ms`
 after the last start it does so without them (decisions/0016).
+
+What nobody waits for starts no flush of its own for a while (`offer_later`): it goes along with the next.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
+PATIENCE_S: Final = 0.1  # how long what nobody waits for goes along with others only
 _KIND: Final = 11  # where a frame has its kind
 _FLAGS: Final = 32  # where it has the low byte of its flags
 _MESSAGE: Final = bytes([Kind.MESSAGE])
@@ -64,12 +67,13 @@ def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_
 class Unit:
     """One append: its frames share an answer."""
 
-    __slots__ = ("done", "frames", "size")
+    __slots__ = ("done", "frames", "is_late", "size")
 
-    def __init__(self, frames: list[bytes], size: int, done: Done) -> None:
+    def __init__(self, frames: list[bytes], size: int, done: Done, is_late: bool) -> None:
         self.frames = frames
         self.size = size  # bytes
         self.done = done
+        self.is_late = is_late  # nobody waits for it
 
 
 class Flushed:
@@ -82,6 +86,14 @@ class Flushed:
         self.batches: list[Batch] = []
         self.positions: list[int] = []  # of all frames of all units
         self.error: Exception | None = None
+
+
+def _eager(units: list[Unit]) -> int:
+    """How many of them somebody waits for."""
+    count = 0
+    for unit in units:
+        count += not unit.is_late
+    return count
 
 
 class Log:
@@ -111,8 +123,10 @@ class Log:
         self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
         self._sync_timer: asyncio.TimerHandle | None = None
         self._last_start = 0.0
-        self._last_count = 0  # appends in the last flush
-        self._likely = 0  # appends that are worth waiting for
+        self._eager = 0  # of `_units` that somebody waits for
+        self._last_count = 0  # of those in the last flush
+        self._likely = 0  # of those that are worth waiting for
+        self._late_at = 0.0  # when what nobody waits for goes by itself; 0: there is none of it in `_units`
         self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
         self.failed = False  # appends fail until a restart, and the views take no checkpoint
@@ -130,23 +144,44 @@ class Log:
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
         """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
         order in which it was taken, or it fails with all that was taken behind it."""
+        error = self._accept(frames, done, False)
+        if error is not None:
+            return error
+        self._eager += 1
+        self._call(self._eager >= self._likely or self._eager == 1)
+        return None
+
+    def offer_later(self, frames: list[bytes], done: Done) -> StoreError | None:
+        """`offer` what nobody waits for: it goes with what is appended behind it, in `PATIENCE_S` at the latest."""
+        error = self._accept(frames, done, True)
+        if error is not None:
+            return error
+        if not self._late_at:
+            self._late_at = self._loop.time() + PATIENCE_S
+        self._call(False)
+        return None
+
+    def _call(self, is_worth: bool) -> None:
+        """Have `_tick` called soon, unless it is called later anyway and nothing is worth more."""
+        if self._timer is not None:
+            if not is_worth and self._waiting_bytes < LARGE:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def _accept(self, frames: list[bytes], done: Done, is_late: bool) -> StoreError | None:
         size = 0
         for frame in frames:
             size += len(frame)
         error = self._error or refusal(frames, size, self.pending_bytes, self._max_pending, self._max_record)
         if error is not None:
             return error
-        self._units.append(Unit(frames, size, done))
+        self._units.append(Unit(frames, size, done, is_late))
         self.pending_bytes += size
         self._waiting_bytes += size
-        if self._timer is not None:
-            if self._waiting_bytes >= LARGE or len(self._units) >= self._likely:
-                self._timer.cancel()
-                self._timer = None
-                self._loop.call_soon(self._tick)
-        elif not self._scheduled and not self._in_flight:
-            self._scheduled = True
-            self._loop.call_soon(self._tick)
         return None
 
     def fail(self, cause: BaseException) -> None:
@@ -156,7 +191,7 @@ class Log:
             self._error = StoreFailed(f"the log failed and takes no more appends until a restart: {cause}")
             logger.critical("log failed", exc_info=cause)
         units, self._units = list(self._units), deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._eager = 0
         for unit in units:
             self._answer(unit, Appended(error=self._error))
         self._check_idle()
@@ -183,13 +218,20 @@ class Log:
         if self._in_flight or not self._units:
             return
         now = self._loop.time()
-        is_small = self._waiting_bytes < LARGE and len(self._units) < self._likely
-        if self._last_count >= MANY and is_small and self._idle is None:
-            wait = self._last_start + self._config.spacing_ms / 1000 - now
-            if wait > 0:
-                self._timer = self._loop.call_at(now + wait, self._tick)
-                return
-        self._start(now)
+        at = self._starts_at()
+        if now < at and self._waiting_bytes < LARGE and self._idle is None:
+            self._timer = self._loop.call_at(at, self._tick)
+        else:
+            self._start(now)
+
+    def _starts_at(self) -> float:
+        """When the small appends that wait are to be flushed, as loop time."""
+        if not self._eager:
+            return self._late_at
+        if self._last_count < MANY or self._eager >= self._likely:
+            return 0.0
+        at = self._last_start + self._config.spacing_ms / 1000
+        return min(at, self._late_at) if self._late_at else at
 
     def _start(self, now: float) -> None:
         units: list[Unit] = []
@@ -201,7 +243,10 @@ class Log:
             units.append(unit)
         self._waiting_bytes -= size
         self._last_start = now
-        self._last_count = len(units)
+        self._last_count = _eager(units)
+        self._eager -= self._last_count
+        if not waiting:
+            self._late_at = 0.0
         self._in_flight = True
         self._jobs.put(units)
 
@@ -212,7 +257,7 @@ class Log:
             self._split(flushed.units, error)
             return
         if error is None:
-            self._likely = len(self._units) + len(flushed.units)
+            self._likely = self._eager + _eager(flushed.units)
             self._tick()  # the disk works on the next batch while this one is folded
             try:
                 for batch in flushed.batches:
@@ -255,10 +300,11 @@ class Log:
         if len(units) == 1:
             self._answer(units[0], Appended(error=error))
         else:
-            self._units.extendleft(reversed(units))
-            self._waiting_bytes += sum(unit.size for unit in units)
-            units = [self._units.popleft() for _ in range((len(units) + 1) // 2)]
-            self._waiting_bytes -= sum(unit.size for unit in units)
+            half = (len(units) + 1) // 2
+            units, back = units[:half], units[half:]
+            self._units.extendleft(reversed(back))
+            self._waiting_bytes += sum(unit.size for unit in back)
+            self._eager += _eager(back)
             self._in_flight = True
             self._jobs.put(units)
             return

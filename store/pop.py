@@ -6,7 +6,7 @@ are gone when all of it is committed, and the fold's state is all there is. So t
 
 * A call decides and appends in one turn of the loop. What the log takes is committed in that order, or fails with
   everything behind it and for good: a decision may build on those that are under way. What it refuses never was.
-* One record under way tells of an offset that was leased out before. Until it is committed nobody else may have it.
+* What a record under way tells of is leased out to nobody else until that is committed. Who has it may settle it.
 * While a group is reset or removed its other calls wait.
 """
 
@@ -36,16 +36,20 @@ _LONGEST_MS: Final = 100 * 365 * 86_400_000
 _BUSY_S: Final = 0.05  # until a settlement is tried again for which the log had no room
 
 Offer = Callable[[list[bytes], Done], StoreError | None]
+_QUEUES: Final = (b"t", b"f", b"p", b"d")  # what their names begin with
 
 
 class GroupService:
     """The groups of one store. Everything happens on the loop."""
 
-    def __init__(self, config: StoreConfig, views: Views, reader: Reader, offer: Offer, clock: Clock) -> None:
+    def __init__(
+        self, config: StoreConfig, views: Views, reader: Reader, offer: Offer, offer_later: Offer, clock: Clock
+    ) -> None:
         self._config = config
         self._views = views
         self._reader = reader
         self._offer = offer
+        self._offer_later = offer_later
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._flights: dict[Key, Flight] = {}  # as many as there are records under way, at most
@@ -72,9 +76,12 @@ class GroupService:
         selection: Selection,
         ordered: bool,
         owner: bytes,
+        early: bool,
     ) -> Popped:
         """See `store.api.Store.pop`."""
         _check_ms(invisible_ms)
+        for queue in queues:
+            _check_queue(queue)
         if owner:
             await self.owners.turn(owner, group)
         await self._unlocked(group)
@@ -98,29 +105,36 @@ class GroupService:
         with _undone(taking):
             taking.take(start)
             frames = taking.frames()
-        available_at = taking.available_at()
+        popped = Popped([], taking.available_at(), taking.is_limited, taking.is_full)
+        popped.reclaimed = sum([place.reclaimed for place in places])
         touched = [place for place in places if place.is_touched]
         if not touched:
             if owner:
                 self.owners.took(owner, group, (), is_full=False)
-            return Popped([], available_at, taking.is_limited, taking.is_full)
-        answer = self._append(group, frames, touched)
+            return popped
+        answer = self._append(group, frames, touched, self._offer_later if early else self._offer)
         try:
-            runs, damage = await self._read(group, taking.leases)  # while the disk writes
-            _check(await asyncio.shield(answer))
+            runs, damage = await self._read(group, taking.leases, popped)  # while the disk writes
+            if not early:
+                _check(await asyncio.shield(answer))
         except BaseException:
-            answer.add_done_callback(lambda _: self._give_back(group, taking.leases))
+            self._take_back(group, taking.leases)
             raise
         if damage is not None:
             if not runs:
                 raise damage
             logger.error("messages are left out that a group was to have: %s", damage)
+        popped.runs = runs
         if owner:
-            self.owners.took(owner, group, runs, taking.is_full)
-        return Popped(runs, available_at, taking.is_limited, taking.is_full)
+            self.owners.took(owner, group, runs, popped.is_full)
+        return popped
 
     async def settle(
-        self, group: bytes, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]]
+        self,
+        group: bytes,
+        done: Sequence[Receipts],
+        again: Sequence[tuple[Receipts, int | None]],
+        unsent: Sequence[Receipts],
     ) -> list[Receipts]:
         """See `store.api.Store.settle`."""
         for _, delay in again:
@@ -133,12 +147,14 @@ class GroupService:
                 settling.finish(receipts)
             for receipts, delay in again:
                 settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+            for receipts in unsent:
+                settling.take_back(receipts, now)
 
         stale = await self._settle(group, decide)
         if self.owners.are_any:
-            for receipts in (*done, *[each for each, delay in again if not delay]):
+            for receipts in (*done, *[each for each, delay in again if not delay], *unsent):
                 self.owners.settled(group, receipts)
-            if any(delay == 0 for _, delay in again):
+            if unsent or any(delay == 0 for _, delay in again):
                 self._came_back(group)
         return stale
 
@@ -166,7 +182,7 @@ class GroupService:
             if not places:
                 return settling.stale
             try:
-                answer = self._append(group, frames, places)
+                answer = self._append(group, frames, places, self._offer)
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
@@ -193,13 +209,18 @@ class GroupService:
         await self._unlocked(group)
         now = self._clock()
         settling = Settling(group, lambda name: self._known(group, name))
-        state = self._views.pops.find(group, queue)
-        for first, end, deliveries in state.out_after(now) if state is not None else ():
-            wanted = [(first, end)] if only is None else runs_of([at for at in range(first, end) if at in only])
-            for low, high in wanted:
-                settling.postpone(Receipts(queue, low, high - low, deliveries), now)
+        place = self._known(group, queue)
+        if only is not None:
+            out: dict[int, list[int]] = {}  # by deliveries; of leases under way too
+            for offset in sorted(only):
+                out.setdefault(place.deliveries_of(offset), []).append(offset)
+            found = [(*run, deliveries) for deliveries, offsets in out.items() for run in runs_of(offsets)]
+        else:
+            found = place.state.out_after(now) if place.state is not None else []
+        for first, end, deliveries in found:
+            settling.postpone(Receipts(queue, first, end - first, deliveries), now)
         if settling.places:
-            _check(await self._append(group, settling.frames(), settling.places))
+            _check(await self._append(group, settling.frames(), settling.places, self._offer))
             self._came_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
@@ -214,7 +235,7 @@ class GroupService:
         stale = {receipts.offset for receipts in settling.stale}
         rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
-            _check(await self._append(group, [control.share_handed(group, rows)], settling.places))
+            _check(await self._append(group, [control.share_handed(group, rows)], settling.places, self._offer))
             for each in handed:
                 self.owners.settled(group, Receipts(queue, each.offset, 1, each.deliveries))
         return sorted(stale)
@@ -223,6 +244,7 @@ class GroupService:
         """See `store.api.Store.reset_group`."""
         await self._unlocked(group)
         for queue, offset in offsets.items():
+            _check_queue(queue)
             begin, end = self._views.first(queue), self._views.end(queue)
             if not begin <= offset <= end:
                 raise OffsetOutOfRange(queue, offset, begin, end)
@@ -280,7 +302,9 @@ class GroupService:
     def _delay(self, receipts: Receipts) -> int:
         return self._delays_ms[min(max(receipts.deliveries, 1), len(self._delays_ms)) - 1]
 
-    def _append(self, group: bytes, frames: list[bytes], places: Sequence[Place]) -> "asyncio.Future[Appended]":
+    def _append(
+        self, group: bytes, frames: list[bytes], places: Sequence[Place], offer: Offer
+    ) -> "asyncio.Future[Appended]":
         """Append records that tell of these places. Raises `StoreError` when they are refused: nothing was decided."""
         answer: asyncio.Future[Appended] = self._loop.create_future()
 
@@ -290,7 +314,7 @@ class GroupService:
             if not answer.done():
                 answer.set_result(appended)
 
-        error = self._offer(frames, done)
+        error = offer(frames, done)
         if error is not None:
             for place in places:
                 place.undo()
@@ -309,6 +333,7 @@ class GroupService:
         if place.leases:
             flight.untils.append(place.until)
         if place.fresh:
+            flight.leased.append(place)
             self._turn += 1
             place.turn = self._turn
             if place.state is not None:
@@ -320,6 +345,8 @@ class GroupService:
         assert flight is not None
         place.unclaim()
         flight.fresh -= place.fresh
+        if place.fresh:
+            flight.leased.remove(place)
         if place.leases:
             flight.untils.remove(place.until)
         if place.state is None:
@@ -330,7 +357,7 @@ class GroupService:
         if not flight.records:
             del self._flights[group, place.queue]
 
-    async def _read(self, group: bytes, leases: list[Lease]) -> tuple[list[Run], LogCorrupt | None]:
+    async def _read(self, group: bytes, leases: list[Lease], popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
         """What can be read, and what is the matter with the first that cannot."""
         runs: list[Run] = []
         damage: LogCorrupt | None = None
@@ -338,14 +365,14 @@ class GroupService:
             try:
                 data = await self._reader.records(lease.positions, lease.lengths)
             except LogCorrupt:
-                found, fault = await self._read_each(group, lease)
+                found, fault = await self._read_each(group, lease, popped)
                 runs += found
                 damage = damage or fault
             else:
                 runs.append(Run(lease.queue, lease.offset, lease.count, lease.deliveries, data))
         return runs, damage
 
-    async def _read_each(self, group: bytes, lease: Lease) -> tuple[list[Run], LogCorrupt | None]:
+    async def _read_each(self, group: bytes, lease: Lease, popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
         """Read what can be read. What left the log meanwhile is finished; what is damaged stays leased out."""
         runs: list[Run] = []
         gone: list[int] = []
@@ -362,22 +389,23 @@ class GroupService:
                 continue
             runs.append(Run(lease.queue, offset, 1, lease.deliveries, data))
         if gone:
+            popped.reclaimed += len(gone)
             done = [(first, end - first) for first, end in runs_of(gone)]
             self._offer(settled(group, lease.queue, done, []), _ignore)
         return runs, damage
 
-    def _give_back(self, group: bytes, leases: list[Lease]) -> None:
-        """Nobody waits any more for what was leased out, and is given back where nobody else has it by now. While the
-        group is being reset, or the log has no room, the leases run out by themselves."""
+    def _take_back(self, group: bytes, leases: list[Lease]) -> None:
+        """Nobody waits any more for what was leased out: it was given to nobody. While the group is being reset, or the
+        log has no room, the leases run out by themselves."""
         if group in self._locks:
             return
         settling = Settling(group, lambda queue: self._known(group, queue))
         now = self._clock()
         with suppress(StoreError), _undone(settling):
             for lease in leases:
-                settling.postpone(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
+                settling.take_back(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
             if settling.places:
-                self._append(group, settling.frames(), settling.places)
+                self._append(group, settling.frames(), settling.places, self._offer)
 
     async def _alone(self, group: bytes, frame: bytes) -> None:
         """Append a record that no decision of the group may build on before it is committed."""
@@ -415,6 +443,18 @@ def _check_ms(time: int) -> None:
     """A time from now that was asked for. ValueError where what comes of it could not be folded."""
     if not 0 <= time <= _LONGEST_MS:
         raise ValueError(f"{time} ms is not a time from now of up to 100 years")
+
+
+def _check_queue(name: bytes) -> None:
+    """ValueError where this is no queue's name, or one that no record could tell of."""
+    is_partition = name[:1] == b"p"
+    try:
+        (name[:-3] if is_partition else name).decode()
+        is_known = name[:1] in _QUEUES and (not is_partition or (len(name) > 3 and name[-3] == 0))
+    except UnicodeDecodeError:
+        is_known = False
+    if not is_known:
+        raise ValueError(f"{name!r} is no queue: store.api makes the names of queues")
 
 
 def _check(appended: Appended) -> None:

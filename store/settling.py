@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from store import control
 from store.api import Receipts
-from store.taking import MOST_DEAD, Place, runs_of, settled
+from store.taking import MOST_DEAD, Place, settled
 from store.views.leases import MAX_DELIVERIES
 
 
@@ -27,17 +27,22 @@ class Settling:
 
     def finish(self, receipts: Receipts) -> None:
         """The messages are done."""
-        for first, end in self._claim(receipts):
+        for first, end in self._claim(receipts, 0):
             self._done.setdefault(receipts.queue, []).append((first, end - first))
 
     def postpone(self, receipts: Receipts, at: int) -> None:
         """The messages may be leased out again at `at`, ms."""
-        for first, end in self._claim(receipts):
+        for first, end in self._claim(receipts, receipts.deliveries):
             self._again.setdefault(receipts.queue, []).append((first, end - first, at))
+
+    def take_back(self, receipts: Receipts, at: int) -> None:
+        """The messages were never given to anybody: the lease does not count, they may be leased out from `at`, ms."""
+        for first, end in self._claim(receipts, receipts.deliveries - 1):
+            self._again.setdefault(receipts.queue, []).append((first, end - first, -at))
 
     def bury(self, receipts: Receipts) -> None:
         """The messages are dead letters."""
-        for first, end in self._claim(receipts):
+        for first, end in self._claim(receipts, 0):
             self._dead.setdefault(receipts.queue, []).extend(range(first, end))
 
     def undo(self) -> None:
@@ -57,33 +62,21 @@ class Settling:
             ]
         return frames
 
-    def _claim(self, receipts: Receipts) -> list[tuple[int, int]]:
-        """The runs [first, end) of the receipts that are good: nobody else has the messages by now."""
+    def _claim(self, receipts: Receipts, deliveries: int) -> list[tuple[int, int]]:
+        """The runs [first, end) of the receipts that are good: nobody else has the messages by now. They have so many
+        deliveries then."""
         queue, first, end = receipts.queue, receipts.offset, receipts.offset + receipts.count
         place = self._places.get(queue)
         if place is None:
             place = self._places[queue] = self._place_of(queue)
-        good = self._good(place, first, end, receipts.deliveries)
-        if good == [(first, end)]:
-            place.claim(first, end)
-            return good
+        good = place.out(first, end, receipts.deliveries) if 0 < receipts.deliveries <= MAX_DELIVERIES else []
         at = first
         for low, high in good:
-            place.claim(low, high)
+            place.claim(low, high, deliveries)
             self._refuse(receipts, at, low)
             at = high
         self._refuse(receipts, at, end)
         return good
-
-    def _good(self, place: Place, first: int, end: int, deliveries: int) -> list[tuple[int, int]]:
-        state = place.state
-        if state is None or not 0 < deliveries <= MAX_DELIVERIES:
-            return []
-        if first >= 0 and 0 < end - first <= state.unfinished and state.is_run(first, end, deliveries):
-            return place.free(first, end)
-        first, end = max(first, state.floor), min(end, state.next)
-        held = runs_of([offset for offset in range(first, end) if state.deliveries_of(offset) == deliveries])
-        return [run for low, high in held for run in place.free(low, high)]
 
     def _refuse(self, receipts: Receipts, first: int, end: int) -> None:
         if first < end:

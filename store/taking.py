@@ -16,7 +16,7 @@ from store.api import Start, dead_letter_queue
 from store.choosing import LOOKS, Chosen
 from store.config import StoreConfig
 from store.views.fold import Views
-from store.views.leases import MAX_DELIVERIES, GroupQueue
+from store.views.leases import MAX_DELIVERIES, UNSENT, GroupQueue
 
 _LOOK: Final = 4096  # references of records that are gone, looked at in one pop
 MOST_DEAD: Final = 1024  # messages that one pop gives up, and one record tells of
@@ -24,17 +24,40 @@ _RUNS: Final = 128  # in one control record
 _PASSED: Final = LOOKS // 4  # messages that nobody wants for which a record is written
 
 
+class Claim:
+    """What a record under way says of messages: how often they were leased out then."""
+
+    __slots__ = ("deliveries",)
+
+    def __init__(self, deliveries: int) -> None:
+        self.deliveries = deliveries  # 0: they are finished
+
+
 class Flight:
     """What is decided about a group's place in a queue, by records that are not committed yet."""
 
-    __slots__ = ("busy", "fresh", "next", "records", "untils")
+    __slots__ = ("busy", "fresh", "leased", "next", "records", "untils")
 
     def __init__(self) -> None:
         self.records = 0  # appends under way
-        self.busy: set[int] = set()  # offsets that were leased out before, of which one of these records tells
+        self.busy: dict[int, Claim] = {}  # what the last of these records says of messages that were leased out before
         self.fresh = 0  # offsets that they lease out for the first time
+        self.leased: list[Place] = []  # those that lease these out, in the order of their records
         self.next = -1  # behind those; -1: there are none
         self.untils: list[int] = []  # ms, of each record of leases
+
+    def is_clear(self, first: int, end: int) -> bool:
+        """Whether no record says anything of [first, end) but that it is leased out for the first time."""
+        busy = self.busy
+        if not busy:
+            return True
+        if len(busy) < end - first:
+            return not any(first <= offset < end for offset in busy)
+        return not any(offset in busy for offset in range(first, end))
+
+    def leases(self, first: int, end: int) -> bool:
+        """Whether all of [first, end) is leased out for the first time by one record."""
+        return any(low <= first and end <= high for place in self.leased for low, high in place.fresh_runs)
 
 
 class Lease:
@@ -60,12 +83,15 @@ class Place:
         "dead",
         "flight",
         "fresh",
+        "fresh_runs",
         "gone",
         "is_new",
         "leases",
         "next",
         "passed",
         "queue",
+        "reclaimed",
+        "replaced",
         "returned",
         "state",
         "turn",
@@ -76,13 +102,16 @@ class Place:
         self.queue = queue
         self.state = state  # None: nothing is committed about it
         self.flight = flight
-        self.claimed: list[tuple[int, int]] = []  # [first, end) that are busy because of this call
+        self.claimed: list[tuple[int, int, Claim]] = []  # [first, end) that are busy because of this call
+        self.replaced: list[tuple[int, Claim]] = []  # what earlier records under way say of them, by offset
         # What a pop takes:
         self.is_new = False  # the group has no place there yet: it gets one
         self.begin = 0  # and begins here
         self.next = 0  # the first offset that nobody was ever leased
         self.leases: list[Lease] = []
         self.fresh = 0  # messages among them that are leased out for the first time
+        self.fresh_runs: list[tuple[int, int]] = []  # the same, as [first, end)
+        self.reclaimed = 0  # messages that left the log before they could be leased out (again)
         self.passed = 0  # messages in front of `next`, and behind the leases, that the group does not want
         self.turn = 0  # when that was, by the service's count
         self.until = 0  # ms, of the leases
@@ -98,27 +127,73 @@ class Place:
     def undo(self) -> None:
         """What was to be appended was refused: nothing was taken."""
         self.unclaim()
+        if self.flight is not None:
+            self.flight.busy.update(reversed(self.replaced))
         if self.state is not None:
             for at, first, end in self.returned:
                 self.state.expect(at, first, end)
 
-    def claim(self, first: int, end: int) -> None:
+    def claim(self, first: int, end: int, deliveries: int) -> None:
+        """Have a record tell of these messages: how often they were leased out then, 0 if they are finished."""
         if self.flight is None:
             self.flight = Flight()
-        self.flight.busy.update(range(first, end))
-        self.claimed.append((first, end))
+        busy = self.flight.busy
+        if not self.flight.is_clear(first, end):
+            self.replaced += [(offset, busy[offset]) for offset in range(first, end) if offset in busy]
+        claim = Claim(deliveries)
+        busy.update(dict.fromkeys(range(first, end), claim))
+        self.claimed.append((first, end, claim))
 
     def unclaim(self) -> None:
-        if self.flight is not None:
-            for first, end in self.claimed:
-                self.flight.busy.difference_update(range(first, end))
+        """The record is committed, or was refused. What a later one says of the same messages stays."""
+        if self.flight is None:
+            return
+        busy = self.flight.busy
+        for first, end, claim in self.claimed:
+            for offset in range(first, end):
+                if busy.get(offset) is claim:
+                    del busy[offset]
 
     def free(self, first: int, end: int) -> list[tuple[int, int]]:
         """The runs of [first, end) that no record under way tells of."""
-        busy = self.flight.busy if self.flight is not None else None
-        if not busy or busy.isdisjoint(range(first, end)):
+        flight = self.flight
+        if flight is None or flight.is_clear(first, end):
             return [(first, end)]
-        return runs_of([offset for offset in range(first, end) if offset not in busy])
+        return runs_of([offset for offset in range(first, end) if offset not in flight.busy])
+
+    def out(self, first: int, end: int, deliveries: int) -> list[tuple[int, int]]:
+        """The runs of [first, end) that are out, leased so often, when all records under way are committed."""
+        state, flight = self.state, self.flight
+        if flight is None:
+            if state is None:
+                return []
+            if first >= 0 and 0 < end - first <= state.unfinished and state.is_run(first, end, deliveries):
+                return [(first, end)]
+        elif flight.is_clear(first, end):
+            if state is not None and 0 <= first < end <= state.next and end - first <= state.unfinished:
+                if state.is_run(first, end, deliveries):
+                    return [(first, end)]
+            elif deliveries == 1 and flight.leases(first, end):
+                return [(first, end)]
+        begin, behind = self._bounds()
+        return runs_of([o for o in range(max(first, begin), min(end, behind)) if self.deliveries_of(o) == deliveries])
+
+    def _bounds(self) -> tuple[int, int]:
+        """Where what is out begins at the earliest, and ends at the latest."""
+        runs = [run for place in self.flight.leased for run in place.fresh_runs] if self.flight is not None else []
+        if self.state is not None:
+            runs.append((self.state.floor, self.state.next))
+        return min([low for low, _ in runs], default=0), max([high for _, high in runs], default=0)
+
+    def deliveries_of(self, offset: int) -> int:
+        """How often the message was leased out, when all records under way are committed; 0: it is not out."""
+        if self.flight is not None:
+            claim = self.flight.busy.get(offset)
+            if claim is not None:
+                return claim.deliveries
+            if self.flight.leased and self.flight.leases(offset, offset + 1):
+                return 1
+        return 0 if self.state is None else self.state.deliveries_of(offset)
 
 
 class Taking:
@@ -243,7 +318,7 @@ class Taking:
                 for first, end in place.free(low, high):
                     behind = self._take_run(place, first, end, deliveries) if self._has_room else first
                     if behind > first:
-                        place.claim(first, behind)
+                        place.claim(first, behind, self._deliveries_then(place, deliveries))
                         place.returned.append((at, first, behind))
                     if behind < end:
                         state.expect(at, behind, end)
@@ -254,7 +329,7 @@ class Taking:
 
     def _take_run(self, place: Place, first: int, end: int, deliveries: int) -> int:
         """Take a run of entries that are due. Returns the first offset for which there was no room."""
-        if deliveries >= self._max_deliveries and place.queue != dead_letter_queue(self.group):
+        if self._is_dead(place, deliveries):
             end = min(end, first + MOST_DEAD - self._dead)
             place.dead += range(first, end)
             self._dead += end - first
@@ -264,11 +339,24 @@ class Taking:
         if first < begin:  # even its reference may be gone, with its generation of the index
             behind = min(begin, end)
             place.gone.append((first, behind - first))
+            place.reclaimed += behind - first
             return behind
         positions, lengths = self._references(place.queue, first, min(end - first, self._records))
-        behind, gone = self._lease(place, first, min(deliveries + 1, MAX_DELIVERIES), positions, lengths)
+        behind, gone = self._lease(place, first, self._deliveries_then(place, deliveries), positions, lengths)
         place.gone += gone
+        place.reclaimed += sum(count for _, count in gone)
         return behind
+
+    def _is_dead(self, place: Place, deliveries: int) -> bool:
+        """Whether the group gives up on messages that were leased out so often."""
+        tries = 0 if deliveries == UNSENT else deliveries
+        return tries >= self._max_deliveries and place.queue != dead_letter_queue(self.group)
+
+    def _deliveries_then(self, place: Place, deliveries: int) -> int:
+        """How often messages were leased out when this call is through with them; 0: they are finished."""
+        if self._is_dead(place, deliveries):
+            return 0
+        return 1 if deliveries == UNSENT else min(deliveries + 1, MAX_DELIVERIES)
 
     def _take_fresh(self) -> None:
         leased = sum(place.state.unfinished for place in self.places if place.state is not None)
@@ -308,7 +396,7 @@ class Taking:
             for first, end, deliveries in state.out_after(-1):
                 behind = self._take_run(place, first, end, deliveries) if self._has_room else first
                 if behind > first:
-                    place.claim(first, behind)
+                    place.claim(first, behind, self._deliveries_then(place, deliveries))
                 if behind < end:
                     break
 
@@ -332,7 +420,7 @@ class Taking:
             if behind < high:
                 end = behind
                 break
-        place.fresh = before - self._records
+        self._note_fresh(place, before - self._records)
         self._pass(place, behind, end)
         self.is_cut_short |= end < self._views.end(place.queue) and self._has_room
         return place.fresh
@@ -362,9 +450,20 @@ class Taking:
         behind, _ = self._lease(place, first, 1, positions, lengths)
         taken = before - self._records
         if taken:
-            place.fresh = taken
+            self._note_fresh(place, taken)
+            place.reclaimed += behind - place.next - taken
             place.next = behind
         return taken
+
+    @staticmethod
+    def _note_fresh(place: Place, taken: int) -> None:
+        """The last of the leases are of messages that nobody had before."""
+        place.fresh = taken
+        for lease in reversed(place.leases):
+            if not taken:
+                break
+            place.fresh_runs.append((lease.offset, lease.offset + lease.count))
+            taken -= lease.count
 
     def _lease(
         self, place: Place, first: int, deliveries: int, positions: list[int], lengths: list[int]

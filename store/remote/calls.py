@@ -183,18 +183,19 @@ class RemoteCalls:
         selection: Selection = EVERYTHING,
         ordered: bool = False,
         owner: bytes = b"",
+        early: bool = False,
     ) -> Popped:
-        return await self._ask(
-            POP, group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner
-        )
+        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early)
+        return await self._ask(POP, group, queues, *wish)
 
     async def settle(
         self,
         group: bytes,
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[Receipts] = (),
     ) -> list[Receipts]:
-        return await self._ask(SETTLE, group, done, again)
+        return await self._ask(SETTLE, group, done, again, unsent)
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
         return await self._ask(BURY, group, receipts)

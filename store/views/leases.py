@@ -15,13 +15,16 @@ from struct import Struct
 from typing import Final
 
 BLOCK: Final = 256  # offsets
-MAX_DELIVERIES: Final = 255  # where counting stops
+MAX_DELIVERIES: Final = 254  # where counting stops
+UNSENT: Final = 255  # in their place: leased out, and given back by who never gave it to anybody
 _LAST: Final = BLOCK - 1
 _RUN: Final = Struct(">BBBQ")  # first offset in the block, count - 1, deliveries, at
 _HEAD: Final = Struct(">QQI")  # floor, next, unfinished
 _NONE: Final = bytes(BLOCK)
 _FIRST: Final = b"\1" * BLOCK
-_ONE_MORE: Final = bytes([0, *range(2, MAX_DELIVERIES + 1), MAX_DELIVERIES])
+_ONE_MORE: Final = bytes([0, *range(2, MAX_DELIVERIES + 1), MAX_DELIVERIES, 1])
+_ONE_LESS: Final = bytes([0, UNSENT, *range(1, MAX_DELIVERIES), UNSENT])
+_AS_MANY: Final = bytes(range(256))
 _STALE: Final = 256  # elements of `due` that may be stale before it is made again
 
 Run = tuple[int, int, int]  # first offset, the one behind the last, deliveries of each
@@ -107,7 +110,7 @@ class GroupQueue:
             end = first + count
             known = min(end, self.next)
             if first < known:
-                self._again(first, known, until, is_leased=True)
+                self._again(first, known, until, _ONE_MORE)
             if end > self.next:
                 begin = max(first, self.next)
                 if begin < end:
@@ -118,7 +121,10 @@ class GroupQueue:
         for first, count in done:
             self.finish(first, first + count)
         for first, count, at in again:
-            self._again(first, first + count, at, is_leased=False)
+            if at < 0:
+                self._again(first, first + count, -at, _ONE_LESS)
+            else:
+                self._again(first, first + count, at, _AS_MANY)
 
     def reset(self, offset: int) -> None:
         self.changed.update(self.blocks)
@@ -146,7 +152,7 @@ class GroupQueue:
                 del self.blocks[number]
 
     def deliveries_of(self, offset: int) -> int:
-        """How often the message was leased out; 0: it is finished, or never was."""
+        """How often the message was leased out, or `UNSENT`; 0: it is finished, or never was."""
         block = self.blocks.get(offset // BLOCK)
         return 0 if block is None else block.deliveries[offset & _LAST]
 
@@ -223,15 +229,16 @@ class GroupQueue:
             self.changed.add(number)
         self.expect(until, first, end)
 
-    def _again(self, first: int, end: int, at: int, *, is_leased: bool) -> None:
+    def _again(self, first: int, end: int, at: int, deliveries: bytes) -> None:
+        """Have the entries of [first, end) a new time, and the deliveries that the table has for theirs."""
         found = False
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is None:
                 continue
             found = True
-            if is_leased:
-                block.deliveries[low:high] = block.deliveries[low:high].translate(_ONE_MORE)
+            if deliveries is not _AS_MANY:
+                block.deliveries[low:high] = block.deliveries[low:high].translate(deliveries)
             block.at[low:high] = array("Q", (at,)) * (high - low)
             self.changed.add(number)
         if found:

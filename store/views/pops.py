@@ -28,7 +28,8 @@ class Pops:
         self._committed = committed
         self._limit = limit
         self._queues: dict[Key, GroupQueue] = {}  # those that changed least recently first
-        self._changed: list[GroupQueue] = []  # since the checkpoint
+        self._names: dict[bytes, dict[bytes, None]] = {}  # the same: the queues of each group
+        self._changed: dict[Key, GroupQueue] = {}  # since the checkpoint
         self._changed_blocks = 0
         self._blocks = 0  # in memory
         self._count: int | None = None  # of groups, once it was asked for
@@ -72,7 +73,7 @@ class Pops:
 
     def places(self, group: bytes) -> list[tuple[bytes, int, int, int]]:
         """(queue, floor, next, unfinished) of each queue of the group, sorted."""
-        self._write()
+        self._write_group(group)
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, event: PoppedRuns) -> None:
@@ -112,9 +113,9 @@ class Pops:
             self._changed_to(place)
 
     def removed(self, group: bytes) -> None:
-        self._write()
-        for key in [key for key in self._queues if key[0] == group]:
-            self._forget(key)
+        self._write_group(group)
+        for queue in list(self._names.get(group, ())):
+            self._forget((group, queue))
         for view in (_HEADS, _BLOCKS):
             bucket = owned(view, group)
             for name in [name for name, _ in self._state.scan(bucket)]:
@@ -132,18 +133,28 @@ class Pops:
         self._make_room()
 
     def _write(self) -> None:
-        for place in self._changed:
-            blocks = owned(_BLOCKS, place.group)
-            prefix = owned(b"", place.queue)
-            for number, row in place.rows():
-                name = prefix + number.to_bytes(8, "big")
-                if row is None:
-                    self._state.delete(blocks, name)
-                else:
-                    self._state.put(blocks, name, row)
-            self._state.put(owned(_HEADS, place.group), place.queue, place.head())
-        self._changed = []
+        for place in self._changed.values():
+            self._write_place(place)
+        self._changed = {}
         self._changed_blocks = 0
+
+    def _write_group(self, group: bytes) -> None:
+        for queue in self._names.get(group, ()):
+            place = self._changed.pop((group, queue), None)
+            if place is not None:
+                self._changed_blocks -= len(place.changed)
+                self._write_place(place)
+
+    def _write_place(self, place: GroupQueue) -> None:
+        blocks = owned(_BLOCKS, place.group)
+        prefix = owned(b"", place.queue)
+        for number, row in place.rows():
+            name = prefix + number.to_bytes(8, "big")
+            if row is None:
+                self._state.delete(blocks, name)
+            else:
+                self._state.put(blocks, name, row)
+        self._state.put(owned(_HEADS, place.group), place.queue, place.head())
 
     def _make_room(self) -> None:
         if self.size <= self._limit:
@@ -161,6 +172,16 @@ class Pops:
 
     def _forget(self, key: Key) -> None:
         self._blocks -= len(self._queues.pop(key).blocks)
+        group, queue = key
+        names = self._names[group]
+        del names[queue]
+        if not names:
+            del self._names[group]
+
+    def _keep(self, place: GroupQueue) -> GroupQueue:
+        self._queues[place.group, place.queue] = place
+        self._names.setdefault(place.group, {})[place.queue] = None
+        return place
 
     def _load(self, group: bytes, queue: bytes) -> GroupQueue | None:
         row = self._state.get(owned(_HEADS, group), queue)
@@ -171,9 +192,8 @@ class Pops:
         if unfinished:
             place.load(list(self._block_rows(group, queue)))
         self._make_room()
-        self._queues[group, queue] = place
         self._blocks += len(place.blocks)
-        return place
+        return self._keep(place)
 
     def _block_rows(self, group: bytes, queue: bytes) -> Iterator[tuple[int, bytes]]:
         prefix = owned(b"", queue)
@@ -187,15 +207,14 @@ class Pops:
         self._state.put(_GROUPS, group, (known + 1).to_bytes(4, "big"))
         if not known and self._count is not None:
             self._count += 1
-        place = self._queues[group, queue] = GroupQueue(group, queue, begin)
-        return place
+        return self._keep(GroupQueue(group, queue, begin))
 
     def _change(self, place: GroupQueue) -> None:
         """The place is about to change: `_changed_to` follows."""
         if not place.is_changed:
             place.is_changed = True
-            self._changed.append(place)
             key = (place.group, place.queue)
+            self._changed[key] = place
             self._queues[key] = self._queues.pop(key)
         self._blocks -= len(place.blocks)
         self._changed_blocks -= len(place.changed)

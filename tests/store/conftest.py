@@ -1,7 +1,12 @@
 """Tests of what any store does run over both: the engine in this process, and one behind a socket."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
+from tests.store import popping
+from tests.store.popping import Bench
 from tests.store.remote.linked import Linked
 
 CONTRACT = {
@@ -12,6 +17,12 @@ CONTRACT = {
     "test_levels",
     "test_parents",
     "test_pop",
+    "test_pop_flights",
+    "test_pop_histories",
+    "test_pop_limits",
+    "test_pop_reclaimed",
+    "test_pop_settling",
+    "test_pop_shares",
     "test_sessions",
 }
 
@@ -57,5 +68,15 @@ def kind_of_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Which of them `Engine` is in the module of the test."""
     kind: str = getattr(request, "param", "engine")
     if kind == "remote":
-        monkeypatch.setattr(request.module, "Engine", Linked)
+        for module in (request.module, popping):
+            if hasattr(module, "Engine"):
+                monkeypatch.setattr(module, "Engine", Linked)
     return kind
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = await Bench(tmp_path / "data").open()
+    yield bench
+    assert bench.engine._groups.is_idle
+    await bench.engine.close()

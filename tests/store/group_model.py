@@ -23,11 +23,17 @@ class Place:
             self.next = offset + 1
             self.entries[offset] = (1, until)
         elif offset in self.entries:
-            self.entries[offset] = (min(self.entries[offset][0] + 1, 255), until)
+            self.entries[offset] = (
+                1 if self.entries[offset][0] == 255 else min(self.entries[offset][0] + 1, 254),
+                until,
+            )
 
     def again(self, offset: int, at: int) -> None:
         if offset in self.entries:
-            self.entries[offset] = (self.entries[offset][0], at)
+            deliveries = self.entries[offset][0]
+            if at < 0:  # it was given to nobody
+                deliveries = 255 if deliveries in (1, 255) else deliveries - 1
+            self.entries[offset] = (deliveries, abs(at))
 
 
 class GroupModel:

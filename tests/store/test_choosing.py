@@ -15,8 +15,8 @@ from record.layout import Kind
 from store.api import Popped, Receipts, Start, partition_queue
 from store.choosing import LOOKS
 from store.engine import Engine
-from tests.store.test_pop import CONFIG, DEAD, payloads, receipts
-from tests.store.test_pop import Bench as PopBench
+from tests.store.popping import CONFIG, DEAD, payloads, receipts
+from tests.store.popping import Bench as PopBench
 
 P0 = partition_queue(b"a", 0)
 RED = Selection(tags="red")

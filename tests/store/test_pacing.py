@@ -80,3 +80,40 @@ async def test_closing_does_not_wait_for_the_next_slot(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     assert (await engine.bounds(topic_queue(b"t"))).end == MANY + 1
     await engine.close()
+
+
+async def test_what_nobody_waits_for_goes_along_with_others(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    late: list[Appended] = []
+    frame = record.frame(1, 0, 0, b"t", b"", b"", b"late")
+    for count in range(1, 4):
+        assert engine._log.offer_later([frame], late.append) is None
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(late) == count - 1
+        assert (await append(engine)).error is None
+        assert (len(late), engine.stats().batches) == (count, count)
+    await asyncio.gather(*[append(engine) for _ in range(MANY)])
+    assert engine._log.offer_later([frame], late.append) is None
+    few = [append(engine) for _ in range(MANY - 1)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in few)  # it is none of those that are likely to append
+    await append(engine)
+    assert all(each.done() for each in few)
+    assert (len(late), engine.stats().batches) == (4, 5)
+    assert [each.error for each in late] == [None] * 4
+    await engine.close()
+
+
+async def test_what_nobody_waits_for_goes_by_itself_in_the_end(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    for size in (10, LARGE):
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        assert engine._log.offer_later([record.frame(1, 0, 0, b"t", b"", b"", bytes(size))], answer.set_result) is None
+        async with asyncio.timeout(10):
+            assert (await answer).error is None
+    last: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine._log.offer_later([record.frame(1, 0, 0, b"t", b"", b"", b"last")], last.set_result)
+    await engine.close()
+    assert (await last).error is None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from record.layout import Kind
 from store import control
 
-MOST = 255  # deliveries that are counted
+MOST = 254  # deliveries that are counted
+UNSENT = 255  # in their place: it was leased out, and given back as if it had not been
 
 
 @dataclass(slots=True)
@@ -75,7 +76,8 @@ class Groups:
                     place.next = offset + 1
                     place.entries[offset] = 1, event.until_ms
                 elif offset in place.entries:
-                    place.entries[offset] = min(place.entries[offset][0] + 1, MOST), event.until_ms
+                    deliveries = place.entries[offset][0]
+                    place.entries[offset] = 1 if deliveries == UNSENT else min(deliveries + 1, MOST), event.until_ms
 
     def _settled(self, group: bytes, event: control.SettledRuns) -> None:
         place = self.places.get((group, event.queue))
@@ -87,8 +89,12 @@ class Groups:
                     place.done.add(offset)
         for first, count, at in event.again:
             for offset in range(first, first + count):
-                if offset in place.entries:
-                    place.entries[offset] = place.entries[offset][0], at
+                if offset not in place.entries:
+                    continue
+                deliveries = place.entries[offset][0]
+                if at < 0:
+                    deliveries = UNSENT if deliveries in (1, UNSENT) else deliveries - 1
+                place.entries[offset] = deliveries, abs(at)
 
     def _begin(self, group: bytes, queue: bytes) -> int:
         """Where a group begins in a queue that is new to it."""

@@ -18,6 +18,7 @@ from tests.store.simulation.records import GROUPS, QUEUES
 
 ALL = 1 << 20
 LONG_MS = 10**6  # of a lease
+NEVER = 1 << 62  # a position of the log
 DRAINS = 1000  # pops until groups are expected to have all
 
 
@@ -74,7 +75,7 @@ class PopClients:
             await asyncio.gather(*acts)
 
     async def _act(self, engine: Engine, group: bytes) -> None:
-        act = self._rng.choice((self._pop, self._pop, self._acknowledge, self._postpone))
+        act = self._rng.choice((self._pop, self._pop, self._acknowledge, self._postpone, self._take_back))
         try:
             await act(engine, group)
         except StoreError:
@@ -84,19 +85,20 @@ class PopClients:
         rng = self._rng
         queues = rng.sample(QUEUES, rng.choice((1, 1, 2, 5)))
         most, limit, invisible = rng.choice((0, 0, 1, 3)), rng.choice((1, 2, 10)), rng.choice((500, 5_000, 60_000))
-        size = rng.choice((1, 500, ALL))
+        size, early = rng.choice((1, 500, ALL)), rng.random() < 0.3
         try:
             async with asyncio.timeout(rng.choice((0.001, 10, 10, 10))):
                 until = self._clock.now() + invisible
-                popped = await engine.pop(group, queues, limit, size, invisible, rng.choice(list(Start)), most)
+                start = rng.choice(list(Start))
+                popped = await engine.pop(group, queues, limit, size, invisible, start, most, early=early)
         except (StoreError, TimeoutError):
             self._unsure(group)
             return
         assert sum(run.count for run in popped.runs) <= limit, "more messages were popped than were asked for"
         assert popped.available_at is not None or not popped.runs, "what is out does not come again"
-        self._take(engine, group, popped, most or self._config.max_deliveries, until)
+        self._take(engine, group, popped, most or self._config.max_deliveries, until, early)
 
-    def _take(self, engine: Engine, group: bytes, popped: Popped, most: int, until: int) -> None:
+    def _take(self, engine: Engine, group: bytes, popped: Popped, most: int, until: int, early: bool = False) -> None:
         for run in popped.runs:
             self._counts["popped"] += run.count
             self._seen.append((run, engine._log.end))
@@ -112,7 +114,8 @@ class PopClients:
                     assert run.deliveries == again or (run.deliveries > again and not last.is_sure), (
                         f"{key} came {run.deliveries} times, last was {last}"
                     )
-                self._out[key] = Out(run.deliveries, until, engine._log.end, engine._log.end)
+                came = NEVER if early else engine._log.end  # a crash may forget a lease that was told of early
+                self._out[key] = Out(run.deliveries, until, came, engine._log.end)
 
     def _unsure(self, group: bytes) -> None:
         """A call failed that may have leased messages out."""
@@ -156,6 +159,20 @@ class PopClients:
             else:
                 out.until, out.end = until, engine._log.end
                 self._counts["postponed"] += 1
+            if self._settling.pop(key, None) is not None:  # else somebody else has it by now
+                self._out[key] = out
+
+    async def _take_back(self, engine: Engine, group: bytes) -> None:
+        outs = self._some(group)
+        for _, out in outs:
+            out.until = min(out.until, self._clock.now())
+        stale = await engine.settle(group, [], [], [_receipts(key, out) for key, out in outs])
+        for key, out in outs:
+            if self._is_stale(key, out, stale):
+                out.is_sure = False
+            else:
+                out.deliveries, out.end = out.deliveries - 1, engine._log.end
+                self._counts["taken back"] += 1
             if self._settling.pop(key, None) is not None:  # else somebody else has it by now
                 self._out[key] = out
 

@@ -121,7 +121,7 @@ class Records:
             case 7 | 8:
                 return control.popped(group, queue, at, self._runs())
             case 9:
-                again = [(first, count, at) for first, count in self._runs()]
+                again = [(first, count, rng.choice((at, at, -at))) for first, count in self._runs()]
                 return control.settled(group, queue, self._runs(), again)
             case 10:
                 return control.dead_lettered(group, queue, [rng.randrange(12) for _ in range(rng.randrange(4))])
