@@ -21,7 +21,7 @@ from store import control
 from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, dead_letter_queue, subscription_queue
 from store.choosing import Choosing, Chosen
 from store.config import StoreConfig
-from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, TooManyGroups
+from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.owners import Owners
 from store.reader import Reader
 from store.settling import Settling
@@ -56,6 +56,7 @@ class GroupService:
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
         self.owners = Owners()
         self.on_back: Callable[[bytes], None] | None = None  # what gateways had of a group is to be had again
+        self._error: StoreError | None = None  # why no record is committed any more: leases told of early never were
         self._turn = 0  # counts the times that something new was leased out
         self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
 
@@ -180,6 +181,8 @@ class GroupService:
                 frames = settling.frames()
             places = settling.places
             if not places:
+                if self._error is not None:
+                    raise self._error
                 return settling.stale
             try:
                 answer = self._append(group, frames, places, self._offer)
@@ -309,6 +312,8 @@ class GroupService:
         answer: asyncio.Future[Appended] = self._loop.create_future()
 
         def done(appended: Appended) -> None:
+            if isinstance(appended.error, StoreFailed):
+                self._error = appended.error
             for place in places:
                 self._land(group, place)
             if not answer.done():

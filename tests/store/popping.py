@@ -88,7 +88,7 @@ class Bench:
         early: bool = False,
     ) -> Popped:
         return await self.engine.pop(
-            group, queues or (Q,), records, size, invisible, start, most, selection, ordered, early
+            group, queues or (Q,), records, size, invisible, start, most, selection, ordered, early=early
         )
 
     async def take(self, *queues: bytes, records: int = 100, invisible: int = 10_000) -> list[bytes]:

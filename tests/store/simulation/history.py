@@ -125,6 +125,7 @@ class History:
             if attempt < 3 and self.rng.random() < 0.25:
                 self._arm(8)
             try:
+                self._members.begin_life()
                 engine = await Engine.open(self.path, self.config, self.disk, self.now)
             except (OSError, ViewsDamaged):
                 self._crash(self.rng.random() < 0.5)

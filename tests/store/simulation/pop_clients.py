@@ -66,6 +66,12 @@ class PopClients:
                 if out.end > durable:
                     out.until, out.is_sure = 0, False
 
+    def begin_life(self) -> None:
+        """The store is opened anew: leases that were told of early may have failed with the log."""
+        for outs in (self._out, self._settling):
+            for key in [key for key, out in outs.items() if out.came == NEVER]:
+                del outs[key]
+
     async def act(self, engine: Engine) -> None:
         """Members do something, some at the same time."""
         if self._rng.random() < 0.1:
@@ -164,14 +170,16 @@ class PopClients:
 
     async def _take_back(self, engine: Engine, group: bytes) -> None:
         outs = self._some(group)
-        for _, out in outs:
-            out.until = min(out.until, self._clock.now())
-        stale = await engine.settle(group, [], [], [_receipts(key, out) for key, out in outs])
+        given = [_receipts(key, out) for key, out in outs]
+        sure = {key: out.is_sure for key, out in outs}
+        for _, out in outs:  # a call that fails may have done it
+            out.deliveries, out.until, out.is_sure = out.deliveries - 1, min(out.until, self._clock.now()), False
+        stale = await engine.settle(group, [], [], given)
         for key, out in outs:
-            if self._is_stale(key, out, stale):
-                out.is_sure = False
+            if self._is_stale(key, replace(out, deliveries=out.deliveries + 1), stale):
+                out.deliveries += 1
             else:
-                out.deliveries, out.end = out.deliveries - 1, engine._log.end
+                out.is_sure, out.end = sure[key], engine._log.end
                 self._counts["taken back"] += 1
             if self._settling.pop(key, None) is not None:  # else somebody else has it by now
                 self._out[key] = out
