@@ -278,8 +278,8 @@ class Share:
             self._assign()
 
     def _put_off(self) -> None:
-        """Have what nobody takes who has room come again later, as if it had been tried: the others go on."""
-        aside, self._aside = self._aside, []
+        """Have what is too much of what nobody takes who has room come again later, as if it had been tried."""
+        aside, self._aside = self._aside[_MAX_ASIDE:], self._aside[:_MAX_ASIDE]
         put_off: dict[int, list[int]] = {}
         for item in aside:
             put_off.setdefault(item.deliveries, []).append(item.offset)
