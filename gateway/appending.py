@@ -11,7 +11,7 @@ from store.errors import StoreBusy
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS: Final = 0.1  # until a store that was busy is asked again
-_SIZE: Final = 1 << 20  # bytes of last records in one append, unless one record is larger
+_SIZE: Final = 1 << 20  # bytes of a session's records in one append, unless one record is larger
 
 
 async def append(store: Store, frames: list[bytes]) -> None:
@@ -59,8 +59,8 @@ class LastRecords:
         when they are committed, `on_ended` in any case."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._under_way[client_id] = future
-        pieces = _pieces(frames)
-        piece = next(pieces)
+        left = pieces(frames)
+        piece = next(left)
 
         def done(appended: Appended) -> None:
             nonlocal piece
@@ -68,7 +68,7 @@ class LastRecords:
                 self._loop.call_later(_BUSY_SECONDS, self._store.append, piece, done)
                 return
             if appended.error is None:
-                piece = next(pieces, [])
+                piece = next(left, [])
                 if piece:
                     self._store.append(piece, done)
                     return
@@ -82,7 +82,8 @@ class LastRecords:
         self._store.append(piece, done)
 
 
-def _pieces(frames: list[bytes]) -> Iterator[list[bytes]]:
+def pieces(frames: list[bytes]) -> Iterator[list[bytes]]:
+    """The records in their order, in appends of a bounded size; one without records when there are none."""
     piece: list[bytes] = []
     size = 0
     for frame in frames:

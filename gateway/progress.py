@@ -12,6 +12,7 @@ from itertools import islice
 from time import time
 from typing import Final, TypeVar
 
+from gateway.appending import pieces
 from gateway.cursor import Cursor
 from gateway.history import History
 from gateway.inflight import COMPLETED, RELEASED, SENT
@@ -72,24 +73,30 @@ class Progress:
         changed = self._changed
         for session in list(islice(changed, _SOME)):
             del changed[session]
-            self._record(session)
+            self._try_to_record(session)
         self._timer = self._loop.call_later(_PAUSE, self._write) if changed else None
 
     def _write_urgent(self) -> None:
         self._scheduled = False
         urgent, self._urgent = self._urgent, {}
         for session in urgent:
+            self._try_to_record(session)
+
+    def _try_to_record(self, session: Session) -> None:
+        """One that cannot be recorded must not keep the others from it: its connection ends."""
+        try:
             self._record(session)
+        except Exception as error:
+            log.exception("recording the progress of %r failed", session.client_id)
+            self._on_failed(session, StoreError(str(error)))
 
     def _record(self, session: Session) -> None:
         """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
         session.changed = False
         session.urgent = False
-        frames: list[bytes] = []
         cursors = _moved(session)
         moved = {cursor.topic_filter: cursor.floor for cursor in cursors}
-        if moved:
-            frames.append(control.cursors_committed(session.client_id, moved))
+        frames = _records_of(session.client_id, moved)
         staged, received = session.take_staged()
         completed = session.free_completed()
         sent: list[tuple[int, bytes, int, int]] = []
@@ -101,11 +108,7 @@ class Progress:
         owed, settled = session.take_owed()
         if owed:  # what was sent of them is behind their place: the log has to know both or neither
             sent += session.unrecorded({b""})
-        if sent or received or completed or owed or settled:
-            first, *rest = _parts_of_owed(owed) or [[]]
-            frames.append(control.outbound_changed(session.client_id, sent, received, completed, first, settled))
-            frames += [control.outbound_changed(session.client_id, owed=few) for few in rest]
-
+        frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
         if not frames and not staged:
             return
 
@@ -126,7 +129,14 @@ class Progress:
             if session.lagging:
                 session.on_room(session)
 
-        self._store.append(frames, done)
+        def failed(appended: Appended) -> None:
+            if appended.error is not None:
+                self._on_failed(session, appended.error)
+
+        *ahead, last = pieces(frames)
+        for piece in ahead:
+            self._store.append(piece, failed)
+        self._store.append(last, done)
 
 
 def _moved(session: Session) -> list[Cursor]:
@@ -168,23 +178,51 @@ def last_records(session: Session) -> list[bytes]:
         elif entry.phase == RELEASED and is_passed:
             sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
             received.append(packet_id)
-    frames = [control.outbound_changed(client_id, sent=part) for part in _parts(sent, [len(s[1]) for s in sent])]
+    frames = [control.outbound_changed(client_id, sent=part) for part in _parts_of_sent(sent)]
     if received:
         frames.append(control.outbound_changed(client_id, received=received))
     subscriptions = session.subscriptions.values()
     cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
     cursors += [s.history for s in subscriptions if s.history is not None and s.history.recorded]
-    moved = [cursor for cursor in cursors if cursor.next != cursor.durable]
-    for few in _parts(moved, [len(cursor.topic_filter) for cursor in moved]):
-        frames.append(control.cursors_committed(client_id, {cursor.topic_filter: cursor.next for cursor in few}))
+    frames += _records_of(client_id, {c.topic_filter: c.next for c in cursors if c.next != c.durable})
     if completed:
         frames.append(control.outbound_changed(session.client_id, completed=completed))
     owed, settled = session.take_owed()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
-    if settled:
-        frames.append(control.outbound_changed(client_id, settled=settled))
+    frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
+
+
+def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
+    """Cursors and where they are, by filter."""
+    parts = _parts(list(offsets.items()), list(map(len, offsets)))
+    return [control.cursors_committed(client_id, dict(few)) for few in parts]
+
+
+def _exchanges(
+    client_id: bytes,
+    sent: list[tuple[int, bytes, int, int]],
+    received: list[int],
+    completed: list[int],
+    owed: list[Owed],
+    settled: list[bytes],
+) -> list[bytes]:
+    """What `control.outbound_changed` says, in one record if it fits. What was sent last is with the first of what is
+    owed: the log has to know both."""
+    if not (sent or received or completed or owed or settled):
+        return []
+    *ahead, last = _parts_of_sent(sent) or [[]]
+    first, *rest = _parts_of_owed(owed) or [[]]
+    over, *behind = _parts(settled, list(map(len, settled))) or [[]]
+    frames = [control.outbound_changed(client_id, few) for few in ahead]
+    frames.append(control.outbound_changed(client_id, last, received, completed, first, over))
+    frames += [control.outbound_changed(client_id, owed=few) for few in rest]
+    return frames + [control.outbound_changed(client_id, settled=few) for few in behind]
+
+
+def _parts_of_sent(sent: list[tuple[int, bytes, int, int]]) -> list[list[tuple[int, bytes, int, int]]]:
+    return _parts(sent, [len(row[1]) for row in sent])
 
 
 def _parts_of_owed(owed: list[Owed]) -> list[list[Owed]]:

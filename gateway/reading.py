@@ -31,6 +31,7 @@ class Reading(Outlet):
         self.pacing: bool = False  # its socket is not read until the messages it sent are paid for
         self.connecting: bool = False  # CONNECT came and is being served
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
+        self.held_back: int = 0  # reads whose messages wait for room in the store (`gateway.uncommitted`)
         self.unanswered: int = 0  # bytes read while the socket took no answers
         self.putting_off: bool = False  # a part of what was read waits for the next turn of the loop
         self.reading_paused: bool = False
@@ -76,6 +77,8 @@ class Reading(Outlet):
         """Read on, unless too much still waits for the disk, for CONNECT to be served or for the client to read, or
         the client publishes too fast."""
         if not self.reading_paused or self.closed or self.connecting or self.pacing or self.putting_off:
+            return
+        if self.held_back:
             return
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False

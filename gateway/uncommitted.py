@@ -97,6 +97,7 @@ class Backlog:
         """Hand the unit to the store, or hold it. Whether its connection may read on."""
         if self._size > self._limit or self._held:
             self._held.append(unit)
+            unit.connection.held_back += 1
             return False
         self._size += unit.size
         self._store.append(unit.frames, unit.done)
@@ -108,6 +109,7 @@ class Backlog:
         held = self._held
         while held and self._size <= self._limit:
             unit = held.popleft()
+            unit.connection.held_back -= 1
             if unit.received and unit.connection.closed:
                 # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
                 continue

@@ -404,3 +404,20 @@ async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, 
         if version == 5:
             assert (await willing.expect(CONNACK)).reason == 0x90
         await willing.closed()
+
+
+async def test_who_waits_for_room_in_the_store_is_not_read_on(node: Node) -> None:
+    """Whatever else would have it read: what is held is one read a connection."""
+    backlog = node._front._backlog
+    backlog._limit, limit = -1, backlog._limit
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(wire.publish(5, b"t", b"x", 1, 1))
+    connection = node._sessions.held[b"c"][1]
+    await until(lambda: connection.reading_paused)
+    connection.resume_reading()
+    connection.uncongested()
+    assert connection.reading_paused
+    backlog._limit = limit
+    backlog.committed(0)
+    await client.expect(PUBACK)
+    assert not connection.reading_paused

@@ -1,0 +1,81 @@
+"""What durable sessions have done is recorded in records of a bounded size, whatever goes wrong with one of them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.node import Node
+from store.api import Appended
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import DISCONNECT, PUBACK, PUBREC, SUBACK, RawClient, ack
+from tests.gateway.test_limits import until
+
+RECORD = 1 << 18  # bytes
+LENGTH = 60_000  # bytes of a filter
+
+
+class Spy:
+    """The store of a node's `Progress`: knows what was appended, and may fail."""
+
+    def __init__(self, node: Node) -> None:
+        self.frames: list[bytes] = []
+        self.appends: list[int] = []  # bytes
+        self.broken = b"-"  # who cannot be recorded
+        self._store = node._sessions._progress._store
+        node._sessions._progress._store = self  # type: ignore[assignment]
+
+    def append(self, frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        if any(self.broken in frame for frame in frames):
+            raise RuntimeError("a fault")
+        self.frames += frames
+        self.appends.append(sum(map(len, frames)))
+        self._store.append(frames, done)
+
+
+def topic(number: int) -> bytes:
+    return (b"%d/" % number).ljust(LENGTH, b"x")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_many_long_filters_are_recorded_in_pieces(node: Node, qos: int) -> None:
+    """Acknowledged offsets, and packet ids of QoS 2 with the filters that they came by."""
+    count = 40
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    for number in range(count):
+        client.send(wire.subscribe(5, 1, (topic(number), qos)))
+        await client.expect(SUBACK)
+    spy = Spy(node)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    publisher.send(b"".join(wire.publish(5, topic(number), b"", qos, 1 + number) for number in range(count)))
+    for _ in range(count):
+        await publisher.expect(PUBACK if qos == 1 else PUBREC)
+    messages = await client.take(count)
+    if qos == 1:
+        client.send(b"".join(ack(PUBACK, message.packet_id) for message in messages))
+        session = node._sessions.held[b"c"][0]
+        await until(lambda: all(s.cursor is not None and s.cursor.durable == 1 for s in session.subscriptions.values()))
+    else:
+        client.send(b"".join(ack(PUBREC, message.packet_id) for message in messages))
+    assert sum(map(len, spy.frames)) > count * LENGTH
+    assert max(map(len, spy.frames)) < RECORD + LENGTH
+    assert max(spy.appends) <= 1 << 20
+
+
+async def test_one_session_that_cannot_be_recorded_keeps_no_other_from_it(node: Node) -> None:
+    first, second = [
+        await RawClient.connect(node.ports.mqtt, name, 5, False, expiry=100) for name in (b"first", b"second")
+    ]
+    for client in (first, second):
+        await client.subscribe((b"t", 1))
+    Spy(node).broken = b"first"
+    cursor = node._sessions.held[b"second"][0].subscriptions[b"t"].cursor
+    assert cursor is not None
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    for number in range(2):
+        await publisher.publish(b"t", b"%d" % number)
+        for client in (first, second)[number:]:
+            (message,) = await client.take(1)
+            client.send(ack(PUBACK, message.packet_id))
+        await until(lambda number=number: cursor.durable == number + 1)  # type: ignore[misc]
+        if not number:
+            assert (await first.expect(DISCONNECT)).reason == 0x83
