@@ -29,7 +29,7 @@ from store.errors import OffsetOutOfRange
 from store.queries import Queries
 from store.views.begins import Floors
 from tests.store.simulation.model import Entered, Entry, Model
-from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, TOPICS, USERS
+from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, INBOXES, TOPICS, USERS
 
 Answer = TypeVar("Answer")
 
@@ -90,6 +90,8 @@ def check_commits(commits: list[Commit], model: Model) -> None:
         wanted_moved = [tuple(entered)[1:] for entered in wanted if entered.cause != entered.position]
         assert moved == wanted_moved, f"moved {moved}, wanted {wanted_moved}"
         causes = range(commit.position, commit.end)
+        addressed = [told for cause, told in model.addressed if cause in causes]
+        assert commit.addressed == addressed, f"addressed {commit.addressed}, wanted {addressed}"
         grown = list(dict.fromkeys(group for cause, group in model.dead_letters if cause in causes))
         assert commit.dead_letters == grown, "dead letters"
         assert commit.users == [name for cause, name in model.access.changed_users if cause in causes], "users"
@@ -235,7 +237,7 @@ def naive_children(topics: Iterable[bytes], above: bytes) -> list[Child]:
 
 
 async def _check_retained(engine: Queries, model: Model, rng: Random) -> None:
-    for name in (*FILTERS, b"c"):
+    for name in (*FILTERS, *INBOXES, b"c"):
         found: list[tuple[bytes, bytes]] = []
         limit = rng.choice((1, 2, 100))
         while True:

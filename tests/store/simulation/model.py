@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import record
 from matcher.names import matches, parent_of
-from record.layout import FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
+from matcher.reserved import client_of
+from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Addressed, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from tests.store.simulation.model_access import Access
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
@@ -69,6 +70,7 @@ class Model:
         self.producers: dict[bytes, tuple[int, int, int]] = {}  # (sequence, position, records) by name
         self.gateways: set[bytes] = set()
         self.entered: list[Entered] = []
+        self.addressed: list[tuple[int, Addressed]] = []  # (cause, what listeners are told)
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
         self.time = 0  # ms, of the last record
@@ -150,6 +152,10 @@ class Model:
             self.keys[parent_of(topic), key].append(entry)
         pairs = tuple(zip(filters, offsets[1:], strict=False))
         self.entered.append(Entered(cause, position, topic, flags & ~FLAG_HELD, offsets[0], pairs))
+        client = client_of(topic) if flags & FLAG_ADDRESSED else None
+        if client is not None:
+            subscription = self.sessions.addressed(client, topic, position, offsets[0])
+            self.addressed.append((cause, Addressed(position, client, topic, subscription)))
         if flags & FLAG_RETAIN:
             self.retained.pop(topic, None)
             if payload:

@@ -1,7 +1,7 @@
 """The part of the model that is about durable sessions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
@@ -117,6 +117,15 @@ class Sessions:
         """A message with a tracked packet id came from the client."""
         if client in self.by_client:
             self.by_client[client].inbound.add(packet_id)
+
+    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> Subscription | None:
+        """A message entered the client's inbox. The subscription by which its session gets it, as it is now."""
+        if client not in self.by_client:
+            return None
+        subscriptions = self.by_client[client].subscriptions
+        if inbox not in subscriptions:
+            subscriptions[inbox] = Subscription(inbox, 2, False, False, 0, 0, position, offset)
+        return replace(subscriptions[inbox])
 
     def wanted(self) -> set[bytes]:
         """Wildcard filters that some session subscribes to: only these have queues that grow."""

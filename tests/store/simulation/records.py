@@ -4,13 +4,24 @@ nobody does who is in his senses."""
 from random import Random
 
 import record
-from matcher.reserved import replay_name
-from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
+from matcher.reserved import inbox_of, replay_name
+from record.layout import (
+    FLAG_ADDRESSED,
+    FLAG_DELAYED,
+    FLAG_HALF,
+    FLAG_HELD,
+    FLAG_RETAIN,
+    FLAG_REVIVED,
+    FLAG_TRACK_ID,
+    FLAG_WILL,
+    Kind,
+)
 from store import control
 from store.api import Owed, Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
-FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#")
+INBOXES = (*map(inbox_of, CLIENTS), inbox_of(b"100% nobody"), b"$inbox/%", b"a")  # the last two are none
+FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#", INBOXES[0])
 SHARES = (b"$share/s/a/+", b"$share/t/a/+", b"$share/s/a/b")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
@@ -100,6 +111,9 @@ class Records:
             flags |= FLAG_WILL
         due = max(now + rng.choice(self._delays), 0) if flags & FLAG_DELAYED else None
         topic = rng.choice(self._topics)
+        if rng.random() < 0.1:
+            flags |= FLAG_ADDRESSED
+            topic = rng.choice(INBOXES)
         return record.frame(Kind.MESSAGE, flags, number, topic, rng.choice(CLIENTS), properties, payload, due)
 
     def _move(self, now: int) -> bytes:
