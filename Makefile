@@ -115,7 +115,7 @@ bench-cloud: $(KERNEL) ## the SDK against a node: producing, groups, reading by 
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)
 
-$(LOADER) $(OFFLINE): %: %.c
+$(LOADER) $(OFFLINE): %: %.c benchmarks/load/wire.h
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
 
 conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests

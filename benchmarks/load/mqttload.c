@@ -24,23 +24,15 @@
  */
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
+
+#define PROGRAM "mqttload"
+#include "wire.h"
 
 enum { MAX_CONNECTIONS = 20000, MAX_INFLIGHT = 1024, MAX_SIZE = 8192 };
 enum { MIN_SIZE = 8 };                   /* the time stamp, nanoseconds, host order */
@@ -49,7 +41,6 @@ enum { CONNECT_BATCH = 50 };             /* below every broker's listen backlog 
 enum { EVENTS = 256 };
 enum { KEEP_ALIVE = 300 };               /* seconds: as real clients have one, and longer than any run */
 enum { SESSION_SECONDS = 3600 };         /* of --durable in 5.0 */
-enum { CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBCOMP = 7, SUBACK = 9, PINGRESP = 13 };
 
 typedef enum { INGEST, FANOUT, PIPE, CONNECT } Mode;
 
@@ -65,7 +56,7 @@ static struct {
 
 typedef struct Connection {
     int fd;
-    bool publisher, ready, wants_out, ping_sent;
+    bool publisher, ready, ping_sent;
     int inflight;          /* window: --inflight, or less where a 5.0 broker's receive maximum is less */
     uint16_t next_id;
     long quota, sent, acked, received; /* of this phase; `received` counts at a subscriber */
@@ -74,45 +65,20 @@ typedef struct Connection {
     uint64_t *stamps;                  /* QoS 1 and 2 ingest: when each packet id (modulo window) was sent */
     uint8_t *packet;                   /* the encoded PUBLISH */
     size_t packet_size, id_at, stamp_at;
-    uint8_t *out;
-    size_t out_used, out_size;
+    Out out;
     uint8_t *in;
     size_t in_used;
 } Connection;
 
 static Connection *connections;
-static int connection_count, epoll_fd, pace_fd = -1;
+static int connection_count, pace_fd = -1;
 static bool publishing;                             /* whoever has something to send has it sent after receiving */
 static uint64_t pace_started;
 static long pings_owed, acks_owed, deliveries_owed; /* until the phase is complete */
 static long total_sent, total_acked, total_received;
 static long setup_owed;                             /* CONNACKs or SUBACKs outstanding */
-static uint64_t progress_at;
 
-/* ---- errors, time, latency ------------------------------------------------------------------------- */
-
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("mqttload: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static double cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
+/* ---- latency ------------------------------------------------------------------------- */
 
 /* A histogram with 32 buckets per power of two: at most 3 % off, whatever the number of samples. */
 enum { SUB = 32, BUCKETS = 64 * SUB };
@@ -139,37 +105,8 @@ static double percentile_us(double p) {
 
 /* ---- packets --------------------------------------------------------------------------------------- */
 
-static size_t put_length(uint8_t *at, size_t length) {
-    size_t n = 0;
-    do {
-        at[n] = (uint8_t)(length & 0x7F);
-        length >>= 7;
-        if (length) at[n] |= 0x80;
-        n++;
-    } while (length);
-    return n;
-}
-
-static size_t put_string(uint8_t *at, const char *text) {
-    size_t length = strlen(text);
-    at[0] = (uint8_t)(length >> 8);
-    at[1] = (uint8_t)length;
-    memcpy(at + 2, text, length);
-    return length + 2;
-}
-
-static void queue_bytes(Connection *c, const uint8_t *bytes, size_t size) {
-    if (c->out_used + size > c->out_size) {
-        c->out_size = (c->out_used + size) * 2;
-        c->out = realloc(c->out, c->out_size);
-        if (!c->out) fail("out of memory");
-    }
-    memcpy(c->out + c->out_used, bytes, size);
-    c->out_used += size;
-}
-
 static void queue_connect(Connection *c, int number) {
-    uint8_t body[256], packet[260];
+    uint8_t body[256];
     char id[64];
     size_t n = put_string(body, "MQTT");
     body[n++] = (uint8_t)option.version;
@@ -181,23 +118,17 @@ static void queue_connect(Connection *c, int number) {
     } else if (option.version == 5) body[n++] = 0;
     snprintf(id, sizeof id, "load-%d-%d", (int)getpid(), number);
     n += put_string(body + n, id);
-    packet[0] = 0x10;
-    size_t head = 1 + put_length(packet + 1, n);
-    memcpy(packet + head, body, n);
-    queue_bytes(c, packet, head + n);
+    queue_packet(&c->out, 0x10, body, n);
 }
 
 static void queue_subscribe(Connection *c, const char *topic) {
-    uint8_t body[256], packet[260];
+    uint8_t body[256];
     size_t n = 0;
     body[n++] = 0, body[n++] = 1;               /* packet id */
     if (option.version == 5) body[n++] = 0;
     n += put_string(body + n, topic);
     body[n++] = (uint8_t)option.qos;
-    packet[0] = 0x82;
-    size_t head = 1 + put_length(packet + 1, n);
-    memcpy(packet + head, body, n);
-    queue_bytes(c, packet, head + n);
+    queue_packet(&c->out, 0x82, body, n);
 }
 
 /* Three of those that devices send: what the payload is, and two of the user's own. */
@@ -235,31 +166,13 @@ static void encode_publish(Connection *c, const char *topic) {
 /* Nothing ever comes back: the socket's own back-pressure is the only pace. */
 static bool unpaced(void) { return option.mode == INGEST && !option.qos; }
 
-static void watch(Connection *c, bool out) {
-    if (c->wants_out == out) return;
-    struct epoll_event event = {.events = EPOLLIN | (out ? EPOLLOUT : 0), .data.ptr = c};
-    if (epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &event)) fail("epoll_ctl: %s", strerror(errno));
-    c->wants_out = out;
-}
-
 static void flush_out(Connection *c) {
-    size_t done = 0;
-    while (done < c->out_used) {
-        ssize_t n = write(c->fd, c->out + done, c->out_used - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) break;
-        if (n < 0) fail("write: %s", strerror(errno));
-        done += (size_t)n;
-        progress_at = now_ns();
-    }
-    memmove(c->out, c->out + done, c->out_used - done);
-    c->out_used -= done;
-    watch(c, c->out_used > 0 || (unpaced() && c->sent < c->quota));
+    write_out(&c->out, c->fd, c, unpaced() && c->sent < c->quota);
 }
 
 static bool may_send(const Connection *c) {
     if (c->sent >= c->quota || option.rate > 0) return false;
-    if (unpaced()) return c->out_used < 16384;
+    if (unpaced()) return c->out.used < 16384;
     if (option.qos && c->sent - c->acked >= c->inflight) return false;
     if (option.mode == PIPE) return c->sent - c->peer->received < c->inflight;
     if (option.mode == FANOUT) {
@@ -277,7 +190,7 @@ static void publish_one(Connection *c, uint64_t stamp) {
         if (c->stamps) c->stamps[id % MAX_INFLIGHT] = stamp;
     }
     memcpy(c->packet + c->stamp_at, &stamp, sizeof stamp);
-    queue_bytes(c, c->packet, c->packet_size);
+    queue_bytes(&c->out, c->packet, c->packet_size);
     c->sent++;
     total_sent++;
 }
@@ -286,10 +199,10 @@ static void publish_all(Connection *c) {
     uint64_t stamp = now_ns();
     while (may_send(c)) publish_one(c, stamp);
     if (unpaced() && c->sent == c->quota && !c->ping_sent) {
-        queue_bytes(c, (const uint8_t *)"\xC0\x00", 2);
+        queue_bytes(&c->out, (const uint8_t *)"\xC0\x00", 2);
         c->ping_sent = true;
     }
-    if (c->out_used && !c->wants_out) flush_out(c);
+    if (c->out.used && !c->out.watched) flush_out(c);
 }
 
 /* Send what is due by the clock. A message's time is when it is sent, not when it was due: what this
@@ -302,22 +215,11 @@ static void publish_due(int publishers, long count) {
     while (total_sent < due) {
         Connection *c = &connections[total_sent % publishers];
         publish_one(c, now_ns());
-        if (!c->wants_out) flush_out(c);
+        if (!c->out.watched) flush_out(c);
     }
 }
 
 /* ---- receiving ------------------------------------------------------------------------------------- */
-
-static size_t get_length(const uint8_t *at, const uint8_t *end, size_t *value) {
-    size_t n = 0, shift = 0;
-    *value = 0;
-    while (at + n < end && n < 4) {
-        *value |= (size_t)(at[n] & 0x7F) << shift;
-        shift += 7;
-        if (!(at[n++] & 0x80)) return n;
-    }
-    return 0; /* not all there */
-}
 
 /* The receive maximum among a CONNACK's properties, 65535 where it is absent (MQTT-3.2.2.3). */
 static int receive_maximum(const uint8_t *at, const uint8_t *end) {
@@ -369,7 +271,7 @@ static void on_puback(Connection *c, const uint8_t *body, size_t size) {
 static void on_pubrec(Connection *c, const uint8_t *body, size_t size) {
     if (size < 2 || (size > 2 && body[2] >= 0x80)) fail("PUBREC with code %d", size > 2 ? body[2] : -1);
     uint8_t release[4] = {0x62, 2, body[0], body[1]};
-    queue_bytes(c, release, sizeof release);
+    queue_bytes(&c->out, release, sizeof release);
 }
 
 static void on_publish(Connection *c, uint8_t first, const uint8_t *body, size_t size, uint64_t now) {
@@ -378,7 +280,7 @@ static void on_publish(Connection *c, uint8_t first, const uint8_t *body, size_t
     if (qos) {
         if (at + 2 > end) fail("malformed PUBLISH");
         uint8_t ack[4] = {0x40, 2, at[0], at[1]};
-        queue_bytes(c, ack, sizeof ack);
+        queue_bytes(&c->out, ack, sizeof ack);
         at += 2;
     }
     if (option.version == 5) {
@@ -434,7 +336,7 @@ static void receive(Connection *c) {
     }
     c->in_used = (size_t)(end - at);
     memmove(c->in, at, c->in_used);
-    if (c->out_used && !c->wants_out && !(publishing && c->publisher)) flush_out(c);
+    if (c->out.used && !c->out.watched && !(publishing && c->publisher)) flush_out(c);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------------- */

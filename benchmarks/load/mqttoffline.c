@@ -14,25 +14,16 @@
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+
+#define PROGRAM "mqttoffline"
+#include "wire.h"
 
 enum { MAX_SIZE = 8192, READ_BYTES = 1 << 18, EVENTS = 512, PORTS = 20000 /* used of one source address */ };
-enum { CONNACK = 2, PUBLISH = 3, PUBACK = 4, SUBACK = 9 };
 enum { HELD = 32 }; /* client ids, bytes */
 
 typedef enum { CREATE, DRAIN, SEND } Mode;
@@ -47,113 +38,30 @@ static struct {
 
 typedef struct {
     int fd, number;
-    bool open, wants_out;
+    bool open;
     uint16_t next_id;
     long quota, sent, acked, received;
     uint64_t began;     /* when CONNECT was sent, ns */
     uint32_t *expected; /* drain: the next count of each publisher */
     uint8_t *packet;    /* publish */
     size_t packet_size, id_at, count_at;
-    uint8_t *out;
-    size_t out_used, out_size;
+    Out out;
     uint8_t *rest; /* of a packet whose end has not come */
     size_t rest_size;
 } Connection;
 
-static int epoll_fd, alive, next_session, done_sessions;
+static int alive, next_session, done_sessions;
 static long total_sent, total_acked, total_received, missing, repeated, marked, disordered, without_session;
-static uint64_t progress_at, started_at;
+static uint64_t started_at;
 static Connection *publishers;
 static bool publishing;
 static uint32_t *first_ms; /* of each session that came back: from CONNECT to its first message, in 0.01 ms */
 static int first_count;
 
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("mqttoffline: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static double cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
 /* ---- packets --------------------------------------------------------------------------------------- */
 
-static size_t put_length(uint8_t *at, size_t length) {
-    size_t n = 0;
-    do {
-        at[n] = (uint8_t)(length & 0x7F);
-        length >>= 7;
-        if (length) at[n] |= 0x80;
-        n++;
-    } while (length);
-    return n;
-}
-
-/* How many bytes the length has, 0 when they have not all come. */
-static size_t get_length(const uint8_t *at, const uint8_t *end, size_t *length) {
-    *length = 0;
-    for (size_t n = 0; n < 4 && at + n < end; n++) {
-        *length |= (size_t)(at[n] & 0x7F) << 7 * n;
-        if (!(at[n] & 0x80)) return n + 1;
-    }
-    return 0;
-}
-
-static size_t put_string(uint8_t *at, const char *text) {
-    size_t length = strlen(text);
-    at[0] = (uint8_t)(length >> 8);
-    at[1] = (uint8_t)length;
-    memcpy(at + 2, text, length);
-    return length + 2;
-}
-
 static void flush_out(Connection *c) {
-    size_t at = 0;
-    while (at < c->out_used) {
-        ssize_t n = write(c->fd, c->out + at, c->out_used - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) break;
-        if (n < 0) fail("writing: %s", strerror(errno));
-        at += (size_t)n;
-    }
-    c->out_used -= at;
-    memmove(c->out, c->out + at, c->out_used);
-    bool wants = c->out_used > 0;
-    if (wants != c->wants_out) {
-        struct epoll_event event = {.events = EPOLLIN | (wants ? EPOLLOUT : 0), .data.ptr = c};
-        epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &event);
-        c->wants_out = wants;
-    }
-}
-
-static void queue_bytes(Connection *c, const uint8_t *bytes, size_t size) {
-    if (c->out_used + size > c->out_size) {
-        c->out_size = (c->out_used + size) * 2;
-        if (!(c->out = realloc(c->out, c->out_size))) fail("out of memory");
-    }
-    memcpy(c->out + c->out_used, bytes, size);
-    c->out_used += size;
-}
-
-static void queue_packet(Connection *c, uint8_t first, const uint8_t *body, size_t size) {
-    uint8_t head[5] = {first};
-    queue_bytes(c, head, 1 + put_length(head + 1, size));
-    queue_bytes(c, body, size);
+    write_out(&c->out, c->fd, c, false);
 }
 
 static void queue_connect(Connection *c, bool persistent) {
@@ -177,7 +85,7 @@ static void queue_connect(Connection *c, bool persistent) {
     }
     snprintf(id, sizeof id, persistent ? "offline-%d" : "publisher-%d", c->number);
     n += put_string(body + n, id);
-    queue_packet(c, 0x10, body, n);
+    queue_packet(&c->out, 0x10, body, n);
 }
 
 static void queue_subscribe(Connection *c) {
@@ -187,7 +95,7 @@ static void queue_subscribe(Connection *c) {
     if (option.version == 5) body[n++] = 0;
     n += put_string(body + n, option.filter);
     body[n++] = 1; /* QoS 1 */
-    queue_packet(c, 0x82, body, n);
+    queue_packet(&c->out, 0x82, body, n);
 }
 
 static void encode_publish(Connection *c) {
@@ -215,10 +123,10 @@ static void publish_all(Connection *c) {
         if (!++c->next_id) c->next_id = 1;
         c->packet[c->id_at] = (uint8_t)(c->next_id >> 8), c->packet[c->id_at + 1] = (uint8_t)c->next_id;
         memcpy(c->packet + c->count_at, &count, 4);
-        queue_bytes(c, c->packet, c->packet_size);
+        queue_bytes(&c->out, c->packet, c->packet_size);
         c->sent++, total_sent++;
     }
-    if (c->out_used && !c->wants_out) flush_out(c);
+    if (c->out.used && !c->out.watched) flush_out(c);
 }
 
 /* ---- connections ----------------------------------------------------------------------------------- */
@@ -257,7 +165,7 @@ static void open_session(void) {
 /* Say goodbye; the broker closes. */
 static void leave(Connection *c) {
     static const uint8_t packet[2] = {0xE0, 0};
-    queue_bytes(c, packet, 2);
+    queue_bytes(&c->out, packet, 2);
 }
 
 static void closed(Connection *c) {
@@ -265,7 +173,7 @@ static void closed(Connection *c) {
     setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     close(c->fd);
     free(c->expected);
-    free(c->out);
+    free(c->out.bytes);
     free(c->rest);
     free(c);
     alive--;
@@ -284,7 +192,7 @@ static void on_publish(Connection *c, uint8_t first, const uint8_t *body, size_t
     const uint8_t *at = body + 2 + (body[0] << 8 | body[1]);
     uint32_t number, count;
     uint8_t ack[4] = {0x40, 2, at[0], at[1]};
-    queue_bytes(c, ack, sizeof ack);
+    queue_bytes(&c->out, ack, sizeof ack);
     at += 2;
     if (option.version == 5) {
         size_t length, head = get_length(at, body + size, &length);
@@ -347,7 +255,7 @@ static void receive(Connection *c) {
     if (c->rest_size > READ_BYTES / 8) fail("a packet of more than %d bytes", READ_BYTES / 8);
     if (c->rest_size) memcpy(c->rest, at, c->rest_size);
     if (option.mode == SEND && publishing) publish_all(c);
-    else if (c->out_used && !c->wants_out) flush_out(c);
+    else if (c->out.used && !c->out.watched) flush_out(c);
 }
 
 static bool is_done(void) {
