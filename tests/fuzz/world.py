@@ -104,7 +104,7 @@ class World:
 
     def _listen(self, config: ListenerConfig) -> Listener:
         front = self._node._front
-        server = self._node._websocket if config.is_websocket else front
+        server = self._node._devices.websocket if config.is_websocket else front
         return Listener(config, self._add_gate(config), server, front.room)
 
     def _accept(self, peer: Peer) -> Peer:
