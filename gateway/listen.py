@@ -13,8 +13,9 @@ IDLE_SECONDS: Final = 15.0  # that a connection may take for a request, the firs
 
 
 def _of_ours(record: logging.LogRecord) -> bool:
-    """What is no HTTP is its sender's fault: a traceback for each would let anybody fill the log."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    """What is no HTTP, or is gone before its answer, is its sender's fault: a traceback for each would let anybody fill
+    the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], (HttpProcessingError, ConnectionError))
 
 
 REQUESTS: Final = logging.getLogger(f"{__name__}.requests")  # what aiohttp has to say of them

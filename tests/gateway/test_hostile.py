@@ -7,6 +7,7 @@ import random
 import pytest
 
 from gateway.connection import Connection
+from gateway.listen import REQUESTS
 from gateway.masking import _NO_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
 from gateway.mqtt.packets import Subscribe
@@ -309,3 +310,14 @@ async def test_a_broken_request_fills_no_log(ports: Ports, caplog: pytest.LogCap
         assert status == b"400" or (port == ports.http and status == b"404")
         writer.close()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(ConnectionError("Connection lost"), False), (ValueError("ours"), True)]
+)
+def test_who_is_gone_before_its_answer_fills_no_log(
+    caplog: pytest.LogCaptureFixture, error: Exception, is_told: bool
+) -> None:
+    """Such as one that sends pings, takes no pongs and resets."""
+    REQUESTS.error("Error handling request", exc_info=error)
+    assert bool(caplog.records) == is_told
