@@ -377,11 +377,11 @@ class Exchanges:
         unfinished.staged, unfinished.received = [], []
         return staged, received
 
-    def take_owed(self) -> tuple[list[Owed], list[bytes]]:
+    def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
         """See `gateway.unfinished`."""
         unfinished = self._unfinished
-        if unfinished is None or not (unfinished.retained or unfinished.settled):
-            return [], []
+        if unfinished is None or not (unfinished.retained or unfinished.settled or unfinished.is_answered):
+            return [], [], False
         return unfinished.take_owed()
 
     def free_completed(self) -> list[int]:

@@ -105,8 +105,8 @@ class Progress:
             if entry is not None and entry.waits_for_record:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
                 session.note_recorded(entry)
-        owed, settled = session.take_owed()
-        if owed:  # what was sent of them is behind their place: the log has to know both or neither
+        owed, settled, is_changed = session.take_owed()
+        if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
             sent += session.unrecorded({b""})
         frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
         if not frames and not staged:
@@ -187,7 +187,7 @@ def last_records(session: Session) -> list[bytes]:
     frames += _records_of(client_id, {c.topic_filter: c.next for c in cursors if c.next != c.durable})
     if completed:
         frames.append(control.outbound_changed(session.client_id, completed=completed))
-    owed, settled = session.take_owed()
+    owed, settled, _ = session.take_owed()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))

@@ -77,6 +77,7 @@ class RetainedPages:
                 if request.is_noted:
                     session.unfinished.settled.add(topic_filter)
                     session.note_change()
+                session.answered(request)
                 return
             size = sum([len(value.frame) for value in page])
             request.page = max(1, min(_MAX_PAGE, 2 * request.page, _PAGE_BYTES * len(page) // size))

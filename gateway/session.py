@@ -114,6 +114,12 @@ class Session(Exchanges):
         self.unfinished.settled.discard(subscription.topic_filter)
         retained[subscription.topic_filter] = request
 
+    def answered(self, request: RetainedRequest) -> None:
+        """It came to its end. What is on its way of it is the session's, whatever happens to this node."""
+        if self.durable and request.subscription.qos:
+            self.unfinished.is_answered = True
+            self.note_change()
+
     def owe(self, owed: Owed) -> None:
         """An earlier connection left this unfinished."""
         subscription = self.subscriptions.get(owed.topic_filter)
@@ -138,7 +144,9 @@ class Session(Exchanges):
     def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
         self._routes = None
         if self._unfinished is not None:
-            self._unfinished.retained.pop(topic_filter, None)
+            request = self._unfinished.retained.pop(topic_filter, None)
+            if request is not None:
+                self.answered(request)
         subscription = self.subscriptions.pop(topic_filter, None)
         if subscription is not None and self._trie is not None:
             self._trie.remove(topic_filter, subscription)

@@ -48,6 +48,7 @@ class Unfinished:
     """What a session has to do besides handing on what comes."""
 
     __slots__ = (
+        "is_answered",
         "is_paged",
         "late",
         "late_time",
@@ -64,6 +65,7 @@ class Unfinished:
         self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self.settled: set[bytes] = set()  # filters of whose requests the log knows, though nothing is left of them
+        self.is_answered: bool = False  # a request came to its end: what is on its way of it, only this node knows
         self.waiting: bytes = b""  # topic of a message that waits for its retained value
         self.is_paged: bool = False  # retained values had the last turn
         self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
@@ -74,11 +76,12 @@ class Unfinished:
 
     def __bool__(self) -> bool:
         is_sending = self.retained or self.settled or self.resends or self.staged or self.received
-        return bool(self.subscribing or is_sending or self.late_time)
+        return bool(self.subscribing or is_sending or self.late_time or self.is_answered)
 
-    def take_owed(self) -> tuple[list[Owed], list[bytes]]:
+    def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
         """What has changed of the retained values that a persistent session is owed, for a record that is written now:
-        requests, those under way first, and filters of which there is none any more."""
+        requests, those under way first, and filters of which there is none any more. And whether some may be on their
+        way that nobody would send again."""
         owed: list[Owed] = []
         for request in self.retained.values():
             state = request.after, len(request.ahead)
@@ -91,7 +94,9 @@ class Unfinished:
                 self.settled.add(request.subscription.topic_filter)
         owed.sort(key=_is_new)
         settled, self.settled = sorted(self.settled), set()
-        return owed, settled
+        is_changed = bool(owed or settled or self.is_answered)
+        self.is_answered = False
+        return owed, settled, is_changed
 
 
 def _is_new(owed: Owed) -> bool:

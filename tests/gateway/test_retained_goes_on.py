@@ -233,3 +233,30 @@ async def test_what_goes_ahead_is_bounded(make_node: MakeNode, monkeypatch: pyte
     for topic in TOPICS[30:50]:
         assert [payload for name, payload in seen if name == topic] == [b"old", b"new"]
         assert all(len(each.ahead) <= 3 for each in await owed(node))
+
+
+@pytest.mark.mqtt5("4.1.0-1", "4.4.0-1")
+@pytest.mark.parametrize("count", [2, 5])
+async def test_the_last_values_are_not_forgotten_before_they_are_acknowledged(make_node: MakeNode, count: int) -> None:
+    """Nor are those of a request that is answered at once."""
+    node = await make_node()
+    await keep(node, count)
+    client = await come(node)
+    await subscribed(client, (b"r/+", 1))
+    first = [await client.message() for _ in range(min(count, 3))]
+    if count > 3:
+        await noted(node)
+        client.send(*[ack(PUBACK, message.packet_id) for message in first])
+        first = [await client.message() for _ in range(count - 3)]
+        await settled(node)
+    session = node._sessions.held[b"c"][0]
+    async with asyncio.timeout(10):
+        while session.retained or session.changed or session.staging:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    node = await crashed(make_node, node, "after")
+    client = await come(node)
+    again = await client.take(len(first))
+    assert [(m.packet_id, m.topic, m.dup, m.retain) for m in again] == [
+        (m.packet_id, m.topic, True, True) for m in first
+    ]
+    await client.quiet()
