@@ -68,8 +68,8 @@ class Keeping:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _PAGE):
                     ended = [(c, e) for c, e in expired if c not in self._held]
                     await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
-                    if len(expired) < _PAGE:
-                        break
+                    if len(expired) < _PAGE or not ended:
+                        break  # those that are held come back, or are looked at again
             except StoreError as error:
                 log.error("looking for expired sessions failed: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)

@@ -19,6 +19,7 @@ from gateway.inflight import COMPLETED, RELEASED, SENT
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session import Session
+from matcher.reserved import replay_name
 from store import control
 from store.api import Appended, Owed, Store
 from store.control import PASSED
@@ -178,7 +179,7 @@ def last_records(session: Session) -> list[bytes]:
         elif entry.phase == RELEASED and is_passed:
             sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
             received.append(packet_id)
-    frames = [control.outbound_changed(client_id, sent=part) for part in _parts_of_sent(sent)]
+    frames = _sent(client_id, sent)
     if received:
         frames.append(control.outbound_changed(client_id, received=received))
     subscriptions = session.subscriptions.values()
@@ -192,6 +193,19 @@ def last_records(session: Session) -> list[bytes]:
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
+
+
+def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
+    """What the log must know of messages on their way by these filters, when their cursors are to be no more: only a
+    record tells of them then."""
+    if not session.durable:
+        return []
+    names = {*filters, *map(replay_name, filters)}
+    return _sent(session.client_id, session.unrecorded(names))
+
+
+def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:
+    return [control.outbound_changed(client_id, sent=part) for part in _parts_of_sent(sent)]
 
 
 def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:

@@ -10,6 +10,7 @@ from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
+from gateway.progress import records_without
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session
@@ -136,7 +137,9 @@ class Subscriptions:
                 return
             self._expected(wishes)
 
-        self._store.append([control.subscribed(session.client_id, granted)], done)
+        # Who has no more than QoS 0 from here on has no cursor.
+        frames = records_without(session, {stored.topic_filter for stored in granted if not stored.qos})
+        self._store.append([*frames, control.subscribed(session.client_id, granted)], done)
 
     def _answer_transient(
         self,
@@ -297,7 +300,7 @@ class Subscriptions:
         reasons: list[ReasonCode] = []
         # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
         names = {*filters, *map(replay_name, filters)}
-        sent = session.unrecorded(names) if session.durable else []
+        frames = records_without(session, set(filters))
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -318,7 +321,6 @@ class Subscriptions:
             session.orphan(names)
             connection.send(reply)
 
-        frames = [control.outbound_changed(session.client_id, sent=sent)] if sent else []
         self._store.append([*frames, control.unsubscribed(session.client_id, filters)], done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:

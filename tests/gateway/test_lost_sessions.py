@@ -331,3 +331,27 @@ async def test_what_was_never_sent_takes_no_packet_id_that_may_have_been(make_no
     again = [await back.message() for _ in range(10)]
     assert {message.payload: message.packet_id for message in again if message.dup} == ids
     assert len({message.packet_id for message in again}) == 10
+
+
+@pytest.mark.mqtt5("3.8.4-4", "4.1.0-1", "4.4.0-1")
+@pytest.mark.parametrize("then", [[0], [0, 1]])
+@pytest.mark.parametrize("topic_filter", [b"t", b"+"])
+async def test_what_is_on_its_way_when_its_subscription_gets_qos_0_comes_again(
+    make_node: MakeNode, topic_filter: bytes, then: list[int]
+) -> None:
+    """There is no cursor any more that would come by it."""
+    node = await make_node()
+    client = await durable(node)
+    await client.subscribe((topic_filter, 1))
+    await publish(node, b"t", *numbers(0, 3))
+    sent = [await client.message() for _ in range(3)]
+    for qos in then:
+        await client.subscribe((topic_filter, qos), packet_id=2)
+    node = await crashed(make_node, node, "crashed")
+    await publish(node, b"t", *numbers(3, 4))
+    back = await durable(node)
+    again = await back.take(3 + sum(then))
+    assert [(m.packet_id, m.payload, m.dup) for m in again[:3]] == [(m.packet_id, m.payload, True) for m in sent]
+    assert [m.payload for m in again[3:]] == numbers(3, 3 + sum(then))
+    await back.drop()
+    await client.drop()
