@@ -8,12 +8,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from gateway.auth.attempts import source_of
 from gateway.auth.callers import Callers
 from gateway.bind import is_local
 from gateway.gate import Gate
 from gateway.listen import IDLE_SECONDS, REQUESTS, bound_port, listen
 from gateway.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
+from gateway.proxy import address_text
 from gateway.refusal import Refused
 from matcher.reserved import SYS
 from store.api import Store
@@ -92,8 +94,9 @@ class HttpFront:
 
     async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
         """401 for who does not prove who it is, 403 for who may not read the node's figures, as by MQTT."""
+        source = source_of(address_text(request.remote or "", 0))
         try:
-            caller = await callers.identify(request.headers.get("Authorization"), None, request.remote or "")
+            caller = await callers.identify(request.headers.get("Authorization"), None, source)
         except Refused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None

@@ -1,8 +1,8 @@
 """Who calls a front for services or people (gRPC, HTTP), and what the caller may do: the users and rules of devices.
 
 A caller says who it is with every call: user name and password as HTTP has them (`authorization: Basic …`), or a
-certificate. What was found out is remembered until a user or a rule changes; then all who are remembered are looked at
-again, so that calls that last, and streams, follow the rules of the day.
+certificate. What was found out is remembered until a user or a rule changes; then all who are remembered, or still have
+a call, are looked at again, so that calls that last, and streams, follow the rules of the day.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import secrets
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakSet
 
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
@@ -30,7 +31,7 @@ WAYS: Final = ("anonymous", "password", "certificate")
 class Caller:
     """Somebody who calls. Calls that last look at it again and again: it changes when users and rules do."""
 
-    __slots__ = ("changes", "credential", "is_revoked", "permissions", "user_name")
+    __slots__ = ("__weakref__", "changes", "credential", "is_revoked", "permissions", "user_name")
 
     def __init__(self, user_name: bytes = b"", credential: User | None = None) -> None:
         self.user_name = user_name  # b"": nobody in particular
@@ -59,6 +60,7 @@ class Callers:
         self._key = secrets.token_bytes(32)
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # until there is one in the store
         self._known: dict[bytes, Caller] = {}
+        self._there: WeakSet[Caller] = WeakSet()  # those, and whose calls last: two that come at once make two of one
         self._changes = 0
         self._changed = asyncio.Event()
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
@@ -89,6 +91,7 @@ class Callers:
         caller = self._known.get(digest)
         if caller is None:
             caller = await self._new(about[:1], authorization or "", certificate_name or b"", source)
+            self._there.add(caller)
         while caller.changes != self._changes and not caller.is_revoked:
             await self._renew(caller)
         if caller.is_revoked:
@@ -128,7 +131,7 @@ class Callers:
     # --- changes
 
     def _on_commit(self, commit: Commit) -> None:
-        if commit.users or commit.rules:
+        if commit.users or commit.rules or commit.missed_from >= 0:  # whose that were nobody was told
             self._changes += 1
             self._changed.set()
 
@@ -136,13 +139,12 @@ class Callers:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for digest, caller in list(self._known.items()):
+            for caller in list(self._there):
                 try:
                     await self._renew(caller)
                 except StoreError:
                     caller.is_revoked = True  # nobody knows: it may call again
-                if caller.is_revoked:
-                    self._known.pop(digest, None)
+            self._known = {digest: caller for digest, caller in self._known.items() if not caller.is_revoked}
 
 
 def _read(authorization: str) -> tuple[bytes, bytes]:

@@ -1,6 +1,7 @@
 """Asks of each gRPC call who makes it and whether he may: an interceptor around the services, which know of nothing."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from contextvars import ContextVar
 from inspect import isasyncgenfunction
 from typing import Any, Final, NoReturn, TypeAlias
@@ -77,18 +78,25 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         return call
 
     def _streaming(self, method: str, inner: Any, is_in_pieces: bool) -> Callable[[Any, Context], Any]:
-        async def enter(asked: Any, context: Context) -> Any:
+        async def enter(asked: Any, context: Context) -> Caller:
             caller = await self._caller(context)
             await self._allow(caller, method, asked, context)
             CALLER.set(caller)
+            return caller
+
+        def given(caller: Caller, asked: Any, context: Context) -> Any:
             return _of_who_is_there(caller, asked, context) if is_in_pieces else asked
 
         async def write(asked: Any, context: Context) -> None:
-            await inner(await enter(asked, context), context)
+            caller = await enter(asked, context)
+            await inner(given(caller, asked, context), context)
 
         async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
-            async for reply in inner(await enter(asked, context), context):
-                yield reply
+            caller = await enter(asked, context)
+            async with aclosing(inner(given(caller, asked, context), context)) as replies:
+                async for reply in replies:
+                    await self._allow(caller, method, asked, context)  # it may have waited long
+                    yield reply
 
         return generate if isasyncgenfunction(inner) else write
 

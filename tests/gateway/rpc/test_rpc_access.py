@@ -3,19 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import aiohttp
 import grpc
 import grpc.aio
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, Tls, blocking
 from cloud_sdk.errors import SluiceError
 from gateway.config import ConfigError, load
 from gateway.node import Node
+from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
+from store.api import Commit
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
+from tests.gateway.raw import RawClient
 
 __all__ = ["make_node"]  # the fixture
 
@@ -116,6 +121,34 @@ async def test_a_user_that_changes_is_asked_again(node: Node, question: str) -> 
             await waiting
 
 
+async def test_of_two_calls_that_come_at_once_both_hear_of_changes(node: Node) -> None:
+    callers = node._rpc._callers
+    assert callers is not None
+    both = await asyncio.gather(*(callers.identify(ALICE.header(), None, "there") for _ in range(2)))
+    assert [each.may_read(b"home/#") for each in both] == [True, True]
+    await set_rules(node, "alice", "allow both office/#")
+    async with asyncio.timeout(10):
+        while any(each.may_read(b"home/#") for each in both):  # noqa: ASYNC110  nobody tells of it
+            await asyncio.sleep(0)
+    await ask(node, "user-remove", name="alice")
+    async with asyncio.timeout(10):
+        while not all(each.is_revoked for each in both):  # noqa: ASYNC110  the same
+            await asyncio.sleep(0)
+
+
+async def test_after_commits_that_nobody_was_told_of_all_is_looked_at_again(node: Node) -> None:
+    """A gateway whose store was away serves HTTP too."""
+    callers = node._rpc._callers
+    assert callers is not None
+    caller = await callers.identify(ALICE.header(), None, "there")
+    seen = caller.changes
+    missed = Commit(b"", 0, 0)
+    missed.missed_from = 0
+    callers._on_commit(missed)
+    assert await callers.identify(ALICE.header(), None, "there") is caller
+    assert caller.changes > seen
+
+
 async def test_messages_are_recalled_by_who_may_publish_them(node: Node) -> None:
     await set_user(node, "bob", b"builder")
     await set_rules(node, "bob", "allow both office/#")
@@ -156,6 +189,35 @@ async def test_a_protocol_whose_calls_rules_do_not_know_is_for_who_may_do_everyt
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(b"", metadata=(("x-mq-client-id", "c"),))
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize("question", ["acl-set", "user-passwd"])
+async def test_what_comes_late_by_that_protocol_is_not_for_who_may_no_more(make_node: MakeNode, question: str) -> None:
+    """A ReceiveMessage waits; before the message comes, its caller loses the right to it."""
+    node = await make_node(grpc__auth=["password"], grpc__acl_default="allow")
+    await set_user(node, "alice", b"wonderland")
+    group = rocketmq.Resource(name="group")
+    request = rocketmq.ReceiveMessageRequest(
+        group=group, message_queue=rocketmq.MessageQueue(topic=rocketmq.Resource(name="home"), id=-1)
+    )
+    request.long_polling_timeout.FromSeconds(10)
+    metadata = (("x-mq-client-id", "c"), ("authorization", ALICE.header()))
+    codecs = (rocketmq.ReceiveMessageRequest.SerializeToString, rocketmq.ReceiveMessageResponse.FromString)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel, client(node) as alice:
+        receive = channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage", *codecs)
+        call = receive(request, metadata=metadata, timeout=20)
+        while not await alice.groups():  # noqa: ASYNC110  it waits
+            await asyncio.sleep(0.01)
+        if question == "acl-set":
+            await set_rules(node, "alice", "deny both home/#")
+        else:
+            await set_user(node, "alice", b"another", question)
+        device = await RawClient.connect(node.ports.mqtt, b"device")
+        await device.publish(b"home/x", b"secret", 1)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        expected = {"acl-set": grpc.StatusCode.PERMISSION_DENIED, "user-passwd": grpc.StatusCode.UNAUTHENTICATED}
+        assert refused.value.code() is expected[question]
 
 
 def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
@@ -255,3 +317,15 @@ async def test_figures_are_for_users_who_may_read_them(node: Node, http: aiohttp
     for _ in range(3):
         last = await status(http, "/metrics", "bob", "guess")
     assert last == 429
+
+
+async def test_guesses_of_a_network_are_counted_together(node: Node) -> None:
+    """Of IPv6 the 64 bits in which all addresses are one's own, as for devices."""
+    said = []
+    for number in range(4):
+        headers = {"Authorization": Credentials("alice", str(number)).header()}
+        transport = Mock()
+        transport.get_extra_info = {"peername": (f"2001:db8::{number}", 5, 0, 0)}.get
+        request = make_mocked_request("GET", "/metrics", headers, transport=transport)
+        said.append((await node._http._metrics(request)).status)
+    assert said == [401, 401, 401, 429]
