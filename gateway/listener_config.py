@@ -60,9 +60,11 @@ def check(listener: ListenerConfig) -> str:
         return f"protocol is one of {', '.join(PROTOCOLS)}, not {listener.protocol!r}"
     try:
         parse_address(listener.address)
-        int(listener.mode, 8)
+        mode = int(listener.mode, 8)
     except ValueError as error:
         return f"address and mode: {error}"
+    if not 0 <= mode <= 0o777:
+        return f"mode is octal, 0 to 777, not {listener.mode!r}"
     for name, low, high in (
         ("max_connections", 0, 10_000_000),
         ("connect_rate", 0, 1_000_000),

@@ -134,7 +134,6 @@ class _Handshake(web.RequestHandler):
         self.arrival = arrival
         self._waiting = waiting
         self._on_wait = on_wait
-        self._on_wait = on_wait
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
