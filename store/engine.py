@@ -161,6 +161,10 @@ class Engine(Queries):
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 
+    async def let_go(self) -> None:
+        """Fire and ask now what is due by the clock, instead of when the timer wakes."""
+        await self._held.look()
+
     async def pop(
         self,
         group: bytes,

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from random import Random
 
+import record
 from store.api import Appended
 from store.config import StoreConfig
 from store.engine import Engine
@@ -56,6 +57,11 @@ class Filled:
         """Append until the log ends behind `position`."""
         while self.engine.stats().log_end < position:
             await self.fill(1)
+
+    async def inside(self, segment: int) -> int:
+        """Where in this segment's file there is a record with one before it: damage there is that segment's own."""
+        starts = [record.position_of(frame, 0) - segment for frame in await self.frames()]
+        return sorted(start for start in starts if 0 <= start < SIZE)[1]
 
     async def frames(self) -> list[bytes]:
         """All sealed records, in the log's order."""

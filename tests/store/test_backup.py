@@ -246,9 +246,10 @@ async def test_damage_is_found_before_it_is_called_a_backup(store: Filled, tmp_p
 
 
 async def test_a_damaged_log_is_no_backup(store: Filled, tmp_path: Path):
+    start = await store.inside(SIZE)
     with (store.path / "log" / segment_name(SIZE)).open("r+b") as file:
-        file.seek(2000)
-        file.write(b"!" * 900)
+        file.seek(start + 10)
+        file.write(b"!" * 20)
     with pytest.raises(LogCorrupt, match=segment_name(SIZE)):
         await back_up(store, tmp_path / "backup")
     assert roots(tmp_path) == ["data"]

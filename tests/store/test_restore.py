@@ -173,9 +173,9 @@ async def test_a_backup_that_was_opened_meanwhile_has_what_was_added(store: Fill
 
 async def test_a_damaged_backup_is_not_restored(store: Filled, tmp_path: Path):
     path = tmp_path / "backup" / "log" / segment_name(SIZE)
-    whole = path.read_bytes()
+    whole, start = path.read_bytes(), await store.inside(SIZE) + 10
     path.unlink()
-    path.write_bytes(whole[:2000] + b"!" * 800 + whole[2800:])
+    path.write_bytes(whole[:start] + b"!" * 20 + whole[start + 20 :])
     with pytest.raises(LogCorrupt, match=segment_name(SIZE)):
         restored(tmp_path)
     assert not (tmp_path / "restored").exists()

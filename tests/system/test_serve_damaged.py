@@ -31,7 +31,7 @@ def test_a_damaged_log_is_refused_looked_at_and_served_around(
     with Client(node.endpoint) as client:
         receipts = [client.send("home/t", b"%d" % number + bytes(100_000)) for number in range(60)]
     assert node.stop() == 0  # the views have it all: offsets stay
-    lost, behind = receipts[25].position, receipts[26].position
+    lost = receipts[25].position
     segment = segment_name(lost - lost % SIZE)
     with (node.data_dir / "log" / segment).open("r+b") as file:
         file.seek(lost % SIZE + 5_000)
@@ -41,6 +41,9 @@ def test_a_damaged_log_is_refused_looked_at_and_served_around(
     found = sluice("log", "verify", "--data-dir", str(node.data_dir))
     assert found.returncode == 1
     assert f"DAMAGED: damaged record in segment {segment} at position {lost}" in found.stdout
+    (damage,) = json.loads(sluice("log", "verify", "--data-dir", str(node.data_dir), "--json").stdout)["damage"]
+    behind = damage["resumes"]  # the producer's record in front of the next message
+    assert lost < behind < receipts[26].position
     repair = sluice("log", "repair", "--data-dir", str(node.data_dir))
     assert (repair.returncode, "--serve-damaged" in repair.stderr) == (1, True)
     # Without views the whole log is read.

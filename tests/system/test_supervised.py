@@ -53,6 +53,14 @@ def connections(node: NodeProcess) -> dict[str, int]:
     return {name: int(count) for name, count in found}
 
 
+def connected(node: NodeProcess, count: int) -> None:
+    """Wait until the gateways have told of so many connections."""
+    deadline = time.monotonic() + SECONDS
+    while sum(connections(node).values()) != count:
+        assert time.monotonic() < deadline, connections(node)
+        time.sleep(0.05)
+
+
 def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProcess]) -> None:
     node = make_node("node", "--gateways", "2")
     line = node.start()
@@ -83,14 +91,14 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
         assert subscribed.acquire(timeout=SECONDS)
         subscribers.append(subscriber)
         assert len(subscribers) < 64
-        time.sleep(0.5)  # until the gateways have told
+        connected(node, len(subscribers))
     publish = program("mosquitto_pub")
     for number in range(4):
         to = ("-p", str(node.mqtt_port), "-t", "news/today", "-m", str(number), "-q", "1")
         subprocess.run([publish, *to], check=True, timeout=SECONDS)
     assert enough.wait(SECONDS)
     assert sorted(got) == sorted([b"0", b"1", b"2", b"3"] * len(subscribers))
-    assert sum(connections(node).values()) == len(subscribers)
+    connected(node, len(subscribers))
     for subscriber in subscribers:
         subscriber.disconnect()
         subscriber.loop_stop()
