@@ -1,14 +1,17 @@
 """Users and rules as people meet them: the commands, mosquitto's and paho's clients, and nodes that are killed."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from tests.gateway.authority import Authority
 from tests.system.conftest import NodeProcess
 from tests.system.tools import program
 
@@ -96,3 +99,21 @@ def test_users_and_rules_survive_kills_and_changes_made_while_the_node_is_down(g
     assert publish(guarded, "glass", "wonderland").returncode == 4
     assert publish(guarded, "glass", "looking glass", "-V", "5").returncode == 0
     assert "Not authorized" in publish(guarded, "home/alice/x", "looking glass", "-V", "5").stderr
+
+
+def test_strangers_who_speak_no_tls_to_grpc_fill_no_log(
+    make_node: Callable[..., NodeProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    certificate, key = Authority(tmp_path / "authority").issue("server", "localhost", "DNS:localhost")
+    monkeypatch.setenv("SLUICE_GRPC_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("SLUICE_GRPC_KEY", str(key))
+    node = make_node()
+    node.start()
+    for _ in range(3):
+        with suppress(ConnectionResetError), socket.create_connection(("127.0.0.1", node.grpc_port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(4096):
+                pass
+    assert node.stop() == 0
+    assert "andshake" not in node.log()
