@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.authenticating import CALLER
 from gateway.rpc.fields import within
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
@@ -14,13 +15,28 @@ from store.errors import NoSuchMessage
 _WAITING: Final = 1_024  # checks of one stream that its client has not taken; others are asked again later
 
 
+class _Stream:
+    """Whom to ask about transactions: of what he may publish. Others would be asked in vain, in his place."""
+
+    __slots__ = ("caller", "halves")
+
+    def __init__(self) -> None:
+        """Of who makes the call of this task."""
+        self.caller = CALLER.get()
+        self.halves: asyncio.Queue[HeldMessage | None] = asyncio.Queue(_WAITING)
+
+    def is_for(self, topic: bytes) -> bool:
+        """One whose user is none any more ends when he is asked."""
+        return self.caller is None or self.caller.is_revoked or self.caller.may_publish(topic)
+
+
 class HeldCalls:
     """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
 
     def __init__(self, store: Store, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
-        self._streams: dict[bytes, list[asyncio.Queue[HeldMessage | None]]] = {}  # by publisher, the next to ask first
+        self._streams: dict[bytes, list[_Stream]] = {}  # by publisher, the next to ask first
         self._stopped = False
         store.on_transaction_check(self._ask)
 
@@ -29,9 +45,9 @@ class HeldCalls:
         self._stopped = True
         for streams in self._streams.values():
             for stream in streams:
-                while stream.full():
-                    stream.get_nowait()
-                stream.put_nowait(None)
+                while stream.halves.full():
+                    stream.halves.get_nowait()
+                stream.halves.put_nowait(None)
 
     async def recall(self, request: pb.RecallRequest) -> pb.RecallReply:
         handles = self._handles(request.handles)
@@ -60,11 +76,11 @@ class HeldCalls:
         publisher = request.publisher.encode()
         if not publisher:
             raise invalid("the publisher of the half messages is missing")
-        stream: asyncio.Queue[HeldMessage | None] = asyncio.Queue(_WAITING)
+        stream = _Stream()
         streams = self._streams.setdefault(publisher, [])
         streams.append(stream)
         try:
-            while not self._stopped and (half := await stream.get()) is not None:
+            while not self._stopped and (half := await stream.halves.get()) is not None:
                 try:
                     frame = await self._store.message(half.handle)
                 except NoSuchMessage:
@@ -77,13 +93,14 @@ class HeldCalls:
 
     def _ask(self, halves: Sequence[HeldMessage]) -> None:
         for half in halves:
-            streams = self._streams.get(half.publisher)
-            if not streams:
+            streams = self._streams.get(half.publisher, [])
+            stream = next((each for each in streams if each.is_for(half.topic)), None)
+            if stream is None:
                 continue
-            stream = streams.pop(0)  # in turns
+            streams.remove(stream)  # in turns
             streams.append(stream)
-            if not stream.full():
-                stream.put_nowait(half)
+            if not stream.halves.full():
+                stream.halves.put_nowait(half)
 
     def _handles(self, handles: Sequence[int]) -> list[int]:
         if len(handles) > self._limits.max_handles:

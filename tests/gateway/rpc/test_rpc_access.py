@@ -13,10 +13,11 @@ from aiohttp.test_utils import make_mocked_request
 
 from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, Tls, blocking
 from cloud_sdk.errors import SluiceError
+from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.config import ConfigError, load
 from gateway.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
-from store.api import Commit
+from store.api import Commit, HeldMessage
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
@@ -157,6 +158,26 @@ async def test_messages_are_recalled_by_who_may_publish_them(node: Node) -> None
         with pytest.raises(NotAllowed):
             await bob.recall([receipt.position])
         assert await alice.recall([receipt.position]) == []
+
+
+async def test_about_a_transaction_is_asked_who_may_publish_its_topic(node: Node) -> None:
+    """Others with the same publisher's name do not take its turns."""
+    await set_user(node, "mallory", b"x")
+    async with client(node) as alice:
+        handle = (await alice.send("home/x", b"x", deliver_after=600.0)).position
+    assert node._rpc._service is not None
+    held = node._rpc._service._held
+    path, request = "/sluice.v1.Sluice/TransactionChecks", pb.TransactionChecksRequest(publisher="shop")
+    codecs = (pb.TransactionChecksRequest.SerializeToString, pb.TransactionCheck.FromString)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
+        calls = []
+        for count, credentials in enumerate((Credentials("mallory", "x"), ALICE), 1):
+            metadata = (("authorization", credentials.header()),)
+            calls.append(channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20))
+            while len(held._streams.get(b"shop", ())) < count:  # noqa: ASYNC110  nobody tells of it
+                await asyncio.sleep(0.01)
+        held._ask([HeldMessage(handle, b"home/x", b"shop", None, rounds) for rounds in range(3)])
+        assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]
 
 
 async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeNode) -> None:
