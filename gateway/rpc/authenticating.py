@@ -15,7 +15,7 @@ from gateway.auth.attempts import source_of
 from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
-from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS
+from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, shows_one
 from gateway.rpc.status import RequestError, abort
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
@@ -123,21 +123,24 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             await _deny(context, "this protocol is for who may do everything: rules do not know its calls")
         if name in PUBLISHES:
             for handle in request.handles:
-                if not await self._may_move(caller, handle):
+                if not await self._is_granted(caller.may_publish, handle):
                     await _deny(context, "the topic of a message may not be published to")
             return
         topic_filter = READS[name](request)
         if not caller.may_read(topic_filter):
             await _deny(context, f"{topic_filter.decode()} may not be subscribed to, which this asks for")
+        if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
+            await _deny(context, "the topic of the message may not be subscribed to")
 
-    async def _may_move(self, caller: Caller, handle: int) -> bool:
+    async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
+        """Whether the caller may do so with the topic of the message there."""
         try:
-            frame = await self._store.message(handle)
+            frame = await self._store.message(position)
         except NoSuchMessage:
-            return True  # then nothing is done
+            return True  # then nothing is done, and nothing told
         except StoreError:
             return False
-        return caller.may_publish(record.decode(frame, 0)[_TOPIC])
+        return may(record.decode(frame, 0)[_TOPIC])
 
 
 def may_hear(half: bytes) -> bool:

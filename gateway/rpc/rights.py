@@ -61,3 +61,8 @@ READS: Final[dict[str, Read]] = {
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Judged by what comes in or goes out.
 STREAMS: Final = frozenset(("Produce", "TransactionChecks"))
+
+
+def shows_one(name: str, request: Any) -> bool:
+    """Whether a call is about the message at a position, whose topic counts too: `#` is not about names with a `$`."""
+    return name == "Trace" or (name == "Find" and request.WhichOneof("by") != "key")

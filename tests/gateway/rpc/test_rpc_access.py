@@ -180,6 +180,20 @@ async def test_about_a_transaction_is_asked_who_may_publish_its_topic(node: Node
         assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]
 
 
+async def test_a_message_is_shown_to_who_may_read_its_topic(node: Node) -> None:
+    """The right to `#` is not about inboxes."""
+    await set_rules(node, "alice", "allow both #", "allow publish $inbox/#")
+    async with client(node) as alice:
+        private, public = await alice.send("$inbox/lamp", b"x"), await alice.send("home/x", b"x")
+        await alice.message(public.position)
+        for call in (alice.message(private.position), alice.trace(private.position)):
+            with pytest.raises(NotAllowed, match="the topic of the message"):
+                await call
+        assert await alice.find("home", key="k") == []
+        await set_rules(node, "alice", "allow both #", "allow both $inbox/#")
+        await alice.message(private.position)
+
+
 async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeNode) -> None:
     node = await make_node()
     async with client(node, None) as stranger:
