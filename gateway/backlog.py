@@ -37,6 +37,8 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
             _resend(session, cursor.open.pop(offset), message, route, now_ms)
         else:
             owner = cursor if is_own else _owner(route, message) if route is not None else None
+            if owner is cursor and not is_own and session.ended is not None and session.had_before(message):
+                owner = None
             if owner is cursor and route is not None:
                 sent = counters.messages_sent
                 if not session.take(cursor, offset, message, route, now_ms):

@@ -127,6 +127,12 @@ class Cursor:
             return True
         return message.position in self.late if message.held else self.position >= message.position
 
+    def has_come_by(self, message: Message) -> bool:
+        """Whether it is known to have come by a message on a topic of its own."""
+        if message.held:
+            return message.position in self.late
+        return self.start_position <= message.position <= self.position
+
     def has_passed(self, offset: int) -> bool:
         """Whether a crash would not have the cursor come by `offset` again."""
         return self.floor > offset

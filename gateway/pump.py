@@ -161,6 +161,7 @@ class Pump:
         session.lagging = self._has_work(session)
         if session.closed or not session.lagging:
             session.window = session.full_window
+            session.ended = None
             self.forget(session)
         self._replays.start(session)  # what is older comes when there is nothing else to read
         session.tidy()

@@ -27,6 +27,7 @@ from store.api import Moved, Owed
 _MAX_ROUTES: Final = 1024  # cached per session
 _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
 _FEW: Final = 16  # subscriptions that are looked at one by one
+_MAX_ENDED: Final = 64  # cursors of subscriptions that are gone
 
 
 class Session(Exchanges):
@@ -58,6 +59,7 @@ class Session(Exchanges):
         self._shares: dict[bytes, Membership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
+        self.ended: list[Cursor] | None = None  # of subscriptions that are gone, while others may be behind them
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
 
@@ -150,7 +152,17 @@ class Session(Exchanges):
         subscription = self.subscriptions.pop(topic_filter, None)
         if subscription is not None and self._trie is not None:
             self._trie.remove(topic_filter, subscription)
+        if subscription is not None and subscription.cursor is not None and self.lagging:
+            ended = [] if self.ended is None else self.ended
+            self.ended = [*ended[-_MAX_ENDED + 1 :], subscription.cursor]
         return subscription
+
+    def had_before(self, message: Message) -> bool:
+        """Whether the message came by a subscription that is gone: another one, which was behind it, passes it over."""
+        for cursor in self.ended or ():
+            if cursor.has_come_by(message) and matches(cursor.topic_filter, message.topic):
+                return True
+        return False
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""

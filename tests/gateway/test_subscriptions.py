@@ -2,10 +2,11 @@
 
 import pytest
 
-from gateway.node import Ports
+from gateway.node import Node, Ports
 from tests.gateway.conftest import MakeNode
+from tests.gateway.device import Device, Publisher, check_delivery
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, RawClient, ack
+from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, RawClient, ack
 
 NO_LOCAL = 0x04
 
@@ -117,3 +118,24 @@ async def test_the_last_of_the_same_filters_counts(ports: Ports, version: int) -
     await publisher.publish(b"t", b"x", 2)
     assert [m.qos for m in await client.take(1)] == [1]
     await client.quiet()
+
+
+@pytest.mark.mqtt5("4.3.3-3")
+@pytest.mark.mqtt311("4.3.3-1")
+async def test_what_came_by_a_subscription_that_ends_does_not_come_by_another_one_that_is_behind_it(node: Node) -> None:
+    device = Device(node.ports.mqtt, b"d", 4, 100)
+    await device.connect()
+    await device.subscribe(b"n/b", 2)
+    await device.subscribe(b"n/#", 2)
+    publisher = Publisher(node.ports.mqtt, b"p")
+    await publisher.burst([b"n/c"], [2])
+    await device.poll()
+    await device.disconnect()  # with a message open, which is sent again before all others
+    await publisher.burst([b"n/b"] * 7 + [b"n/c"] * 3, [2] * 10)
+    await device.connect()
+    assert device.client is not None
+    device.client.send(wire.unsubscribe(4, 2, b"n/b"))
+    while (packet := await device.client.packet()).kind != UNSUBACK:
+        device._take(packet)
+    await check_delivery(device, publisher.sent, {b"n/b": 2, b"n/c": 2})
+    await device.disconnect()
