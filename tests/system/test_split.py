@@ -116,7 +116,7 @@ async def test_qos_2_goes_on_at_another_gateway_when_one_is_killed(split: Split)
     new.send(wire.publish(5, b"t", b"in", 2, 7))
     new.send(ack(PUBREL, 7))
     kinds: Counter[int] = Counter()
-    while kinds[PUBCOMP] < 1 or kinds[3] < 1:
+    while kinds[PUBCOMP] < 1 or kinds[PUBREL] < 1:
         packet = await new.packet()
         kinds[packet.kind] += 1
         if packet.kind == 3:
