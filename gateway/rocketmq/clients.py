@@ -74,6 +74,11 @@ class Clients:
             return True
         return False
 
+    def has(self, client_id: str) -> bool:
+        """Whether the client has a stream."""
+        client = self._clients.get(client_id)
+        return client is not None and not client.ended.is_set()
+
     def end(self, client_id: str) -> None:
         """The client says that it goes."""
         client = self._clients.get(client_id)

@@ -3,6 +3,7 @@
 from typing import Final
 
 import record
+from gateway.rocketmq.clients import Clients
 from gateway.rocketmq.leases import LEASE_MS, Leases
 from gateway.rocketmq.messages import Stored
 from gateway.rocketmq.names import source_of
@@ -33,10 +34,17 @@ class Receiving:
     """Answers ReceiveMessage."""
 
     def __init__(
-        self, store: Store, groups: Groups, leases: Leases, limits: RpcLimits, fifo_groups: frozenset[bytes]
+        self,
+        store: Store,
+        groups: Groups,
+        clients: Clients,
+        leases: Leases,
+        limits: RpcLimits,
+        fifo_groups: frozenset[bytes],
     ) -> None:
         self._store = store
         self._groups = groups
+        self._clients = clients
         self._leases = leases
         self._limits = limits
         self._fifo_groups = fifo_groups
@@ -62,7 +70,7 @@ class Receiving:
                 message = Stored(run.data, start).delivered(topic, partition, offset, run.deliveries, invisible_ms)
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
-        if request.auto_renew:
+        if request.auto_renew and self._clients.has(client_id):  # of who is gone nobody would end the leases
             self._leases.keep(client_id, source, received.receipts)
         return received
 
@@ -71,7 +79,7 @@ class Receiving:
         await self._groups.settle(received.source, (), [(each, 0) for each in received.receipts])
 
     def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
-        if not request.HasField("invisible_duration"):
+        if request.auto_renew or not request.HasField("invisible_duration"):
             return LEASE_MS
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 < invisible_ms <= self._limits.max_invisible_ms:

@@ -41,7 +41,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self._leases = Leases(groups)
         self._clients = Clients(store, Retries(config), limits.max_message_bytes, fifo_groups)
         self._sending = Sending(store, self._clients, limits)
-        self._receiving = Receiving(store, groups, self._leases, limits, fifo_groups)
+        self._receiving = Receiving(store, groups, self._clients, self._leases, limits, fifo_groups)
         self._settling = Settling(store, groups, self._leases, limits)
         self._stopping = False
 
