@@ -1,7 +1,7 @@
 """A store in this process that is used through a socket: an engine, its server and a client, as one."""
 
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from notify.hub import Hub
@@ -13,7 +13,7 @@ from store.engine import Engine
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.writer import Clock, clock_ms
 
-_SOCKETS = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
+_SOCKETS = TemporaryDirectory(prefix="sluice-")  # short: paths of sockets have 107 bytes at the most
 
 
 class Linked(RemoteStore):
@@ -28,7 +28,7 @@ class Linked(RemoteStore):
     ) -> "Linked":
         engine = await Engine.open(path, config, disk, clock)
         server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=5))
-        address = f"unix:{_SOCKETS / str(id(engine))}"
+        address = f"unix:{_SOCKETS.name}/{id(engine)}"
         await server.start(address)
         store = await super().open(address, "g1", Intake(), RemoteConfig(grace_s=5), routed=False)
         store.engine, store.server = engine, server
