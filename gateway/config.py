@@ -15,11 +15,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gateway.listener_config import ListenerConfig, check, check_auth, check_client_ids, parse_address
+from gateway.listener_config import ListenerConfig, check, check_auth, check_client_ids
+from gateway.split_config import SplitConfig
+from gateway.split_config import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
-MAX_GATEWAYS = 64  # that one process supervises
 _RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
 _SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
 _BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
@@ -119,19 +120,6 @@ class StoreSettings:
     retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
     max_groups: int = 65_536
     max_held: int = 10_000_000  # messages that wait for their time or their transaction
-
-
-@dataclass(slots=True)
-class SplitConfig:
-    """The store and its gateways as processes of their own."""
-
-    role: str = "both"  # "both": devices, services and the store in this process; "store", "gateway": one side of them
-    listen: str = ""  # of a store: where gateways reach it, "host:port" or "unix:/path"
-    store: str = ""  # of a gateway: where its store listens
-    place: str = ""  # of a gateway: its name among the others. Whoever comes there next replaces it. "": one of its own
-    gateways: int = 0  # so many processes, and one for the store, are started and supervised; 0: none are
-    share_ports: bool = False  # of gateways on one machine: they listen on the same ports
-    grace_s: int = 30  # for a gateway and its store to find each other again when they have lost each other
 
 
 @dataclass(slots=True)
@@ -346,34 +334,14 @@ def _check(config: Config) -> None:
             f"mqtt.max_packet_size is {mqtt.max_packet_size}, but a packet's record must fit into a segment:"
             f" store.segment_size must be at least {mqtt.max_packet_size + _RECORD_OVERHEAD}"
         )
-    _check_split(config)
+    _check_split(config.split)
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
 
 
-def _check_split(config: Config) -> None:
-    split = config.split
-    if split.role not in ("both", "store", "gateway"):
-        raise ConfigError(f'split.role is "both", "store" or "gateway", not {split.role!r}')
-    if not 0 <= split.gateways <= MAX_GATEWAYS:
-        raise ConfigError(f"split.gateways must be between 0 and {MAX_GATEWAYS}, not {split.gateways}")
-    if not 1 <= split.grace_s <= 3600:
-        raise ConfigError(f"split.grace_s must be between 1 and 3600, not {split.grace_s}")
-    if split.gateways and split.role != "both":
-        raise ConfigError(f"split.gateways starts all processes: it goes without split.role {split.role!r}")
-    if (split.role == "store") != bool(split.listen):
-        raise ConfigError("split.listen says where gateways reach a store: role store needs it, no other has it")
-    if (split.role == "gateway") != bool(split.store):
-        raise ConfigError(
-            "split.store says where a gateway finds its store: role gateway needs it, and no other has it"
-        )
-    if "/" in split.place or "\0" in split.place or len(split.place.encode()) > 64:
-        raise ConfigError("split.place is a name of at most 64 bytes without / and U+0000")
-    for name, address in (("split.listen", split.listen), ("split.store", split.store)):
-        try:
-            parse_address(address or "unix:/")
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from error
+def _check_split(split: SplitConfig) -> None:
+    if wrong := check_split(split):
+        raise ConfigError(f"split.{wrong}")
 
 
 def _check_services(config: Config) -> None:

@@ -9,6 +9,7 @@ from gateway.devices import Devices
 from gateway.membership import gateway_name
 from gateway.ports import Ports
 from gateway.services import make_http
+from gateway.store_tls import of_gateway
 from notify.intake import Intake
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
@@ -31,7 +32,10 @@ class GatewayNode:
         config = self.config
         name = gateway_name(config.split.place)
         settings = RemoteConfig(grace_s=config.split.grace_s)
-        self._store = store = await RemoteStore.open(config.split.store, name.decode(), Intake(), settings)
+        routed, credentials = config.split.notify == "routed", of_gateway(config.split)
+        self._store = store = await RemoteStore.open(
+            config.split.store, name.decode(), Intake(), settings, routed, credentials
+        )
         store.on_lost(self.over.set)
         self._devices = devices = Devices(store, config, self.counters, name)
         self._http = make_http(store, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)

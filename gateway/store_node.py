@@ -13,6 +13,7 @@ from gateway.metrics import Figures
 from gateway.ports import Ports
 from gateway.services import make_http, make_rpc, warn_of_open_ports
 from gateway.settings import store_config
+from gateway.store_tls import of_store
 from notify.hub import Hub
 from store.engine import Engine
 from store.remote.config import RemoteConfig
@@ -33,7 +34,7 @@ class StoreNode:
         self._engine: Engine | None = None
 
     async def start(self) -> Ports:
-        """Open the store and listen. Raises StoreError or OSError; nothing stays open then."""
+        """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
         config = self.config
         settings = store_config(config)
         self._engine = engine = await Engine.open(config.data_dir, settings)
@@ -51,7 +52,7 @@ class StoreNode:
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
                 warn_of_open_ports(config, grpc, http)
-            port = await self._server.start(config.split.listen)
+            port = await self._server.start(config.split.listen, of_store(config.split))
             place = config.split.listen
             if not place.startswith("unix:"):
                 place = f"{place.rpartition(':')[0]}:{port}"
@@ -61,7 +62,7 @@ class StoreNode:
             raise
 
     async def reload(self) -> None:
-        """There are no certificates here."""
+        """Handshakes look for new certificates by themselves."""
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left."""

@@ -1,4 +1,4 @@
-"""TLS of the gRPC port: certificates that are read again when their files change."""
+"""TLS of a gRPC port: certificates that are read again when their files change."""
 
 import logging
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc
 
-from gateway.config import GrpcConfig
 from gateway.listener_config import CertificateConfig, ListenerConfig
 from gateway.tls import Certificates, TlsError, make_context
 
@@ -16,14 +15,14 @@ log = logging.getLogger(__name__)
 class RpcCertificates:
     """What the port shows, and whose certificates it wants."""
 
-    def __init__(self, config: GrpcConfig) -> None:
-        """config: with a certificate and its key. Raises TlsError."""
+    def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
+        """name: of the port, in logs. client_ca: whose certificates clients have to show; "": none. Raises TlsError."""
         self._files = ListenerConfig(
-            name="grpc",
+            name=name,
             protocol="mqtts",
-            certificates=[CertificateConfig(Path(config.certificate), Path(config.key))],
-            client_certificate="required" if config.client_ca else "none",
-            client_ca=Path(config.client_ca) if config.client_ca else None,
+            certificates=[CertificateConfig(Path(certificate), Path(key))],
+            client_certificate="required" if client_ca else "none",
+            client_ca=Path(client_ca) if client_ca else None,
         )
         self._certificates = Certificates(self._files)
         self._seen = self._certificates.signature()
@@ -43,7 +42,7 @@ class RpcCertificates:
             make_context(self._files)  # which says what is wrong with them
             return self._read()
         except TlsError as error:
-            log.error("gRPC goes on with its old certificates: %s", error)
+            log.error("%s goes on with its old certificates: %s", self._files.name, error)
             return None
 
     def _read(self) -> Any:

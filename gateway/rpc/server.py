@@ -50,7 +50,9 @@ class RpcServer:
         """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, TlsError when
         its certificate cannot be used."""
         config = self._config
-        certificates = RpcCertificates(config) if config.certificate else None
+        certificates = None
+        if config.certificate:
+            certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         self._callers = Callers(self._store, config.auth, config.acl_default, self._max_wrong)
         server = grpc.aio.server(
             interceptors=[Authenticating(self._callers, self._store)],

@@ -31,11 +31,12 @@ from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
 from store.remote.wants import Wants
-from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items
+from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items, refusal
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Credentials = Callable[[], grpc.ChannelCredentials]
 
 _FIRST_PAUSE_S: Final = 0.02
 _LEAVING_S: Final = 2.0  # for what is left to be sent
@@ -73,7 +74,15 @@ class NotServed(StoreClosed):
 class RemoteStore(RemoteCalls):
     """Made by `open`; everything is called on the loop that opened it."""
 
-    def __init__(self, address: str, gateway: str, intake: Intake, config: RemoteConfig, routed: bool) -> None:
+    def __init__(
+        self,
+        address: str,
+        gateway: str,
+        intake: Intake,
+        config: RemoteConfig,
+        routed: bool,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.partitions = 0
         self.gateway = gateway
         self.is_connected = False
@@ -81,6 +90,8 @@ class RemoteStore(RemoteCalls):
         self._intake = intake
         self._config = config
         self._routed = routed
+        self._credentials = credentials
+        self._trouble = ""  # why the store cannot be reached
         self._loop = asyncio.get_running_loop()
         self._link = Link(config.window_bytes)
         self._stream: Stream | None = None
@@ -100,11 +111,18 @@ class RemoteStore(RemoteCalls):
 
     @classmethod
     async def open(
-        cls, address: str, gateway: str, intake: Intake, config: RemoteConfig | None = None, routed: bool = True
+        cls,
+        address: str,
+        gateway: str,
+        intake: Intake,
+        config: RemoteConfig | None = None,
+        routed: bool = True,
+        credentials: Credentials | None = None,
     ) -> "RemoteStore":
         """Connect to the store at `host:port` or `unix:path`, as the gateway of this name. `routed`: be told only of
-        what is watched. Raises `StoreClosed` when it cannot be reached in the grace time, or does not serve us."""
-        store = cls(address, gateway, intake, config or RemoteConfig(), routed)
+        what is watched. `credentials`: for TLS, asked for each connection. Raises `StoreClosed` when it cannot be
+        reached in the grace time, or does not serve us."""
+        store = cls(address, gateway, intake, config or RemoteConfig(), routed, credentials)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -184,7 +202,7 @@ class RemoteStore(RemoteCalls):
         while not self._closing:
             before = self.reconnects
             try:
-                async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
+                async with self._channel() as channel:
                     await self._connect(channel)
             except NotServed as error:
                 if not self._stats.done():
@@ -197,13 +215,25 @@ class RemoteStore(RemoteCalls):
                 msgspec.MsgspecError,
                 asyncio.InvalidStateError,
             ) as error:
-                if before != self.reconnects:
-                    log.warning("the stream to the store broke: %s", _words(error))
+                self._troubled(before != self.reconnects, _words(error))
             if before != self.reconnects:
                 pause = _FIRST_PAUSE_S
             if not self._closing:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, self._config.longest_pause_s)
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        return grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS)
+
+    def _troubled(self, was_connected: bool, why: str) -> None:
+        """The store is not there, or not there any more. Told once until there is something else to tell."""
+        if was_connected:
+            log.warning("the stream to the store broke: %s", why)
+        elif why != self._trouble:
+            log.warning("the store at %s cannot be reached: %s", self._address, why)
+        self._trouble = why
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
         """One stream, until it breaks."""
@@ -214,6 +244,8 @@ class RemoteStore(RemoteCalls):
                 first = await call.read()
             if not isinstance(first, bytes):
                 raise OSError("the store ended the stream")
+            if wrong := refusal(first):
+                raise NotServed(f"the store at {self._address} is of another version: {wrong}")
             self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._take)
             self.is_connected = True
@@ -262,8 +294,11 @@ class RemoteStore(RemoteCalls):
     def _part(self) -> None:
         """The store is not there: for a while that is borne."""
         if self._grace is None and not self._closing:
-            error = StoreClosed(f"the store at {self._address} cannot be reached")
-            self._grace = self._loop.call_later(self._config.grace_s, self._give_up, error)
+            self._grace = self._loop.call_later(self._config.grace_s, self._give_up_waiting)
+
+    def _give_up_waiting(self) -> None:
+        grace = f"in {self._config.grace_s:g} s"
+        self._give_up(StoreClosed(f"the store at {self._address} cannot be reached {grace}: {self._trouble}"))
 
     def _give_up(self, error: StoreError) -> None:
         log.error("%s", error)
@@ -340,4 +375,6 @@ def _producer(gateway: str) -> bytes:
 
 
 def _words(error: BaseException) -> str:
+    if type(error) is TimeoutError and not error.args:
+        return "it does not answer"
     return str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error) or type(error).__name__

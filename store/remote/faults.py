@@ -12,7 +12,8 @@ _PLAIN: Final[dict[str, type[Exception]]] = {
     error.__name__: error
     for error in (
         *(errors.StoreClosed, errors.StoreBusy, errors.StoreFailed, errors.TooManyGroups, errors.RecordTooLarge),
-        *(errors.RecordInvalid, errors.NoSuchMessage, errors.GatewayEnded, errors.HeldByAnother, ValueError),
+        *(errors.RecordInvalid, errors.NoSuchMessage, errors.GatewayEnded, errors.HeldByAnother, errors.ViewsDamaged),
+        ValueError,
     )
 }
 

@@ -22,7 +22,7 @@ from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
 from store.remote.stream import Stream
-from store.remote.wire import METHOD, SERVICE, VERSION, Hello, Welcome
+from store.remote.wire import METHOD, SERVICE, VERSION, Hello, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # both sides bound what they send
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.lookahead_bytes", 1 << 22),
     ("grpc.http2.max_frame_size", 1 << 20),
@@ -70,15 +71,19 @@ class StoreServer:
             gateway.has_left = True
             self._give_up(gateway)
 
-    async def start(self, address: str) -> int:
-        """Listen on `host:port` (0 picks a free one) or `unix:path`. Returns the port. OSError when it is taken."""
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Listen on `host:port` (0 picks a free one) or `unix:path`, with `credentials` over TLS. Returns the port.
+        OSError when it is taken."""
         server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
         )
         try:
-            port = server.add_insecure_port(address)
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen for gateways on {address}: {error}") from error
         await server.start()
@@ -101,11 +106,19 @@ class StoreServer:
     # --- gateways
 
     async def _serve(self, _requests: object, context: _Context) -> None:
-        first = await context.read()
         try:
-            hello = _decode_hello(first)
+            async with asyncio.timeout(self._config.silence_s):
+                first = await context.read()
+        except TimeoutError:
+            return
+        try:
+            wrong = refusal(first)
+            hello = None if wrong else _decode_hello(first)
         except (msgspec.MsgspecError, TypeError) as error:
-            await context.write(encode(self._welcome(error=f"no greeting: {error}")))
+            hello, wrong = None, f"no greeting: {error}"
+        if hello is None:
+            log.warning("who asks at %s is not served: %s", context.peer(), wrong)
+            await context.write(encode(self._welcome(error=wrong)))
             return
         async with self._finding:  # one after the other: a gateway that hears nothing asks again over another stream
             try:
@@ -120,8 +133,6 @@ class StoreServer:
 
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """The gateway that says hello, and the answer. None: it is not served."""
-        if hello.version != VERSION:
-            return None, self._welcome(error=f"the store speaks version {VERSION}, the gateway {hello.version}")
         known = self.gateways.get(hello.producer)
         if known is not None and hello.store == self.name:
             await self._part(known)

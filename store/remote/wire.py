@@ -39,6 +39,15 @@ class Item(IntEnum):
     REFUSED = 22  # sequence u64, error in MessagePack
 
 
+class Greeting(msgspec.Struct, frozen=True, array_like=True):
+    """What the first messages of all versions have in common."""
+
+    version: int
+
+
+_decode_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
+
+
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """A gateway's greeting. `producer` names this process of it, `store` the one of the store that it knows."""
 
@@ -64,6 +73,13 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     max_record: int  # bytes
     log_end: int
     error: str  # not empty: why the gateway is not served
+
+
+def refusal(message: bytes) -> str:
+    """Why who sent this first message cannot be spoken with: of another version it may not even be read. "": he can.
+    Raises msgspec.MsgspecError for what is none."""
+    version = _decode_greeting(message).version
+    return "" if version == VERSION else f"it speaks version {version} of their language, and this side {VERSION}"
 
 
 def items(message: bytes) -> Iterator[tuple[int, bytes]]:

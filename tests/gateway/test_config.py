@@ -7,6 +7,8 @@ import pytest
 
 from gateway.config import ConfigError, keys, load
 
+TLS = "certificate = 'a.pem'\nkey = 'a.key'\nca = 'ca.pem'\n"
+
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
@@ -80,6 +82,15 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ('[mqtt]\nresponse_information = "a\\u0000"\n', "mqtt.response_information"),
         (f"[mqtt]\nserver_reference = '{'x' * 1025}'\n", "at most 1024 bytes"),
         ("log_level = 'loud'\n", "log_level"),
+        ("[split]\nnotify = 'all'\n", 'split.notify is "routed" or "broadcast"'),
+        ("[split]\ncertificate = 'a.pem'\n", "split.certificate, split.key and split.ca need each other"),
+        (f"[split]\n{TLS}", "split.certificate is of a store or a gateway"),
+        (f"[split]\nrole = 'store'\nlisten = 'unix:/s'\n{TLS}", "split.listen is a Unix socket"),
+        (f"[split]\nrole = 'gateway'\nstore = 'unix:/s'\n{TLS}", "split.store is a Unix socket"),
+        ("[split]\nrole = 'store'\nlisten = '0.0.0.0:7071'\n", "whoever reaches it has the store; it needs split.cert"),
+        ("[split]\nrole = 'store'\nlisten = '[::]:7071'\n", "whoever reaches it has the store"),
+        ("[split]\nrole = 'store'\nlisten = 'db.example:7071'\n", "whoever reaches it has the store"),
+        ("[split]\nrole = 'gateway'\nstore = '127.0.0.1:0'\n", "split.store has the port of the store"),
         ("mqtt = 3\n", "unknown setting 'mqtt'"),
         ("[mqtt", "is not TOML"),
     ],
@@ -87,6 +98,12 @@ def test_every_setting_can_come_from_the_environment() -> None:
 def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(write(tmp_path / "c.toml", text), None, {})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:7071", "[::1]:7071", "localhost:7071", "unix:/run/s", "0.0.0.0:7071"])
+def test_a_store_listens_where_nobody_else_is_or_with_certificates(tmp_path: Path, listen: str) -> None:
+    tls = TLS if listen.startswith("0") else ""
+    assert load(write(tmp_path / "c.toml", f"[split]\nrole = 'store'\nlisten = '{listen}'\n{tls}"), None, {})
 
 
 def test_an_unknown_variable_suggests_the_nearest() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from matcher.selector import SelectorError
+from store import errors
 from store.api import Store
 from store.errors import (
     GatewayEnded,
@@ -16,6 +17,7 @@ from store.errors import (
     StoreBusy,
     StoreError,
     TooManyGroups,
+    ViewsDamaged,
 )
 from store.remote.calls import METHODS, RemoteCalls
 from store.remote.faults import error_of, fault_of
@@ -48,6 +50,16 @@ def test_errors_are_what_they_were(error: Exception):
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+def test_every_error_of_the_store_travels(tmp_path: Path):
+    kinds = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StoreError)}
+    given = {GatewayEnded: (b"g/1",), HeldByAnother: (b"c",), ViewsDamaged: (tmp_path, OSError("torn"))}
+    given |= {OffsetOutOfRange: (b"tx", 7, 1, 3), LogCorrupt: ("0000", 12, "a hole")}
+    for kind in kinds:
+        error = kind(*given.get(kind, ("words",)))
+        again = error_of(fault_of(error))
+        assert (type(again), str(again)) == (kind, str(error))
 
 
 def test_other_errors_are_the_stores(tmp_path: Path):

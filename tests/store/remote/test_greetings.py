@@ -1,21 +1,28 @@
 """Who is served: what a gateway says first, and what it is told."""
 
 import asyncio
+import hashlib
+import typing
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
 import grpc.aio
 import msgspec
+import msgspec.inspect
 import pytest
 
+import notify.wire
 from notify.hub import Hub
 from notify.intake import Intake
+from store.api import HeldMessage, Store, StoreStats
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
-from store.remote.wire import METHOD, VERSION, Hello, Welcome
+from store.remote.calls import METHODS
+from store.remote.faults import Fault
+from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome
 
 CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=10, grace_s=10, max_gateways=2)
 
@@ -85,7 +92,9 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
 @pytest.mark.parametrize(
     ("greeting", "answer"),
     [
-        (hello(version=9), "the store speaks version 1, the gateway 9"),
+        (hello(version=9), "it speaks version 9 of their language, and this side 1"),
+        (msgspec.msgpack.encode([9, "other", b"layout"]), "it speaks version 9"),
+        (msgspec.msgpack.encode([VERSION, "other", b"layout"]), "no greeting"),
         (b"\xff\x00\x01", "no greeting"),
         (b"", "no greeting"),
     ],
@@ -103,3 +112,20 @@ async def test_a_gateway_that_breaks_the_rules_ends_its_stream_and_may_come_back
         pass
     again, _ = await served.greet(hello(store=welcome.store, received=0))
     assert again.goes_on
+
+
+def language() -> str:
+    """All that travels in MessagePack, in one number."""
+    said = [Hello, Welcome, Fault, StoreStats, list[HeldMessage], notify.wire._Rest, notify.wire._Filters]
+    told = [str((each.name, each.value)) for each in Item]
+    for method in METHODS:
+        hints = typing.get_type_hints(getattr(Store, method.name))
+        told += [method.name, *hints]
+        said += hints.values()
+    told += [repr(info) for info in msgspec.inspect.multi_type_info(said)]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+
+
+def test_another_language_is_another_version():
+    """Where this fails, store and gateway of before and of now do not understand each other: raise `VERSION`."""
+    assert (VERSION, language()) == (1, "a2a3743ddbe24e07")
