@@ -11,10 +11,11 @@ from gateway.appending import append
 from gateway.auth.access import Access
 from gateway.config import MqttConfig
 from gateway.counters import Counters
+from gateway.old_producers import OldProducers
 from gateway.wills import Wills
 from matcher.names import is_shared
 from store import control
-from store.api import Store, subscription_queue
+from store.api import subscription_queue
 from store.engine import Engine
 from store.errors import StoreError
 
@@ -25,10 +26,11 @@ _PAGE: Final = 1000
 
 
 class Keeping:
-    """The duties of one store. `held`: clients of whom nothing expires now."""
+    """The duties of one store. `held`: clients of whom nothing expires now. `takes_gateways`: other processes."""
 
-    def __init__(self, store: Store, wills: Wills, held: Container[bytes]) -> None:
+    def __init__(self, store: Engine, wills: Wills, held: Container[bytes], takes_gateways: bool = False) -> None:
         self._store = store
+        self._producers = OldProducers(store, takes_gateways)
         self.wills = wills
         self._held = held
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,7 +57,8 @@ class Keeping:
     def start(self) -> None:
         """Begin to look for wills that are due and expired sessions. What was left is seen to."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.wills.run()), loop.create_task(self._sweep())]
+        duties = (self.wills.run(), self._sweep(), self._producers.run())
+        self._tasks = [loop.create_task(duty) for duty in duties]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -84,7 +87,7 @@ class SharedKeeping(Keeping):
         self._checks: set[asyncio.Task[None]] = set()
         self._access = Access(engine, config, counters, list, self._check)
         wills = Wills(engine, counters, self._members, self._access.may_send)
-        super().__init__(engine, wills, engine.members.held)
+        super().__init__(engine, wills, engine.members.held, takes_gateways=True)
         self._members.on_free = wills.waits
         self._members.on_nobody_back = self._release
         engine.on_back(self._members.came_back)

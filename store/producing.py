@@ -15,6 +15,11 @@ _STEP: Final = 1 << 20  # bytes of log read at once
 _EPOCH: Final = 12  # where a frame has its writer's epoch, of 4 bytes
 
 
+def is_gateway(producer: bytes) -> bool:
+    """Whether this is the name of a gateway's process; clients of the SDK have names without @."""
+    return b"@" in producer
+
+
 async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, int] | None:
     """See `store.queries.Queries.produced`."""
     last = views.producers.find(producer)

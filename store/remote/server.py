@@ -18,6 +18,7 @@ from store import control
 from store.api import Appended, HeldMessage
 from store.engine import Engine
 from store.errors import StoreError
+from store.producing import is_gateway
 from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 _PAGE: Final = 1000
+_LOOK_S: Final = 600.0  # between two looks for gateways that are gone, whose end could not be recorded
 _RESERVE: Final = 1024  # bytes of the record in front of an append
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # both sides bound what they send
@@ -232,13 +234,18 @@ class StoreServer:
 
     async def _end_absent(self) -> None:
         """Gateways that were attached to the store before it was restarted may come back for a while."""
-        await asyncio.sleep(self._config.grace_s)
-        after: bytes | None = None
-        while page := await self._engine.producers(after, _PAGE):
-            for row in page:
-                if row.producer not in self.gateways:
-                    await self._end("", row.producer)
-            after = page[-1].producer
+        pause = self._config.grace_s
+        while True:
+            await asyncio.sleep(pause)
+            pause = max(_LOOK_S, self._config.grace_s)
+            after: bytes | None = None
+            while page := await self._engine.producers(after, _PAGE):
+                for row in page:
+                    if is_gateway(row.producer):
+                        async with self._finding:  # none is about to be attached
+                            if row.producer not in self.gateways:
+                                await self._end("", row.producer)
+                after = page[-1].producer
 
     # --- what all of them hear
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.keeping import Keeping
 from gateway.wills import Wills
-from store.api import Store
+from store.engine import Engine
 
 
 class Expired:
@@ -28,7 +28,7 @@ async def test_expired_sessions_that_are_all_being_opened_do_not_keep_the_loop(
 ) -> None:
     monkeypatch.setattr("gateway.keeping._PAGE", 2)
     store = Expired([b"a", b"b", b"c"])
-    keeping = Keeping(cast("Store", store), cast("Wills", None), {b"a", b"b"})
+    keeping = Keeping(cast("Engine", store), cast("Wills", None), {b"a", b"b"})
     sweep = asyncio.create_task(keeping._sweep())
     await asyncio.sleep(0)
     assert store.asked == 1
