@@ -80,7 +80,9 @@ class GrpcConfig:
     # Groups of RocketMQ's clients that get the messages of a topic one after the other, in order. As JSON in the
     # environment.
     fifo_groups: list[str] = field(default_factory=list)
-    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # "anonymous", "password", "certificate"
+    # "anonymous", "password", "certificate", and of RocketMQ's clients "signature".
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    access_keys: str = ""  # a file: of RocketMQ's clients their access keys, users and secrets
     acl_default: str = ""  # as `mqtt.acl_default`
     certificate: str = ""  # a file, PEM: TLS; behind it those that lead to its authority
     key: str = ""  # a file, PEM, without a password
@@ -347,7 +349,7 @@ def _check_split(split: SplitConfig) -> None:
 def _check_services(config: Config) -> None:
     grpc = config.grpc
     for name, auth, ways in (
-        ("grpc", grpc.auth, ("anonymous", "password", "certificate")),
+        ("grpc", grpc.auth, ("anonymous", "password", "certificate", "signature")),
         ("http", config.http.auth, ("anonymous", "password")),
     ):
         if not auth or any(way not in ways for way in auth):
@@ -360,6 +362,8 @@ def _check_services(config: Config) -> None:
         raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
     if "certificate" in grpc.auth and not grpc.client_ca:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
+    if ("signature" in grpc.auth) != bool(grpc.access_keys):
+        raise ConfigError('grpc.auth with "signature" and grpc.access_keys need each other')
     for name, value in (("max_streams", grpc.max_streams), ("max_idle", grpc.max_idle), ("max_calls", grpc.max_calls)):
         if not 1 <= value <= 1_000_000:
             raise ConfigError(f"grpc.{name} must be between 1 and 1000000, not {value}")

@@ -1,19 +1,23 @@
 """Who calls a front for services or people (gRPC, HTTP), and what the caller may do: the users and rules of devices.
 
-A caller says who it is with every call: user name and password as HTTP has them (`authorization: Basic …`), or a
-certificate. What was found out is remembered until a user or a rule changes; then all who are remembered, or still have
-a call, are looked at again, so that calls that last, and streams, follow the rules of the day.
+A caller says who it is with every call: user name and password as HTTP has them (`authorization: Basic …`), the
+signature of an access key as RocketMQ's clients have it, or a certificate. What was found out is remembered until a
+user, a rule or the access keys change; then all who are remembered, or still have a call, are looked at again, so that
+calls that last, and streams, follow the rules of the day.
 """
 
 import asyncio
 import binascii
 import hashlib
 import secrets
+import time
 from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
+from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
 from gateway.auth.scram import ITERATIONS, mock_user
@@ -25,17 +29,20 @@ from store.errors import StoreError
 _MAX_KNOWN: Final = 16_384  # callers that are remembered; the first is forgotten first
 _BASIC: Final = "basic "
 _WRONG: Final = "wrong user name or password"
-WAYS: Final = ("anonymous", "password", "certificate")
+_FORGED: Final = "wrong access key or signature"
+_LOOK_S: Final = 2.0  # whether the file of access keys has changed
+WAYS: Final = ("anonymous", "password", "certificate", "signature")
 
 
 class Caller:
     """Somebody who calls. Calls that last look at it again and again: it changes when users and rules do."""
 
-    __slots__ = ("__weakref__", "changes", "credential", "is_revoked", "permissions", "user_name")
+    __slots__ = ("__weakref__", "changes", "credential", "is_revoked", "key", "permissions", "user_name")
 
-    def __init__(self, user_name: bytes = b"", credential: User | None = None) -> None:
+    def __init__(self, user_name: bytes = b"", credential: User | None = None, key: AccessKey | None = None) -> None:
         self.user_name = user_name  # b"": nobody in particular
         self.credential = credential  # what its password was held against
+        self.key = key  # what it signs with
         self.permissions: Permissions | None = None  # None: everything is allowed
         self.is_revoked = False  # its user was changed or removed
         self.changes = -1  # of users and rules, that this rests on
@@ -50,9 +57,17 @@ class Caller:
 class Callers:
     """Of one front. Starts with the node's loop; `stop` it."""
 
-    def __init__(self, store: Store, auth: Sequence[str], acl_default: str, max_wrong_passwords: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        auth: Sequence[str],
+        acl_default: str,
+        max_wrong_passwords: int,
+        keys: AccessKeys | None = None,
+    ) -> None:
         """auth: ways of `WAYS`. acl_default: "allow", "deny", or "" for "deny" where callers have to say who they are.
-        max_wrong_passwords: a minute and address; 0: any number."""
+        max_wrong_passwords: a minute and address; 0: any number. keys: for signatures."""
+        self._keys = keys if "signature" in auth else None
         self._store = store
         self._auth = frozenset(auth)
         self._allows_by_default = acl_default == "allow" or (not acl_default and self._auth == {"anonymous"})
@@ -76,10 +91,21 @@ class Callers:
         """Whether somebody has to say who it is."""
         return "anonymous" not in self._auth
 
-    async def identify(self, authorization: str | None, certificate_name: bytes | None, source: str) -> Caller:
+    async def identify(
+        self, authorization: str | None, certificate_name: bytes | None, source: str, signed: str | None = None
+    ) -> Caller:
         """Who calls. authorization: the header, if there is one. certificate_name: of one that was vouched for.
-        source: the address, see `gateway.auth.attempts.source_of`. Raises Refused and StoreError."""
-        if "password" in self._auth and authorization is not None:
+        source: the address, see `gateway.auth.attempts.source_of`. signed: the time that RocketMQ's clients sign.
+        Raises Refused and StoreError."""
+        key: AccessKey | None = None
+        signature = signature_of(authorization, signed) if authorization is not None else None
+        if signature is not None:  # RocketMQ's clients send one always: without a key it says nothing
+            authorization = None
+            if self._keys is not None and signature.key:
+                key = await self._check_signature(signature, self._keys, source)
+        if key is not None:
+            about = b"s" + key.name.encode() + b"\0" + key.user + b"\0" + key.secret
+        elif "password" in self._auth and authorization is not None:
             about = b"p" + authorization.encode(errors="replace") + b"\0" + source.encode()
         elif "certificate" in self._auth and certificate_name:
             about = b"c" + certificate_name
@@ -90,12 +116,16 @@ class Callers:
         digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
-            caller = await self._new(about[:1], authorization or "", certificate_name or b"", source)
+            caller = (
+                await self._new(about[:1], authorization or "", certificate_name or b"", source)
+                if key is None
+                else Caller(key.user, key=key)
+            )
             self._there.add(caller)
         while caller.changes != self._changes and not caller.is_revoked:
             await self._renew(caller)
         if caller.is_revoked:
-            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _WRONG)
+            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _WRONG if key is None else _FORGED)
         if digest not in self._known and len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[digest] = caller
@@ -117,9 +147,25 @@ class Callers:
             raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _WRONG)
         return user
 
+    async def _check_signature(self, signature: Signature, keys: AccessKeys, source: str) -> AccessKey:
+        """The key that a signature is of. What is wrong counts as a wrong password does. Raises Refused."""
+        name = signature.key.encode(errors="replace")
+        key = keys.find(signature.key)
+        digest = hashlib.blake2b(b"" if key is None else key.secret, key=self._key, digest_size=32).digest()
+        held = User(name, b"", 0, digest, b"")
+        await self._passwords.admit(held, source, name)
+        if key is None or not signature.is_of(key, time.time()):
+            self._passwords.was_disproved(held, source, name)
+            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _FORGED)
+        self._passwords.was_proved(held, source, name)
+        return key
+
     async def _renew(self, caller: Caller) -> None:
-        """Have the caller be as the store says. Raises StoreError."""
+        """Have the caller be as the store and the access keys say. Raises StoreError."""
         changes, name = self._changes, caller.user_name
+        if caller.key is not None and (self._keys is None or self._keys.find(caller.key.name) != caller.key):
+            caller.is_revoked = True
+            return
         if caller.credential is not None and await self._store.user(name) != caller.credential:
             caller.is_revoked = True
             return
@@ -137,7 +183,13 @@ class Callers:
 
     async def _renew_all(self) -> None:
         while True:
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._keys is None else _LOOK_S):
+                    await self._changed.wait()
+            if self._keys is not None and await asyncio.to_thread(self._keys.reload):
+                self._changes += 1
+            elif not self._changed.is_set():
+                continue
             self._changed.clear()
             for caller in list(self._there):
                 try:

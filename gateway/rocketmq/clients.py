@@ -6,13 +6,15 @@ else another one that sends to the same topic, as RocketMQ does.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from gateway.rocketmq.access import Who
 from gateway.rocketmq.messages import Stored
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, Refused
+from gateway.rpc.authenticating import CALLER
 from matcher.names import parent_of
 from store.api import HeldMessage, Store
 from store.config import StoreConfig
@@ -30,10 +32,12 @@ _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CON
 class Client:
     """One client with a Telemetry stream."""
 
-    __slots__ = ("client_id", "commands", "ended", "topics")
+    __slots__ = ("caller", "commands", "ended", "topics", "who")
 
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
+    def __init__(self, who: Who) -> None:
+        """Of who makes the call of this task."""
+        self.who = who
+        self.caller = CALLER.get()
         self.commands: asyncio.Queue[pb.TelemetryCommand] = asyncio.Queue(_MAX_COMMANDS)
         self.topics: set[bytes] = set()  # parent topics that it sends to
         self.ended = asyncio.Event()
@@ -46,53 +50,61 @@ class Client:
             return False
         return True
 
+    def may_hear_of(self, topic: bytes) -> bool:
+        """Whether it may be asked about the transaction of a message there."""
+        return self.caller is None or (not self.caller.is_revoked and self.caller.may_publish(topic))
+
 
 class Clients:
-    """Those of a node, by client id. Of two streams of one client the later counts."""
+    """Those of a node. Of two streams of one client the later counts."""
 
     def __init__(self, store: Store, retries: "Retries", max_body: int, fifo_groups: frozenset[bytes]) -> None:
         self._store = store
         self._retries = retries
         self._max_body = max_body
         self._fifo_groups = fifo_groups
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, dict[bytes, Client]] = {}  # by client id and user
         self._tasks: set[asyncio.Task[None]] = set()
         store.on_transaction_check(self._ask)
 
-    def add(self, client_id: str) -> Client:
-        client = self._clients.get(client_id)
-        if client is not None:
-            client.ended.set()
-        client = self._clients[client_id] = Client(client_id)
+    def add(self, who: Who) -> Client:
+        """One that opened a stream, in the task of that."""
+        older = self._find(who)
+        if older is not None:
+            older.ended.set()
+        client = self._clients.setdefault(who.client_id, {})[who.user] = Client(who)
         return client
 
     def remove(self, client: Client) -> bool:
         """Whether the client has no other stream by now."""
         client.ended.set()
-        if self._clients.get(client.client_id) is client:
-            del self._clients[client.client_id]
-            return True
-        return False
+        if self._find(client.who) is not client:
+            return False
+        of_name = self._clients[client.who.client_id]
+        del of_name[client.who.user]
+        if not of_name:
+            del self._clients[client.who.client_id]
+        return True
 
-    def has(self, client_id: str) -> bool:
+    def has(self, who: Who) -> bool:
         """Whether the client has a stream."""
-        client = self._clients.get(client_id)
+        client = self._find(who)
         return client is not None and not client.ended.is_set()
 
-    def end(self, client_id: str) -> None:
+    def end(self, who: Who) -> None:
         """The client says that it goes."""
-        client = self._clients.get(client_id)
+        client = self._find(who)
         if client is not None:
             client.ended.set()
 
-    def sends_to(self, client_id: str, parent: bytes) -> None:
+    def sends_to(self, who: Who, parent: bytes) -> None:
         """Remember whom to ask about transactions."""
-        client = self._clients.get(client_id)
+        client = self._find(who)
         if client is not None and len(client.topics) < _MAX_TOPICS:
             client.topics.add(parent)
 
     async def stop(self) -> None:
-        for client in list(self._clients.values()):
+        for client in list(self._all()):
             client.ended.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -127,11 +139,19 @@ class Clients:
             task.add_done_callback(self._tasks.discard)
 
     def _whom(self, half: HeldMessage) -> Client | None:
+        """The client that sent it, or another one that sends to the same topic."""
+        for client in self._clients.get(half.publisher.decode(errors="replace"), {}).values():
+            if client.may_hear_of(half.topic):
+                return client
         parent = parent_of(half.topic)
-        client = self._clients.get(half.publisher.decode(errors="replace"))
-        if client is not None:
-            return client
-        return next((each for each in self._clients.values() if parent in each.topics), None)
+        return next((each for each in self._all() if parent in each.topics and each.may_hear_of(half.topic)), None)
+
+    def _find(self, who: Who) -> Client | None:
+        return self._clients.get(who.client_id, {}).get(who.user)
+
+    def _all(self) -> Iterator[Client]:
+        for of_name in self._clients.values():
+            yield from of_name.values()
 
     async def _ask_each(self, asked: list[tuple[Client, HeldMessage]]) -> None:
         for client, half in asked:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from gateway.rocketmq.access import Who
 from gateway.rpc.groups import Groups, Source
 from store.api import Receipts
 from store.errors import StoreError
@@ -38,15 +39,15 @@ class Leases:
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._of: dict[str, dict[_Key, _Lease]] = {}  # by client id
+        self._of: dict[Who, dict[_Key, _Lease]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def keep(self, client_id: str, source: Source, receipts: list[Receipts]) -> None:
+    def keep(self, who: Who, source: Source, receipts: list[Receipts]) -> None:
         """Renew the leases of messages that the client just got."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        kept = self._of.setdefault(client_id, {})
+        kept = self._of.setdefault(who, {})
         for each in receipts:
             for offset in range(each.offset, each.offset + each.count):
                 if len(kept) >= _MOST:
@@ -56,17 +57,17 @@ class Leases:
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_S, self._look)
 
-    def drop(self, client_id: str, source: Source, receipts: Receipts) -> None:
+    def drop(self, who: Who, source: Source, receipts: Receipts) -> None:
         """The message is settled."""
-        kept = self._of.get(client_id)
+        kept = self._of.get(who)
         if kept is not None:
             kept.pop((source.group, receipts.queue, receipts.offset), None)
             if not kept:
-                del self._of[client_id]
+                del self._of[who]
 
-    def release(self, client_id: str) -> None:
+    def release(self, who: Who) -> None:
         """The client is gone: others get what it has."""
-        kept = self._of.pop(client_id, None)
+        kept = self._of.pop(who, None)
         if kept:
             self._settle(list(kept.values()), 0)
 
@@ -83,7 +84,7 @@ class Leases:
         self._timer = None
         now = loop.time()
         due: list[_Lease] = []
-        for client_id, kept in list(self._of.items()):
+        for who, kept in list(self._of.items()):
             for key, lease in list(kept.items()):
                 if lease.until - now > _RENEWED_S:
                     continue
@@ -93,7 +94,7 @@ class Leases:
                     lease.until = now + LEASE_MS / 1000
                     due.append(lease)
             if not kept:
-                del self._of[client_id]
+                del self._of[who]
         if due:
             self._settle(due, LEASE_MS)
         if self._of:

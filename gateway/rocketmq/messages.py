@@ -21,7 +21,7 @@ from matcher.selector import TAG, is_tag
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, Kind
 
 KEY: Final = "key"
-ORDERING_KEY: Final = "ordering-key"  # RocketMQ's message group
+ORDERING_KEY: Final = "ordering_key"  # RocketMQ's message group; the native SDK's name for it
 MESSAGE_ID: Final = "message-id"  # the client's
 BORN: Final = "born-ms"  # when the client made it
 TRACE: Final = "traceparent"
@@ -53,7 +53,7 @@ _DIGESTS: Final[dict[int, Callable[[bytes], str]]] = {
 class Outgoing:
     """A message that a client sends, and its record."""
 
-    __slots__ = ("due_ms", "frame", "is_half", "message_id")
+    __slots__ = ("due_ms", "frame", "is_half", "message_id", "topic")
 
     def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, max_body: int) -> None:
         """Raises `Refused`."""
@@ -72,6 +72,7 @@ class Outgoing:
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}",
             )
+        self.topic = topic
         flags = _flags(user)
         if self.due_ms is not None:
             flags |= FLAG_DELAYED

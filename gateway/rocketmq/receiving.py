@@ -3,6 +3,7 @@
 from typing import Final
 
 import record
+from gateway.rocketmq.access import Who, require_reading
 from gateway.rocketmq.clients import Clients
 from gateway.rocketmq.leases import LEASE_MS, Leases
 from gateway.rocketmq.messages import Stored
@@ -49,11 +50,12 @@ class Receiving:
         self._limits = limits
         self._fifo_groups = fifo_groups
 
-    async def receive(self, request: pb.ReceiveMessageRequest, client_id: str, left_s: float | None) -> Received:
+    async def receive(self, request: pb.ReceiveMessageRequest, who: Who, left_s: float | None) -> Received:
         """Lease messages, waiting for the first as long as the request says, and `left_s` allows. Raises `Refused` and
         `StoreError`."""
         topic = request.message_queue.topic
         source = source_of(request.group, topic, self._store.partitions)
+        require_reading(source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
         if records < 0:
@@ -70,8 +72,13 @@ class Receiving:
                 message = Stored(run.data, start).delivered(topic, partition, offset, run.deliveries, invisible_ms)
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
-        if request.auto_renew and self._clients.has(client_id):  # of who is gone nobody would end the leases
-            self._leases.keep(client_id, source, received.receipts)
+        try:
+            require_reading(source)  # it may have waited long
+        except Refused:
+            await self.give_back(received)
+            raise
+        if request.auto_renew and self._clients.has(who):  # of who is gone nobody would end the leases
+            self._leases.keep(who, source, received.receipts)
         return received
 
     async def give_back(self, received: Received) -> None:

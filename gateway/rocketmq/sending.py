@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
+from gateway.rocketmq.access import Who, require_publishing
 from gateway.rocketmq.clients import Clients
 from gateway.rocketmq.messages import Outgoing, Stored
 from gateway.rocketmq.names import parent_of_topic
@@ -10,6 +12,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, Refused
 from gateway.rpc.limits import RpcLimits
 from store.api import Appended, Store
+from store.errors import NoSuchMessage
 
 
 class Sending:
@@ -20,7 +23,7 @@ class Sending:
         self._clients = clients
         self._limits = limits
 
-    async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
+    async def send(self, request: pb.SendMessageRequest, who: Who) -> pb.SendMessageResponse:
         """All messages of a request, or none. The answer means that they are committed."""
         if not 0 < len(request.messages) <= self._limits.max_request_records:
             raise Refused(pb.BAD_REQUEST, f"1 to {self._limits.max_request_records} messages are sent at once")
@@ -28,9 +31,10 @@ class Sending:
         outgoing: list[Outgoing] = []
         for message in request.messages:
             parent = parent_of_topic(message.topic)
-            outgoing.append(Outgoing(message, parent, client_id, now_ms, self._limits.max_message_bytes))
+            outgoing.append(Outgoing(message, parent, who.client_id, now_ms, self._limits.max_message_bytes))
+            require_publishing(outgoing[-1].topic)
             if outgoing[-1].is_half:
-                self._clients.sends_to(client_id, parent)
+                self._clients.sends_to(who, parent)
         if any(each.is_half or each.due_ms is not None for each in outgoing) and not self._store.may_hold():
             raise Refused(pb.TOO_MANY_REQUESTS, "as many messages wait as may (store.max_held)")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -58,6 +62,7 @@ class Sending:
         if request.resolution not in (pb.COMMIT, pb.ROLLBACK):
             # RocketMQ takes it for "not known yet": the producer is asked again.
             return pb.EndTransactionResponse(status=OK)
+        await self._require_publishing(handle)
         if await self._store.end_transaction([handle], request.resolution == pb.COMMIT):
             raise Refused(pb.INVALID_TRANSACTION_ID, "no such transaction is open: it was committed, or rolled back")
         return pb.EndTransactionResponse(status=OK)
@@ -65,10 +70,16 @@ class Sending:
     async def recall(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
         parent_of_topic(request.topic)
         handle = _handle(request.recall_handle, pb.BAD_REQUEST, "recall handle")
+        await self._require_publishing(handle)
         if await self._store.recall([handle]):
             raise Refused(pb.BAD_REQUEST, "no such message waits for its time: it was delivered, or recalled")
         message = Stored(await self._store.message(handle), 0)
         return pb.RecallMessageResponse(status=OK, message_id=message.message_id())
+
+    async def _require_publishing(self, handle: int) -> None:
+        """Where there is such a message, which may be gone by now."""
+        with suppress(NoSuchMessage):
+            require_publishing(Stored(await self._store.message(handle), 0).topic)
 
 
 def _handle(text: str, code: "pb.Code", name: str) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import grpc.aio
 
+from gateway.rocketmq.access import who_calls
 from gateway.rocketmq.clients import Client, Clients, Retries
 from gateway.rocketmq.leases import Leases
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
@@ -22,8 +23,6 @@ from store.api import Store
 from store.config import StoreConfig
 from store.errors import StoreError
 
-_CLIENT_ID: Final = "x-mq-client-id"
-_MAX_CLIENT_ID: Final = 0xFFFF  # bytes: it is the publisher of records
 _TYPES: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -79,7 +78,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         return pb.HeartbeatResponse(status=OK)
 
     async def SendMessage(self, request: pb.SendMessageRequest, context: _Context) -> pb.SendMessageResponse:
-        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, _client_id(context)))
+        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, who_calls(context)))
 
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: _Context) -> pb.EndTransactionResponse:
         return await _or_status(pb.EndTransactionResponse, lambda: self._sending.end_transaction(request))
@@ -93,8 +92,8 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         try:
             if self._stopping:
                 raise Refused(pb.INTERNAL_SERVER_ERROR, "the node is stopping")
-            client_id = _client_id(context)
-            received = await self._receiving.receive(request, client_id, context.time_remaining())
+            who = who_calls(context)
+            received = await self._receiving.receive(request, who, context.time_remaining())
         except (Refused, StoreError) as error:
             yield pb.ReceiveMessageResponse(status=status_of(error))
             return
@@ -109,33 +108,33 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         finally:
             if not is_told:
                 for each in received.receipts:
-                    self._leases.drop(client_id, received.source, each)
+                    self._leases.drop(who, received.source, each)
                 await asyncio.shield(self._receiving.give_back(received))
 
     async def AckMessage(self, request: pb.AckMessageRequest, context: _Context) -> pb.AckMessageResponse:
-        return await _or_status(pb.AckMessageResponse, lambda: self._settling.acknowledge(request, _client_id(context)))
+        return await _or_status(pb.AckMessageResponse, lambda: self._settling.acknowledge(request, who_calls(context)))
 
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: _Context
     ) -> pb.ChangeInvisibleDurationResponse:
         kind = pb.ChangeInvisibleDurationResponse
-        return await _or_status(kind, lambda: self._settling.postpone(request, _client_id(context)))
+        return await _or_status(kind, lambda: self._settling.postpone(request, who_calls(context)))
 
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         kind = pb.ForwardMessageToDeadLetterQueueResponse
-        return await _or_status(kind, lambda: self._settling.bury(request, _client_id(context)))
+        return await _or_status(kind, lambda: self._settling.bury(request, who_calls(context)))
 
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: _Context
     ) -> pb.NotifyClientTerminationResponse:
         try:
-            client_id = _client_id(context)
+            who = who_calls(context)
         except Refused as error:
             return pb.NotifyClientTerminationResponse(status=status_of(error))
-        self._clients.end(client_id)
-        self._leases.release(client_id)
+        self._clients.end(who)
+        self._leases.release(who)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def Telemetry(
@@ -143,11 +142,11 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     ) -> AsyncIterator[pb.TelemetryCommand]:
         """The stream of one client: its settings, and what it is asked. It ends with the client, or the node."""
         try:
-            client_id = _client_id(context)
+            who = who_calls(context)
         except Refused as error:
             yield pb.TelemetryCommand(status=status_of(error))
             return
-        client = self._clients.add(client_id)
+        client = self._clients.add(who)
         reader = asyncio.create_task(self._hear(client, request_iterator))
         ended = asyncio.create_task(client.ended.wait())
         if self._stopping:
@@ -164,7 +163,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             reader.cancel()
             ended.cancel()
             if self._clients.remove(client):
-                self._leases.release(client_id)
+                self._leases.release(who)
 
     async def _hear(self, client: Client, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
         """What the client says. Answers to what it is asked go another way, and nodes ask for nothing else."""
@@ -208,13 +207,3 @@ async def _told(received: Received) -> AsyncIterator[pb.ReceiveMessageResponse]:
     last = pb.ReceiveMessageResponse()
     last.delivery_timestamp.FromMilliseconds(int(time.time() * 1000))
     yield last
-
-
-def _client_id(context: _Context) -> str:
-    """Raises `Refused`."""
-    for name, value in context.invocation_metadata() or ():
-        if name == _CLIENT_ID:
-            text = value if isinstance(value, str) else value.decode(errors="replace")
-            if 0 < len(text.encode()) <= _MAX_CLIENT_ID and "\0" not in text:
-                return text
-    raise Refused(pb.CLIENT_ID_REQUIRED, f"a client says who it is: {_CLIENT_ID} is missing, or too long")

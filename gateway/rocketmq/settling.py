@@ -1,5 +1,6 @@
 """What becomes of messages that a group received: finished, to come again later, or dead letters."""
 
+from gateway.rocketmq.access import Who, require_reading
 from gateway.rocketmq.leases import Leases
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -24,8 +25,9 @@ class Settling:
         self._leases = leases
         self._limits = limits
 
-    async def acknowledge(self, request: pb.AckMessageRequest, client_id: str) -> pb.AckMessageResponse:
+    async def acknowledge(self, request: pb.AckMessageRequest, who: Who) -> pb.AckMessageResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
+        require_reading(source)
         if not 0 < len(request.entries) <= self._limits.max_settled:
             raise Refused(pb.BAD_REQUEST, f"1 to {self._limits.max_settled} messages are acknowledged at once")
         outcomes: list[Receipts | Refused] = []
@@ -42,7 +44,7 @@ class Settling:
             if isinstance(outcome, Refused):
                 status = status_of(outcome)
             else:
-                self._leases.drop(client_id, source, outcome)
+                self._leases.drop(who, source, outcome)
                 if (outcome.queue, outcome.offset) in stale:
                     status = status_of(_STALE)
             response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
@@ -52,28 +54,30 @@ class Settling:
         return response
 
     async def postpone(
-        self, request: pb.ChangeInvisibleDurationRequest, client_id: str
+        self, request: pb.ChangeInvisibleDurationRequest, who: Who
     ) -> pb.ChangeInvisibleDurationResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
+        require_reading(source)
         receipts = receipts_of(source, request.receipt_handle)
         delay_ms = int(request.invisible_duration.ToMilliseconds())
         if not 0 <= delay_ms <= self._limits.max_invisible_ms:
             raise Refused(
                 pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
             )
-        self._leases.drop(client_id, source, receipts)
+        self._leases.drop(who, source, receipts)
         if await self._groups.settle(source, (), [(receipts, delay_ms)]):
             raise _STALE
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
     async def bury(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_id: str
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, who: Who
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
+        require_reading(source)
         if source.key[:1] == b"d":
             raise Refused(pb.ILLEGAL_TOPIC, "the message is a dead letter already")
         receipts = receipts_of(source, request.receipt_handle)
-        self._leases.drop(client_id, source, receipts)
+        self._leases.drop(who, source, receipts)
         if await self._groups.bury(source, [receipts]):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)

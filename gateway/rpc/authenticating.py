@@ -29,16 +29,30 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+_SIGNED: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
+
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+# A reply that says why a call of a method is not served, where its protocol has one; else the call fails.
+Answer = Callable[[str, grpc.StatusCode, str], object | None]
+
+
+class _Turned(Exception):
+    """A call that is not served."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
-    """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED."""
+    """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED. What may be done by
+    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies."""
 
-    def __init__(self, callers: Callers, store: Store) -> None:
+    def __init__(self, callers: Callers, store: Store, answer: Answer) -> None:
         self._callers = callers
         self._store = store
+        self._answer = answer
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
 
     async def intercept_service(
@@ -68,37 +82,53 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
 
     def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
-            caller = await self._caller(context)
-            await self._allow(caller, method, request, context)
-            reply = await inner(request, context)
-            if caller.permissions is not None or caller.is_revoked:  # it may have waited long
-                await self._allow(caller, method, request, context)
+            try:
+                caller = await self._enter(method, request, context)
+                reply = await inner(request, context)
+                if caller.permissions is not None or caller.is_revoked:  # it may have waited long
+                    await self._allow(caller, method, request)
+            except _Turned as turned:
+                reply = await self._told(method, turned, context)
             return reply
 
         return call
 
     def _streaming(self, method: str, inner: Any, is_in_pieces: bool) -> Callable[[Any, Context], Any]:
-        async def enter(asked: Any, context: Context) -> Caller:
-            caller = await self._caller(context)
-            await self._allow(caller, method, asked, context)
-            CALLER.set(caller)
-            return caller
-
         def given(caller: Caller, asked: Any, context: Context) -> Any:
             return _of_who_is_there(caller, asked, context) if is_in_pieces else asked
 
         async def write(asked: Any, context: Context) -> None:
-            caller = await enter(asked, context)
+            try:
+                caller = await self._enter(method, asked, context)
+            except _Turned as turned:
+                await _end(context, turned.code, str(turned))
             await inner(given(caller, asked, context), context)
 
         async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
-            caller = await enter(asked, context)
-            async with aclosing(inner(given(caller, asked, context), context)) as replies:
-                async for reply in replies:
-                    await self._allow(caller, method, asked, context)  # it may have waited long
-                    yield reply
+            try:
+                caller = await self._enter(method, asked, context)
+                async with aclosing(inner(given(caller, asked, context), context)) as replies:
+                    async for reply in replies:
+                        await self._allow(caller, method, asked)  # it may have waited long
+                        yield reply
+            except _Turned as turned:
+                yield await self._told(method, turned, context)
 
         return generate if isasyncgenfunction(inner) else write
+
+    async def _enter(self, method: str, request: Any, context: Context) -> Caller:
+        """Who calls, and may."""
+        caller = await self._caller(context)
+        await self._allow(caller, method, request)
+        CALLER.set(caller)
+        return caller
+
+    async def _told(self, method: str, turned: _Turned, context: Context) -> Any:
+        """The reply that says it, or the end of the call."""
+        reply = self._answer(method, turned.code, str(turned))
+        if reply is None:
+            await _end(context, turned.code, str(turned))
+        return reply
 
     async def _caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -106,31 +136,30 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         peer = unquote(context.peer()).partition(":")[2]
         try:
             return await self._callers.identify(
-                metadata.get("authorization"), names[0] if names else None, source_of(peer)
+                metadata.get("authorization"), names[0] if names else None, source_of(peer), metadata.get(_SIGNED)
             )
         except Refused as refused:
-            await _end(context, _CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused))
+            raise _Turned(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
         except StoreError as error:
             await abort(context, error)
 
-    async def _allow(self, caller: Caller, method: str, request: Any, context: Context) -> None:
-        """Nothing where it may; else the call ends."""
-        await _still_there(caller, context)
+    async def _allow(self, caller: Caller, method: str, request: Any) -> None:
+        """Nothing where it may. Raises _Turned."""
+        if caller.is_revoked:
+            raise _Turned(grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
         name = method.removeprefix(PREFIX)
-        if caller.permissions is None or (name != method and name in STREAMS):
+        if caller.permissions is None or name == method or name in STREAMS:
             return
-        if name == method:
-            await _deny(context, "this protocol is for who may do everything: rules do not know its calls")
         if name in PUBLISHES:
             for handle in request.handles:
                 if not await self._is_granted(caller.may_publish, handle):
-                    await _deny(context, "the topic of a message may not be published to")
+                    raise _denied("the topic of a message may not be published to")
             return
         topic_filter = READS[name](request)
         if not caller.may_read(topic_filter):
-            await _deny(context, f"{topic_filter.decode()} may not be subscribed to, which this asks for")
+            raise _denied(f"{topic_filter.decode()} may not be subscribed to, which this asks for")
         if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
-            await _deny(context, "the topic of the message may not be subscribed to")
+            raise _denied("the topic of the message may not be subscribed to")
 
     async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
         """Whether the caller may do so with the topic of the message there."""
@@ -153,17 +182,13 @@ def may_hear(half: bytes) -> bool:
 
 async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
     async for request in requests:
-        await _still_there(caller, context)
+        if caller.is_revoked:
+            await _end(context, grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
         yield request
 
 
-async def _still_there(caller: Caller, context: Context) -> None:
-    if caller.is_revoked:
-        await _end(context, grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
-
-
-async def _deny(context: Context, text: str) -> NoReturn:
-    await _end(context, grpc.StatusCode.PERMISSION_DENIED, text)
+def _denied(text: str) -> _Turned:
+    return _Turned(grpc.StatusCode.PERMISSION_DENIED, text)
 
 
 async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:

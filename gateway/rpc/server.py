@@ -1,15 +1,18 @@
 """The gRPC listener of a node: the native protocol, and that of RocketMQ's clients."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import grpc.aio
 
 from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
+from gateway.auth.access_keys import AccessKeys
 from gateway.auth.callers import Callers
 from gateway.config import GrpcConfig
-from gateway.rocketmq import RocketService
+from gateway.rocketmq.access import turned_down
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
+from gateway.rocketmq.service import RocketService
 from gateway.rpc.authenticating import Authenticating
 from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
@@ -47,15 +50,16 @@ class RpcServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, TlsError when
-        its certificate cannot be used."""
+        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, or the access
+        keys cannot be used, TlsError when its certificate cannot."""
         config = self._config
         certificates = None
         if config.certificate:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
-        self._callers = Callers(self._store, config.auth, config.acl_default, self._max_wrong)
+        keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
+        self._callers = Callers(self._store, config.auth, config.acl_default, self._max_wrong, keys)
         server = grpc.aio.server(
-            interceptors=[Authenticating(self._callers, self._store)],
+            interceptors=[Authenticating(self._callers, self._store, turned_down)],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),

@@ -75,8 +75,8 @@ def _replace(arguments: Arguments, rules: list[str]) -> int:
 
 
 def _warn(arguments: Arguments) -> None:
-    """Somebody may have mistyped the name; or a certificate proves it."""
-    text = f"there is no user {arguments.user!r}: these rules are for who shows a certificate with this name"
+    """Somebody may have mistyped the name; or a certificate or access key proves it."""
+    text = f"there is no user {arguments.user!r}: these rules are for who has a certificate or access key of this name"
     print(f"{arguments.name_of_command}: {text}", file=sys.stderr)
 
 

@@ -25,27 +25,27 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
-from rocketmq.v5.exception import BadRequestException
+from rocketmq.v5.exception import BadRequestException, ForbiddenException
 
 GRPC, MQTT = (int(each) for each in sys.argv[2:4])
 ALL = FilterExpression("*")
 
 
-def configuration() -> Any:
-    return ClientConfiguration(f"127.0.0.1:{GRPC}", Credentials(), request_timeout=10)
+def configuration(credentials: Any = None) -> Any:
+    return ClientConfiguration(f"127.0.0.1:{GRPC}", credentials or Credentials(), request_timeout=10)
 
 
-def producer(*topics: str, checker: Any = None) -> Any:
-    made = Producer(configuration(), topics, checker)
+def producer(*topics: str, checker: Any = None, credentials: Any = None) -> Any:
+    made = Producer(configuration(credentials), topics, checker)
     made.startup()
     return made
 
 
-def consumer(group: str, expression: Any = ALL, topic: str = "home", wait_s: int = 10) -> Any:
+def consumer(group: str, expression: Any = ALL, topic: str = "home", wait_s: int = 10, credentials: Any = None) -> Any:
     """One whose group has begun: what is sent from now on is its."""
-    made = SimpleConsumer(configuration(), group, {topic: expression}, await_duration=wait_s)
+    made = SimpleConsumer(configuration(credentials), group, {topic: expression}, await_duration=wait_s)
     made.startup()
-    begin = SimpleConsumer(configuration(), group, {topic: expression}, await_duration=1)
+    begin = SimpleConsumer(configuration(credentials), group, {topic: expression}, await_duration=1)
     begin.startup()
     assert begin.receive(1, 10) == []
     begin.shutdown()
@@ -254,6 +254,20 @@ def dead_letters() -> None:
     (letter,) = buried.receive(10, 60)
     assert letter.body == b"poison"
     buried.ack(letter)
+
+
+def signatures() -> None:
+    key = Credentials("AK-1", "s3cret")
+    service = consumer("group", credentials=key)
+    sender = producer("home", "office", credentials=key)
+    sender.send(message("mine"))
+    (found,) = service.receive(10, 60)
+    assert found.body == b"mine"
+    service.ack(found)
+    with pytest.raises(ForbiddenException):
+        sender.send(message("not mine", topic="office"))
+    with pytest.raises(Exception, match="route"):  # the client tells its log why
+        producer("home", credentials=Credentials("AK-1", "guess")).send(message("never"))
 
 
 if __name__ == "__main__":

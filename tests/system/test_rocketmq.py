@@ -57,6 +57,19 @@ def test_dead_letters(rocket_node: Callable[..., Any], tmp_path: Path) -> None:
     run(rocket_node(deliveries=2), "dead_letters", tmp_path)
 
 
+def test_signatures(make_node: Callable[..., Any], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("AK-1 billing s3cret\n")
+    keys.chmod(0o600)
+    settings = tmp_path / "sluice.toml"
+    settings.write_text(f'[grpc]\nauth = ["signature"]\naccess_keys = "{keys}"\n')
+    node = make_node("node", "--config", str(settings))
+    node.start()
+    rule = ["acl", "set", "--user", "billing", "allow both home/#", "--data-dir", str(node.data_dir)]
+    subprocess.run([sys.executable, "-m", "sluice", *rule], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    run(node, "signatures", tmp_path)
+
+
 @pytest.fixture
 def holder(rocket_node: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Any, "subprocess.Popen[str]"]]:
     node = rocket_node()

@@ -5,19 +5,22 @@ from typing import Any
 
 import pytest
 
+from gateway.rocketmq.access import Who
 from gateway.rocketmq.clients import Clients
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receiving import Receiving
 from gateway.rpc.limits import RpcLimits
 from store.api import Popped
 
+SERVICE = Who(b"", "service")
+
 
 class Kept:
     def __init__(self) -> None:
-        self.of: list[str] = []
+        self.of: list[Who] = []
 
-    def keep(self, client_id: str, *_: Any) -> None:
-        self.of.append(client_id)
+    def keep(self, who: Who, *_: Any) -> None:
+        self.of.append(who)
 
 
 async def nothing(*_: Any) -> Popped:
@@ -28,14 +31,14 @@ async def nothing(*_: Any) -> Popped:
 async def test_leases_are_kept_for_who_has_a_stream(is_there: bool) -> None:
     store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
     clients, kept = Clients(store, SimpleNamespace(), 1, frozenset()), Kept()  # type: ignore[arg-type]
-    client = clients.add("service")
+    client = clients.add(SERVICE)
     if not is_there:
-        clients.end("service")
-    assert clients.has("service") is is_there
+        clients.end(SERVICE)
+    assert clients.has(SERVICE) is is_there
     receiving = Receiving(store, SimpleNamespace(receive=nothing), clients, kept, RpcLimits(), frozenset())  # type: ignore[arg-type]
     request = pb.ReceiveMessageRequest(group=pb.Resource(name="g"), auto_renew=True)
     request.message_queue.topic.name = "home"
-    await receiving.receive(request, "service", 1.0)
-    assert kept.of == (["service"] if is_there else [])
+    await receiving.receive(request, SERVICE, 1.0)
+    assert kept.of == ([SERVICE] if is_there else [])
     clients.remove(client)
-    assert not clients.has("service")
+    assert not clients.has(SERVICE)

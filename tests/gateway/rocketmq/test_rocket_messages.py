@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record
+from cloud_sdk import Message as NativeMessage
 from gateway.mqtt.properties import read_message_block
 from gateway.rocketmq.messages import Outgoing, Stored
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -67,6 +68,12 @@ def test_what_is_sent_is_what_is_received(
     assert (back.queue_id, back.queue_offset, back.delivery_attempt) == (2, 7, 3)
     assert back.store_timestamp.ToMilliseconds() == NOW_MS
     assert back.body_digest.checksum == hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def test_services_of_the_native_sdk_see_tag_keys_and_message_group() -> None:
+    told = message(b"", {}, tag="paid", keys=["a", "b"], message_group="order-7", message_type=pb.FIFO)
+    seen = NativeMessage(record.seal([outgoing(told).frame], 4096, 1, NOW_MS, 0), 0, 0, 0)
+    assert (seen.tag, seen.keys, seen.ordering_key) == ("paid", ["a", "b"], "order-7")
 
 
 def test_mqtt_has_fields_for_some_properties() -> None:

@@ -16,12 +16,10 @@ from cloud_sdk.errors import SluiceError
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.config import ConfigError, load
 from gateway.node import Node
-from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
 from store.api import Commit, HeldMessage
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
-from tests.gateway.raw import RawClient
 
 __all__ = ["make_node"]  # the fixture
 
@@ -215,46 +213,6 @@ async def test_a_method_that_there_is_not(node: Node) -> None:
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_protocol_whose_calls_rules_do_not_know_is_for_who_may_do_everything(make_node: MakeNode) -> None:
-    node = await make_node()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
-        call = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
-        await call(b"", metadata=(("x-mq-client-id", "c"),))
-        await set_rules(node, "", "deny both secret/#")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(b"", metadata=(("x-mq-client-id", "c"),))
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-
-
-@pytest.mark.parametrize("question", ["acl-set", "user-passwd"])
-async def test_what_comes_late_by_that_protocol_is_not_for_who_may_no_more(make_node: MakeNode, question: str) -> None:
-    """A ReceiveMessage waits; before the message comes, its caller loses the right to it."""
-    node = await make_node(grpc__auth=["password"], grpc__acl_default="allow")
-    await set_user(node, "alice", b"wonderland")
-    group = rocketmq.Resource(name="group")
-    request = rocketmq.ReceiveMessageRequest(
-        group=group, message_queue=rocketmq.MessageQueue(topic=rocketmq.Resource(name="home"), id=-1)
-    )
-    request.long_polling_timeout.FromSeconds(10)
-    metadata = (("x-mq-client-id", "c"), ("authorization", ALICE.header()))
-    codecs = (rocketmq.ReceiveMessageRequest.SerializeToString, rocketmq.ReceiveMessageResponse.FromString)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel, client(node) as alice:
-        receive = channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage", *codecs)
-        call = receive(request, metadata=metadata, timeout=20)
-        while not await alice.groups():  # noqa: ASYNC110  it waits
-            await asyncio.sleep(0.01)
-        if question == "acl-set":
-            await set_rules(node, "alice", "deny both home/#")
-        else:
-            await set_user(node, "alice", b"another", question)
-        device = await RawClient.connect(node.ports.mqtt, b"device")
-        await device.publish(b"home/x", b"secret", 1)
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call.read()
-        expected = {"acl-set": grpc.StatusCode.PERMISSION_DENIED, "user-passwd": grpc.StatusCode.UNAUTHENTICATED}
-        assert refused.value.code() is expected[question]
-
-
 def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
     assert "wonderland" not in repr(ALICE)
     with pytest.raises(InvalidArgument, match="has a colon"):
@@ -316,6 +274,8 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path
         ({"http.auth": ["certificate"]}, "http.auth is a list of"),
         ({"grpc.auth": ["certificate"]}, "needs grpc.client_ca"),
         ({"grpc.certificate": "x"}, "need each other"),
+        ({"grpc.auth": ["signature"]}, "grpc.access_keys need each other"),
+        ({"grpc.access_keys": "x"}, "grpc.access_keys need each other"),
         ({"grpc.client_ca": "x"}, "grpc.client_ca needs"),
         ({"grpc.acl_default": "perhaps"}, "grpc.acl_default"),
         ({"grpc.max_streams": 0}, "grpc.max_streams must be between"),
