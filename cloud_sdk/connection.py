@@ -17,6 +17,7 @@ Reply = TypeVar("Reply")
 
 _ENDPOINT: Final = re.compile(r"unix:.+|(dns:///)?[^/\s]+:\d{1,5}")
 ANSWER_S: Final = 10.0  # a call is given this long beyond the time it was asked to wait
+_CLOSED: Final = "the client is closed"
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -59,6 +60,12 @@ class Retry:
         return True
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def is_passing(error: SluiceError) -> bool:
     """Whether trying again may help."""
     return isinstance(error, Busy | Unavailable)
@@ -87,8 +94,7 @@ class Connection:
     @property
     def stub(self) -> SluiceStub:
         """The calls. Must be used on one event loop only."""
-        if self._closed:
-            raise ClientClosed("the client is closed")
+        self._require_open()
         if self._stub is None:
             if self._tls is None:
                 self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
@@ -98,6 +104,10 @@ class Connection:
                 self._channel = grpc.aio.secure_channel(self.endpoint, credentials, options=options)
             self._stub = SluiceStub(self._channel)
         return self._stub
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosed(_CLOSED)
 
     async def close(self) -> None:
         self._closed = True
@@ -115,8 +125,13 @@ class Connection:
         lease that nobody heard of runs out, an acknowledgement is the same twice."""
         retry = Retry(self.retry_seconds)
         while True:
+            self._require_open()
             try:
                 return await method(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
+            except asyncio.CancelledError:
+                if self._closed and not _is_cancelled():  # gRPC cancels the calls of a channel that is closed
+                    raise ClientClosed(_CLOSED) from None
+                raise
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
                 if not is_passing(error) or not await retry.pause():

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, get_args
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, refused_values
+from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, refused_values, require_positive
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.selecting import Start
@@ -89,6 +89,9 @@ class SimpleConsumer:
         ordered: bool = False,
         selection: pb.Selection | None = None,
     ) -> None:
+        require_positive(max_records)
+        if invisible_seconds <= 0:
+            raise InvalidArgument(f"a message is leased for more than {invisible_seconds} s")
         self._connection = connection
         self._group = group
         self._parent = parent

@@ -78,6 +78,8 @@ class OutgoingMessage:
         the message."""
         try:
             topic = self.topic.encode()
+        except AttributeError as error:
+            raise TypeError(f"a topic is a str, not {self.topic!r}") from error
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"{self.topic[:100]!r} is not a topic name: {error}") from error
         if not 0 < len(topic) <= MAX_TOPIC or b"+" in topic or b"#" in topic or b"\0" in topic:
@@ -93,7 +95,10 @@ class OutgoingMessage:
         if half:
             flags |= FLAG_HALF
         try:
-            return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, self._block(), self.payload, due_ms)
+            block = self._block()
+            return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, block, self.payload, due_ms)
+        except TypeError as error:
+            raise TypeError(f"a payload is bytes, and properties are texts: {error}") from error
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
 

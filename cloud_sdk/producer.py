@@ -117,12 +117,18 @@ class Producer:
             except SluiceError as error:
                 if not self._waiting and not self._in_flight:
                     retry.succeeded()  # an idle stream may break: the next send opens another one
-                elif not is_passing(error) or not await retry.pause():
+                elif not is_passing(error) or self._is_abandoned or not await retry.pause():
                     self._fail(error)
                     retry.succeeded()
             except BaseException:
                 self._fail(Unavailable("the sending task was ended"))
                 raise
+
+    @property
+    def _is_abandoned(self) -> bool:
+        """The client is closed, and whoever sent what is left was cancelled."""
+        units = (unit for request in self._in_flight.values() for unit in request.units)
+        return self._closed and all(unit.receipts.done() for unit in (*units, *self._waiting))
 
     async def _has_work(self) -> bool:
         while not self._waiting and not self._in_flight:

@@ -150,7 +150,7 @@ class PullConsumer:
         return list(await self._begun())
 
     def _read(self, partition: int, offset: int) -> None:
-        self._reads[partition] = asyncio.create_task(
+        task = self._reads[partition] = asyncio.create_task(
             self._client.pull(
                 self._parent,
                 partition,
@@ -160,6 +160,7 @@ class PullConsumer:
                 **self._selection,
             )
         )
+        task.add_done_callback(_heard)
 
     async def _stop(self, task: "asyncio.Task[Batch] | None") -> None:
         if task is not None:
@@ -168,3 +169,9 @@ class PullConsumer:
                 await task
             except (asyncio.CancelledError, SluiceError):
                 return
+
+
+def _heard(read: "asyncio.Task[Batch]") -> None:
+    """Have asyncio not complain of an error of a read that nobody waits for any more: who polls again is told."""
+    if not read.cancelled():
+        read.exception()

@@ -9,7 +9,7 @@ from typing import Final
 
 from cloud_sdk.connection import Retry, is_passing
 from cloud_sdk.consumer import Delivery, Lease, SimpleConsumer
-from cloud_sdk.errors import OffsetOutOfRange, SluiceError, TryAgain
+from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
 from cloud_sdk.message import Message
 from cloud_sdk.pull import PullConsumer
 
@@ -96,6 +96,7 @@ class PushConsumer:
                 deliveries = await self._consumer.batch(_WAIT_S)
             except SluiceError as error:
                 if not is_passing(error):
+                    _tell_of_end(error)
                     raise
                 logger.warning("nothing is received, which is tried again: %s", error)
                 await retry.pause()
@@ -214,6 +215,7 @@ class BroadcastConsumer:
                 await self._consumer.seek_to("earliest")
             except SluiceError as error:
                 if not is_passing(error):
+                    _tell_of_end(error)
                     raise
                 logger.warning("nothing is read, which is tried again: %s", error)
                 await retry.pause()
@@ -233,6 +235,12 @@ class BroadcastConsumer:
                     pause = min(pause * 2, _LONGEST_PAUSE_S)
             else:
                 return
+
+
+def _tell_of_end(error: SluiceError) -> None:
+    """Who does not `wait` hears of it, too, but for who has closed the client."""
+    if not isinstance(error, ClientClosed):
+        logger.error("the consumer has ended, and gets nothing any more: %s", error)
 
 
 def _lanes(deliveries: list[Delivery]) -> list[deque[Delivery]]:

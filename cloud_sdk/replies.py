@@ -7,7 +7,7 @@ one without any (MQTT 3.1.1 knows none) to the request that has waited longest.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cloud_sdk.errors import OffsetOutOfRange, SluiceError
+from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError
 from cloud_sdk.message import Message, PartitionBounds
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ class Watch:
         self.waiting.pop(correlation, None)
         return not self.waiting
 
+    def fail(self, error: SluiceError) -> None:
+        """Nobody gets an answer any more."""
+        for answer in self.waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+
     def stop(self) -> None:
         for task in (*self._readers, self._starting):
             if task is not None:
@@ -61,9 +67,7 @@ class Watch:
                 offset = error.begin
                 continue
             except SluiceError as error:
-                for answer in self.waiting.values():
-                    if not answer.done():
-                        answer.set_exception(error)
+                self.fail(error)
                 return
             for message in batch.messages():
                 self._take(message)
@@ -102,5 +106,6 @@ class Replies:
     def close(self) -> None:
         """Nobody waits any more."""
         for watch in self._watches.values():
+            watch.fail(ClientClosed("the client is closed"))
             watch.stop()
         self._watches.clear()

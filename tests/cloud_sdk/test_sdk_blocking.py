@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -156,6 +157,24 @@ async def test_a_client_that_was_used_before_a_fork_says_so(endpoint: str, monke
                 with pytest.raises(ClientClosed, match="forked"):
                     client.parents()
             assert client.parents() == []
+
+    await asyncio.to_thread(use)
+
+
+async def test_who_waits_for_a_client_that_another_thread_closes_is_told(endpoint: str) -> None:
+    def use() -> None:
+        client = Client(endpoint)
+        consumer = client.consumer("closed", "home")
+        with ThreadPoolExecutor(2) as executor:
+            waits = [executor.submit(consumer.next, 60), executor.submit(client.pull, "home", 0, 0, wait_seconds=60)]
+            while not client.groups():
+                pass
+            client.close()
+            assert [type(wait.exception()) for wait in waits] == [ClientClosed] * 2
+        with pytest.raises(ClientClosed):
+            consumer.next(0)
+        with pytest.raises(ClientClosed):
+            consumer.ack(())
 
     await asyncio.to_thread(use)
 

@@ -274,6 +274,47 @@ async def test_a_closed_client_says_so(node) -> None:
         await client.parents()
 
 
+async def test_who_waits_for_a_client_that_is_closed_is_told(node) -> None:
+    """Not cancelled, which nobody asked for."""
+
+    async def handle(_: Message) -> None: ...
+
+    client = Client(node.endpoint)
+    consumer, reader = client.consumer("g", "home"), client.pull_consumer("home")
+    pushed, broadcast = client.push_consumer("h", "home", handle), client.broadcast_consumer("home", handle)
+    await pushed.__aenter__()
+    await broadcast.__aenter__()
+    waits = [
+        asyncio.create_task(each)
+        for each in (consumer.next(60), reader.poll(60), client.request("lamps/1", b"on", timeout=60))
+    ]
+    waits += [asyncio.create_task(each) for each in (pushed.wait(), broadcast.wait())]
+    waits.append(asyncio.create_task(client.pull("home", 0, 0, wait_seconds=60)))
+    while {each.name for each in await client.groups()} != {"g", "h"} or not client._replies._watches:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await client.close()
+    assert [type(each) for each in await asyncio.gather(*waits, return_exceptions=True)] == [ClientClosed] * len(waits)
+    await pushed.close()
+    await broadcast.close()
+
+
+async def test_a_wait_that_its_task_was_cancelled_in_is_cancelled(client: Client) -> None:
+    wait = asyncio.create_task(client.pull("home", 0, 0, wait_seconds=60))
+    await client.groups()
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+
+
+async def test_closing_does_not_wait_for_what_nobody_waits_for(free_port: int) -> None:
+    client = Client(f"127.0.0.1:{free_port}", retry_seconds=3600)
+    send = asyncio.create_task(client.send("home/t", b"x"))
+    await asyncio.sleep(0)
+    send.cancel()
+    async with asyncio.timeout(60):
+        await client.close()
+
+
 @pytest.mark.parametrize("endpoint", ["", "127.0.0.1", "http://127.0.0.1:7070", "host: 7070", "127.0.0.1:x"])
 def test_an_endpoint_is_host_and_port(endpoint: str) -> None:
     with pytest.raises(InvalidArgument, match="host:port"):
@@ -300,9 +341,16 @@ async def test_numbers_and_texts_that_the_wire_cannot_carry_are_invalid_argument
         with pytest.raises(InvalidArgument) as caught:
             await call
         assert len(str(caught.value)) < 300
-    async with client.consumer("g", "home", max_records=-1) as consumer:
-        with pytest.raises(InvalidArgument):
-            await consumer.next(0)
+    for limit in (-1, 0):
+        with pytest.raises(InvalidArgument, match="at least 1"):
+            client.consumer("g", "home", max_records=limit)
+
+
+async def test_what_is_no_text_or_bytes_is_named(client: Client) -> None:
+    with pytest.raises(TypeError, match="a topic is a str"):
+        await client.send(b"home/t", b"x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a payload is bytes"):
+        await client.send("home/t", "x")  # type: ignore[arg-type]
 
 
 def test_a_connection_that_ends_within_a_write_may_be_tried_again() -> None:

@@ -138,12 +138,13 @@ async def test_a_consumer_that_is_closed_lets_its_handlers_end_and_gives_the_res
         assert sorted(each.payload for each in await rest.batch(5)) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_what_trying_again_does_not_help_ends_the_consumer(client: Client) -> None:
+async def test_what_trying_again_does_not_help_ends_the_consumer(client: Client, caplog) -> None:
     async def handle(message: Delivery) -> None: ...
 
     async with client.push_consumer("g", "home", handle, sql="a =") as consumer:
         with pytest.raises(InvalidArgument, match="column 4"):
             await consumer.wait()
+        assert "gets nothing any more: column 4" in caplog.text
     with pytest.raises(InvalidArgument):
         client.push_consumer("g", "home", handle, concurrency=0)
 
