@@ -1,75 +1,217 @@
 """Records as Arrow batches: the frames' columns become Arrow buffers without a Python object per record.
 
-Needs pyarrow, which the SDK itself does not: import this module only where it is installed (Spark brings it).
+Needs pyarrow and numpy, which the SDK itself does not: import this module only where they are installed (Spark brings
+them).
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import record
-from cloud_sdk.properties import decode
+from cloud_sdk.properties import KEY, TAG, decode
+from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
+
+BORN: Final = "born-ms"  # the user property with the publisher's own time, ms since 1970-01-01 UTC, in decimal digits
+_TEXT: Final = pa.field("element", pa.string(), nullable=False)
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_LAST_BORN: Final = 253_402_300_799_999  # ms: the year 9999
+_DIGITS: Final = 15
 
 SCHEMA: Final = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
-        pa.field("levels", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
+        pa.field("levels", pa.list_(_TEXT), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
-        pa.field("publisher", pa.string(), nullable=False),  # client id
-        pa.field("qos", pa.int8(), nullable=False),  # the publisher's
+        pa.field("key", pa.string()),  # the first that the message can be found by
+        pa.field("tags", pa.list_(_TEXT), nullable=False),  # what consumers select it by
         # MQTT 5 user properties; of a name that comes twice, the last value.
         pa.field("properties", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)), nullable=False),
+        pa.field("client_id", pa.string(), nullable=False),  # the publisher's
+        pa.field("qos", pa.int8(), nullable=False),  # the publisher's
         pa.field("content_type", pa.string()),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),  # in the partition
-        pa.field("stored_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("published_at", _TIME, nullable=False),  # as the publisher says (`BORN`), else as `stored_at`
+        pa.field("stored_at", _TIME, nullable=False),  # when the log took the record
         pa.field("position", pa.int64(), nullable=False),  # in the log
     ]
 )
 
-
-def record_batch(frames: bytes, partition: int, offset: int) -> pa.RecordBatch:
-    """Sealed frames, consecutive records of a partition whose first is at `offset`, in columns of `SCHEMA`.
-
-    Raises `ValueError` when the frames' lengths do not add up.
-    """
-    rows, positions, times, flags, *buffers = record.columns(frames)
-    topics = _strings(pa.string(), rows, buffers[0], buffers[1])
-    stored_ms = pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), rows, [None, pa.py_buffer(times)])
-    qos = pc.bit_wise_and(pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(flags)]), pa.scalar(3, pa.int8()))
-    properties, content_types = _properties(rows, buffers[4], buffers[5])
-    columns = [
-        topics,
-        pc.split_pattern(topics, "/").cast(SCHEMA.field("levels").type),
-        _strings(pa.binary(), rows, buffers[6], buffers[7]),
-        _strings(pa.string(), rows, buffers[2], buffers[3]),
-        qos,
-        properties,
-        content_types,
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.array(range(offset, offset + rows), pa.int64()),
-        stored_ms.cast(pa.timestamp("us", tz="UTC")),
-        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(positions)]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+# The parts of a record that a column is made of; the others are made of its header.
+_PARTS: Final = {
+    "topic": PART_TOPIC,
+    "levels": PART_TOPIC,
+    "payload": PART_PAYLOAD,
+    "key": PART_PROPERTIES,
+    "tags": PART_PROPERTIES,
+    "properties": PART_PROPERTIES,
+    "client_id": PART_PUBLISHER,
+    "content_type": PART_PROPERTIES,
+    "published_at": PART_PROPERTIES,
+}
 
 
-def _strings(kind: pa.DataType, rows: int, offsets: bytes, data: bytes) -> pa.Array:
-    """A string or binary array over buffers as `record.columns` gives them."""
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+def schema_of(names: Sequence[str]) -> pa.Schema:
+    """Some columns of `SCHEMA`, in this order. Raises `KeyError` for a name that is none."""
+    return pa.schema([SCHEMA.field(name) for name in names])
 
 
-def _properties(rows: int, offsets: bytes, data: bytes) -> tuple[pa.Array, pa.Array]:
-    """User properties and content type of each record. Blocks are decoded only where there are any."""
+def parts_without(names: Sequence[str]) -> int:
+    """The parts of records (`record.layout.PART_*`, added up) that none of these columns needs."""
+    needed = 0
+    for name in names:
+        needed |= _PARTS.get(name, 0)
+    return (PART_TOPIC | PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD) & ~needed
+
+
+def record_batch(
+    frames: bytes, partition: int, offset: int, *, schema: pa.Schema = SCHEMA, offsets: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """Sealed frames, records of a partition, in the columns of `schema` (`schema_of`). Their offsets are `offsets`, or
+    follow each other from `offset` on. Raises `ValueError` when the frames' lengths do not add up."""
+    page = _Page(record.columns(frames), partition, np.array(offsets, np.int64) if offsets else offset)
+    columns = [_as(field.type, _COLUMNS[field.name](page)) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass
+class _Page:
+    """One batch of records as `record.columns` gives it; what several columns share is made once."""
+
+    columns: tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+    partition: int
+    first: "int | np.ndarray[tuple[int], np.dtype[np.int64]]"  # the first offset, or each of them
+
+    @property
+    def rows(self) -> int:
+        return self.columns[0]
+
+    @cached_property
+    def topics(self) -> pa.Array:
+        return self.strings(pa.string(), 4)
+
+    @cached_property
+    def stored(self) -> pa.Array:
+        return self.fixed(pa.timestamp("ms", tz="UTC"), 2)
+
+    @cached_property
+    def properties(self) -> "_Properties | None":
+        return _Properties.read(self.rows, self.columns[8], self.columns[9])
+
+    def strings(self, kind: pa.DataType, at: int) -> pa.Array:
+        """A string or binary array over the buffers at `at`."""
+        offsets, data = self.columns[at : at + 2]
+        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    def fixed(self, kind: pa.DataType, at: int) -> pa.Array:
+        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(self.columns[at])])
+
+    def offsets(self) -> pa.Array:
+        first = self.first
+        return pa.array(np.arange(first, first + self.rows, dtype=np.int64) if isinstance(first, int) else first)
+
+
+@dataclass(slots=True)
+class _Properties:
+    """What the property blocks of a page have; None where no message has any: the usual page."""
+
+    content_types: list[str | None]
+    users: list[list[tuple[str, str]]]
+
+    @classmethod
+    def read(cls, rows: int, offsets: bytes, data: bytes) -> "_Properties | None":
+        if not data:
+            return None
+        found = cls([], [])
+        ends = memoryview(offsets).cast("i")
+        for row in range(rows):
+            block = decode(data[ends[row] : ends[row + 1]])
+            found.users.append(block.user)
+            found.content_types.append(block.content_type)
+        return found
+
+
+def _as(kind: pa.DataType, column: pa.Array) -> pa.Array:
+    """A schema that a user wrote says of list elements and map values that they may be null."""
+    return column if column.type.equals(kind) else column.cast(kind)
+
+
+def _levels(page: _Page) -> pa.Array:
+    return pc.split_pattern(page.topics, "/").cast(SCHEMA.field("levels").type)
+
+
+def _keys(page: _Page) -> pa.Array:
+    if page.properties is None:
+        return pa.nulls(page.rows, pa.string())
+    return pa.array([next((value for name, value in user if name == KEY), None) for user in page.properties.users])
+
+
+def _tags(page: _Page) -> pa.Array:
+    kind = SCHEMA.field("tags").type
+    if page.properties is None:
+        return _empty(kind, page.rows)
+    return pa.array([[value for name, value in user if name == TAG] for user in page.properties.users], kind)
+
+
+def _user_properties(page: _Page) -> pa.Array:
     kind = SCHEMA.field("properties").type
-    if not data:  # nobody spoke MQTT 5 with properties: the usual batch
-        return pa.array([[]] * rows, kind), pa.nulls(rows, pa.string())
-    users: list[dict[str, str]] = []
-    content_types: list[str | None] = []
-    ends = memoryview(offsets).cast("i")
-    for row in range(rows):
-        block = decode(data[ends[row] : ends[row + 1]])
-        users.append(dict(block.user))
-        content_types.append(block.content_type)
-    return pa.array([list(user.items()) for user in users], kind), pa.array(content_types, pa.string())
+    if page.properties is None:
+        return _empty(kind, page.rows)
+    return pa.array([list(dict(user).items()) for user in page.properties.users], kind)
+
+
+def _content_types(page: _Page) -> pa.Array:
+    if page.properties is None:
+        return pa.nulls(page.rows, pa.string())
+    return pa.array(page.properties.content_types, pa.string())
+
+
+def _published(page: _Page) -> pa.Array:
+    if page.properties is None:
+        return page.stored.cast(_TIME)
+    born = pa.array([_born_ms(user) for user in page.properties.users], pa.int64())
+    return pc.coalesce(born.cast(pa.timestamp("ms", tz="UTC")), page.stored).cast(_TIME)
+
+
+def _born_ms(user: list[tuple[str, str]]) -> int | None:
+    for name, value in user:
+        if name == BORN and len(value) <= _DIGITS and value.isascii() and value.isdecimal():
+            return int(value) if int(value) <= _LAST_BORN else None
+    return None
+
+
+def _qos(page: _Page) -> pa.Array:
+    return pc.bit_wise_and(page.fixed(pa.int8(), 3), pa.scalar(3, pa.int8()))
+
+
+def _empty(kind: pa.DataType, rows: int) -> pa.Array:
+    """Lists or maps without an element."""
+    kinds = pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], pa.string()))
+    if isinstance(kind, pa.MapType):
+        none = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), none, none).cast(kind)
+    return kinds.cast(kind)
+
+
+_COLUMNS: Final[dict[str, Callable[[_Page], pa.Array]]] = {
+    "topic": lambda page: page.topics,
+    "levels": _levels,
+    "payload": lambda page: page.strings(pa.binary(), 10),
+    "key": _keys,
+    "tags": _tags,
+    "properties": _user_properties,
+    "client_id": lambda page: page.strings(pa.string(), 6),
+    "qos": _qos,
+    "content_type": _content_types,
+    "partition": lambda page: pa.repeat(pa.scalar(page.partition, pa.int32()), page.rows),
+    "offset": _Page.offsets,
+    "published_at": _published,
+    "stored_at": lambda page: page.stored.cast(_TIME),
+    "position": lambda page: page.fixed(pa.int64(), 1),
+}

@@ -30,7 +30,7 @@ from cloud_sdk.pull import PullConsumer
 from cloud_sdk.push import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
 from cloud_sdk.replies import Replies
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.selecting import SelectionOptions, Start, selection_of
+from cloud_sdk.selecting import ReadOptions, SelectionOptions, Start, selection_of
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 
@@ -287,12 +287,12 @@ class Client:
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
-        **selection: Unpack[SelectionOptions],
+        **options: Unpack[ReadOptions],
     ) -> Batch:
         """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
         to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Records that are gone
         from the log, or not selected, are skipped. Read on at its `next_offset`, also where it is empty. Raises
-        `OffsetOutOfRange`, which knows the bounds."""
+        `OffsetOutOfRange`, which knows the bounds. `ReadOptions` say what is wanted."""
         with refused_values():
             request = pb.PullRequest(
                 parent=parent,
@@ -301,7 +301,9 @@ class Client:
                 max_records=max_records,
                 max_bytes=max_bytes,
                 wait_ms=int(wait_seconds * 1_000),
-                selection=selection_of(selection),
+                selection=selection_of(options),
+                without=options.get("without", 0),
+                until=options.get("until", 0),
             )
         reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
         return Batch(
@@ -313,6 +315,7 @@ class Client:
             reply.end,
             reply.next_offset or reply.offset + reply.count,  # a node of an older version does not tell
             reply.offsets,
+            reply.gone,
         )
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:

@@ -306,6 +306,7 @@ class Batch:
     end: int
     next_offset: int  # where to read on
     offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
+    gone: int = 0  # records from the offset asked for up to `next_offset` that are gone from the log
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()

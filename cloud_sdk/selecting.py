@@ -16,6 +16,13 @@ class SelectionOptions(TypedDict, total=False):
     sql: str  # an SQL-92 condition on user properties: "region = 'hz' AND price BETWEEN 10 AND 20"
 
 
+class ReadOptions(SelectionOptions, total=False):
+    """What of a partition is read, see `Client.pull`."""
+
+    without: int  # parts of the records that are not wanted, and come empty: `record.layout.PART_*`, added up
+    until: int  # nothing is looked at from this offset on
+
+
 class PushOptions(SelectionOptions, total=False):
     """How a group consumes, see `Client.push_consumer`."""
 
@@ -50,8 +57,5 @@ class BroadcastOptions(SelectionOptions, total=False):
 
 def selection_of(options: SelectionOptions) -> pb.Selection | None:
     """On the wire; None for everything."""
-    if not any(options.values()):
-        return None
-    return pb.Selection(
-        topic_filter=options.get("topic_filter", ""), tags=options.get("tags", ""), sql=options.get("sql", "")
-    )
+    topic_filter, tags, sql = options.get("topic_filter", ""), options.get("tags", ""), options.get("sql", "")
+    return pb.Selection(topic_filter=topic_filter, tags=tags, sql=sql) if topic_filter or tags or sql else None

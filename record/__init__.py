@@ -25,6 +25,7 @@ try:
         trailer_of,
         unpack_refs,
         verify,
+        without,
     )
 
     COMPILED: bool = True
@@ -47,6 +48,7 @@ except ImportError:
         trailer_of,
         unpack_refs,
         verify,
+        without,
     )
 
     COMPILED = False
@@ -70,4 +72,5 @@ __all__ = [
     "trailer_of",
     "unpack_refs",
     "verify",
+    "without",
 ]

@@ -295,6 +295,28 @@ def columns(
     )
 
 
+def without(data: bytes, parts: int) -> bytes:
+    """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
+    each is 0: it holds for the whole frame. ValueError when lengths do not add up."""
+    pieces: list[bytes] = []
+    for start in split(data):
+        header = list(_HEADER.unpack_from(data, start))
+        end = start + header[1]
+        at = start + HEADER_SIZE
+        behind = TRAILER_SIZE if header[8] & _HAS_TRAILER else 0
+        sizes = [header[9], header[10], header[12], 0]
+        sizes[3] = header[1] - HEADER_SIZE - sum(sizes) - behind
+        kept: list[bytes] = []
+        for part, size in enumerate(sizes):
+            kept.append(b"" if parts >> part & 1 else data[at : at + size])
+            at += size
+        header[0] = 0
+        header[1] = HEADER_SIZE + sum(map(len, kept)) + behind
+        header[9], header[10], header[12] = len(kept[0]), len(kept[1]), len(kept[2])
+        pieces += (_HEADER.pack(*header), *kept, data[end - behind : end])
+    return b"".join(pieces)
+
+
 def pack_refs(positions: Sequence[int], lengths: Sequence[int], times: Sequence[int], tags: Sequence[int]) -> bytes:
     """Pack references: position u64, length u32, tag u32, store time u64 each. ValueError if lengths differ."""
     if not len(positions) == len(lengths) == len(times) == len(tags):

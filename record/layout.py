@@ -57,6 +57,12 @@ FLAG_ADDRESSED: Final = 0x0080  # to the inbox of one client: its session, if th
 FLAG_WILL: Final = 0x0100  # the will of the publisher, which has none from here on
 FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
 
+# What readers may do without: bits, of the parts behind the header.
+PART_TOPIC: Final = 0x1
+PART_PUBLISHER: Final = 0x2
+PART_PROPERTIES: Final = 0x4
+PART_PAYLOAD: Final = 0x8
+
 MAX_TOPIC: Final = 0xFFFF
 MAX_KEYS: Final = 16  # of one message (user properties `key`) by which it can be found
 MAX_KEY: Final = 255  # bytes; it cannot be found by a longer one

@@ -46,7 +46,8 @@ def spark_session(
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("sluice")` known to a session; returns the session."""
+    """Make `format("sluice")` known to a session, and let it see what queries filter by; returns the session."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # without it Spark refuses such a source
     spark.dataSource.register(SluiceDataSource)
     return spark
 

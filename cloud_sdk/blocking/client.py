@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Unpack
 
@@ -25,7 +25,15 @@ from cloud_sdk.message import (
     Timer,
 )
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.selecting import BroadcastOptions, ConsumerOptions, PullOptions, PushOptions, SelectionOptions, Start
+from cloud_sdk.selecting import (
+    BroadcastOptions,
+    ConsumerOptions,
+    PullOptions,
+    PushOptions,
+    ReadOptions,
+    SelectionOptions,
+    Start,
+)
 from cloud_sdk.trace import TraceEvent
 from cloud_sdk.transaction import Decision
 
@@ -177,7 +185,7 @@ class Client:
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
-        **selection: Unpack[SelectionOptions],
+        **options: Unpack[ReadOptions],
     ) -> Batch:
         """See `cloud_sdk.Client.pull`."""
         thread, client = self._opened()
@@ -189,8 +197,24 @@ class Client:
                 max_records=max_records,
                 max_bytes=max_bytes,
                 wait_seconds=wait_seconds,
-                **selection,
+                **options,
             )
+        )
+
+    def pull_ahead(
+        self,
+        parent: str,
+        partition: int,
+        offset: int,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        **options: Unpack[ReadOptions],
+    ) -> "Future[Batch]":
+        """`pull` under way: its result is to come, and other work may be done meanwhile."""
+        thread, client = self._opened()
+        return thread.start(
+            client.pull(parent, partition, offset, max_records=max_records, max_bytes=max_bytes, **options)
         )
 
     def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 
 from cloud_sdk.errors import ClientClosed
@@ -23,11 +23,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[object, object, Result]) -> Result:
-        with self._lock:
-            if self._is_stopped:
-                coroutine.close()
-                raise _closed()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.start(coroutine)
         try:
             return future.result()
         except CancelledError:
@@ -35,6 +31,13 @@ class LoopThread:
         except BaseException:
             future.cancel()  # nobody waits for it any more (Ctrl-C)
             raise
+
+    def start(self, coroutine: Coroutine[object, object, Result]) -> Future[Result]:
+        with self._lock:
+            if self._is_stopped:
+                coroutine.close()
+                raise _closed()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         with self._lock:

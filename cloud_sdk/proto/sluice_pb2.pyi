@@ -60,7 +60,7 @@ class Rejection(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection")
+    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection", "without", "until")
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,8 @@ class PullRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     SELECTION_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     parent: str
     partition: int
     offset: int
@@ -75,10 +77,12 @@ class PullRequest(_message.Message):
     max_bytes: int
     wait_ms: int
     selection: Selection
-    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ...) -> None: ...
+    without: int
+    until: int
+    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., without: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset")
+    __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset", "gone")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +90,7 @@ class PullReply(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     offset: int
     count: int
     frames: bytes
@@ -93,7 +98,8 @@ class PullReply(_message.Message):
     end: int
     offsets: _containers.RepeatedScalarFieldContainer[int]
     next_offset: int
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    gone: int
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ..., gone: _Optional[int] = ...) -> None: ...
 
 class PartitionsRequest(_message.Message):
     __slots__ = ("parent",)

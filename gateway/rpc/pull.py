@@ -1,15 +1,19 @@
 """Partitions read by offset, with long polls at their ends, and the offsets that a group of such readers commits."""
 
 import asyncio
+from typing import Final
 
+import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.fields import group_name, parent_name, within
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.selecting import pulled, selection_of
+from gateway.rpc.selecting import pulled, selected, selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups, wait_until
 from store import control
-from store.api import Appended, Fetched, Store, partition_queue
+from store.api import Appended, Store, partition_queue
+
+_NO_END: Final = 1 << 63
 
 
 class PullCalls:
@@ -43,7 +47,7 @@ class PullCalls:
             request,
         )
         reply = await reader.look(request.offset)
-        if reply.count or not request.wait_ms:
+        if reply.count or not request.wait_ms or reader.is_over(reply.next_offset):
             return reply
         deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
         key, waiter = b"p" + request.parent.encode(), asyncio.Event()
@@ -51,7 +55,7 @@ class PullCalls:
         try:
             while not self._stopping:  # look again before waiting: something may have come in between
                 reply = await reader.look(reply.next_offset)
-                if reply.count:
+                if reply.count or reader.is_over(reply.next_offset):
                     break
                 if reply.next_offset < reply.end:
                     await asyncio.sleep(0)  # nothing of what was looked through is wanted: others have their turn
@@ -90,7 +94,7 @@ class PullCalls:
 class _Reader:
     """What one call reads."""
 
-    __slots__ = ("_max_bytes", "_max_records", "_queue", "_selection", "_store")
+    __slots__ = ("_gone", "_max_bytes", "_max_records", "_queue", "_selection", "_store", "_until", "_without")
 
     def __init__(self, store: Store, queue: bytes, max_records: int, max_bytes: int, request: pb.PullRequest) -> None:
         self._store = store
@@ -98,27 +102,30 @@ class _Reader:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._selection = selection_of(request.selection, request.parent.encode())
+        self._without = request.without
+        self._until = request.until or _NO_END
+        self._gone = 0
+
+    def is_over(self, offset: int) -> bool:
+        """Whether there is nothing to come."""
+        return offset >= self._until
 
     async def look(self, offset: int) -> pb.PullReply:
         """What there is from `offset` on."""
         if not self._selection:
-            return _reply(await self._store.fetch(self._queue, offset, self._max_records, self._max_bytes))
-        fetched, offsets = await pulled(
-            self._store, self._queue, offset, self._max_records, self._max_bytes, self._selection
+            found = await pulled(self._store, self._queue, offset, self._until, self._max_records, self._max_bytes)
+        else:
+            found = await selected(
+                self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._selection
+            )
+        self._gone += found.gone
+        return pb.PullReply(
+            offset=found.offset,
+            count=found.count,
+            frames=record.without(found.frames, self._without) if self._without else found.frames,
+            begin=found.bounds.begin,
+            end=found.bounds.end,
+            offsets=found.offsets,
+            next_offset=found.next_offset,
+            gone=self._gone,
         )
-        reply = _reply(fetched)
-        reply.count = len(offsets)
-        reply.offsets.extend(offsets)
-        return reply
-
-
-def _reply(fetched: Fetched) -> pb.PullReply:
-    bounds = fetched.bounds
-    return pb.PullReply(
-        offset=fetched.offset,
-        count=fetched.count,
-        frames=fetched.data,
-        begin=bounds.begin,
-        end=bounds.end,
-        next_offset=fetched.next_offset,
-    )

@@ -1,5 +1,7 @@
 """Selections off the wire, and partitions read by offset with one."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import record
@@ -7,7 +9,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.status import invalid
 from matcher.names import parent_of
 from matcher.selector import EVERYTHING, Selection, Selector, SelectorError, compile_selection
-from store.api import Fetched, Store
+from store.api import Bounds, Fetched, Store
 
 _MOST_READ: Final = 8  # fetches of one call, of which nothing may be wanted
 
@@ -28,26 +30,50 @@ def selection_of(wish: pb.Selection, parent: bytes | None) -> Selection:
     return selection
 
 
-async def pulled(
-    store: Store, queue: bytes, offset: int, max_records: int, max_bytes: int, selection: Selection
-) -> tuple[Fetched, list[int]]:
-    """Records of a queue from `offset` on that a selection wants: their frames, and the offset of each. They may be
-    none, also where there are more to come: the next offset says how far was looked."""
+@dataclass(slots=True)
+class Pulled:
+    """What one look at a partition had."""
+
+    offset: int  # of the first record; without any: how far was looked
+    count: int
+    frames: bytes
+    bounds: Bounds
+    next_offset: int  # where to look on
+    gone: int  # records in between that are gone from the log
+    offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
+
+
+async def pulled(store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int) -> Pulled:
+    """Records of a queue from `offset` on, none at `until` or behind it. They may be none, also where there are more to
+    come: the next offset says how far was looked."""
+    fetched = await store.fetch(queue, offset, max(min(max_records, until - offset), 0), max_bytes)
+    count, data = fetched.count, fetched.data
+    if fetched.next_offset > until:  # behind a gap
+        count = max(until - fetched.offset, 0)
+        data = data[: [*record.split(data), len(data)][count]]
+    first = min(fetched.offset, max(until, offset))
+    return Pulled(first, count, data, fetched.bounds, first + count, first - offset)
+
+
+async def selected(
+    store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int, selection: Selection
+) -> Pulled:
+    """The same of those that a selection wants, with the offset of each."""
     selector = compile_selection(selection)
     offsets: list[int] = []
     frames: list[bytes] = []
-    at, room = offset, max_bytes
+    at, room, gone = offset, max_bytes, 0
     for _ in range(_MOST_READ):
-        fetched = await store.fetch(queue, at, max_records - len(offsets), max(room, 1))
-        kept = wanted_of(fetched, selector)
-        for own, frame in kept:
+        found = await pulled(store, queue, at, until, max_records - len(offsets), max(room, 1))
+        gone += found.gone
+        for own, frame in wanted_of(Fetched(found.offset, found.count, found.frames, found.bounds), selector):
             offsets.append(own)
             frames.append(frame)
             room -= len(frame)
-        at = fetched.next_offset
-        if not fetched.count or len(offsets) >= max_records or room <= 0:
+        at = found.next_offset
+        if not found.count or len(offsets) >= max_records or room <= 0:
             break
-    return Fetched(at, 0, b"".join(frames), fetched.bounds), offsets
+    return Pulled(at, len(offsets), b"".join(frames), found.bounds, at, gone, offsets)
 
 
 def wanted_of(fetched: Fetched, selector: Selector) -> list[tuple[int, bytes]]:

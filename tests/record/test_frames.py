@@ -278,6 +278,24 @@ def test_references_round_trip(rows):
             frames.unpack_refs(packed[:-1])
 
 
+@given(batches, st.integers(0, 15))
+def test_frames_without_some_of_their_parts(rows, parts):
+    data = sealed(rows)
+    left = frames.without(data, parts)
+    assert plain.without(data, parts) == left
+    starts = frames.split(left)
+    for start, row, old in zip(starts, rows, frames.split(data), strict=True):
+        kept = [b"" if parts >> part & 1 else row[3 + part] for part in range(4)]
+        assert frames.decode(left, start) == (*row[:3], *kept)
+        assert outcome(frames.trailer_of, left, start) == outcome(frames.trailer_of, data, old)
+        assert frames.position_of(left, start) == frames.position_of(data, old)
+        assert left[start : start + 4] == bytes(4)
+    for impl in (frames, plain):
+        with pytest.raises(ValueError, match="no frame"):
+            impl.without(data[:-1], parts)
+        assert impl.without(b"", parts) == b""
+
+
 def test_columns_are_arrow_buffers():
     data = sealed([(1, 1, 0, b"a/b", b"me", b"", b"hello", None), (1, 18, 0, b"c", b"", b"pp", b"", 5)])
     rows, positions, times, flags, *buffers = frames.columns(data)

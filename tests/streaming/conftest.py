@@ -69,10 +69,19 @@ class FakeNode(SluiceServicer):
             context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))
             context.abort(grpc.StatusCode.OUT_OF_RANGE, f"offset {request.offset} is outside")
         there = [n for n in range(request.offset, len(queue)) if (request.partition, n) not in self.gone]
-        first = there[0] if there else len(queue)
-        run = [n for i, n in enumerate(there) if n == first + i][: min(PAGE, request.max_records)]
-        page = [queue[n] for n in run]
-        return pb.PullReply(offset=first, count=len(page), frames=b"".join(page), begin=begin, end=len(queue))
+        until = request.until or len(queue)
+        first = min(there[0] if there else len(queue), until)
+        limit = min(PAGE, request.max_records or PAGE, until - first)
+        run = [n for i, n in enumerate(there) if n == first + i][:limit]
+        return pb.PullReply(
+            offset=first,
+            count=len(run),
+            frames=record.without(b"".join(queue[n] for n in run), request.without),
+            begin=begin,
+            end=len(queue),
+            next_offset=first + len(run),
+            gone=first - request.offset,
+        )
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import pytest
 
-from streaming.options import Edge, OptionError, SourceOptions
+from streaming.option_values import OptionError
+from streaming.source.columns import SCHEMA
+from streaming.source.options import Edge, Moment, SourceOptions
 
 NEEDED = {"endpoint": "127.0.0.1:7070", "parent": "sensors"}
 
@@ -19,7 +21,7 @@ def test_names_are_matched_without_case() -> None:
     options = SourceOptions.parse(
         {**NEEDED, "STARTINGoffsets": '{"0": 7}', "maxrecordspertrigger": "500", "failOnDataLoss": "False"}
     )
-    assert options.starting == {0: 7}
+    assert options.starting == {("sensors", 0): 7}
     assert options.max_records_per_trigger == 500
     assert not options.fail_on_data_loss
 
@@ -35,6 +37,15 @@ def test_names_are_matched_without_case() -> None:
         ({"maxRecordsPerTrigger": "0"}, "above 0"),
         ({"recordsPerTask": "many"}, "above 0"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"filter": "a/#"}, "one of the options"),
+        ({"parent": "a/b"}, "first level"),
+        ({"parent": "[1]"}, "JSON array"),
+        ({"columns": "topic,publisher"}, "no column 'publisher'"),
+        ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),
+        ({"endingTimestamp": "noon"}, "must be a time like"),
+        ({"user": "me"}, "need each other"),
+        ({"certificateFile": "c.pem"}, "need each other"),
+        ({"tls": "false", "caFile": "ca.pem"}, "tls is false"),
     ],
 )
 def test_what_cannot_be_used_says_why(change: dict[str, str], message: str) -> None:
@@ -45,3 +56,38 @@ def test_what_cannot_be_used_says_why(change: dict[str, str], message: str) -> N
 def test_missing_endpoint() -> None:
     with pytest.raises(OptionError, match="'endpoint' is missing"):
         SourceOptions.parse({"parent": "sensors"})
+
+
+def test_times_and_several_parents() -> None:
+    given = {
+        "endpoint": "e:1",
+        "parent": "a,b",
+        "startingTimestamp": "1970-01-01T00:00:01.5",
+        "endingTimestamp": "2000",
+    }
+    options = SourceOptions.parse(given)
+    assert (options.starting, options.ending) == (Moment(1500), Moment(2000))
+    assert options.topics.parents == ("a", "b")
+    assert SourceOptions.parse({**given, "parent": '["a,b"]'}).topics.parents == ("a,b",)
+    with_zone = SourceOptions.parse({**given, "startingTimestamp": "1970-01-01T01:00:00+01:00"})
+    assert with_zone.starting == Moment(0)
+
+
+def test_columns() -> None:
+    assert SourceOptions.parse(NEEDED).columns == tuple(SCHEMA.names)
+    assert SourceOptions.parse({**NEEDED, "columns": "offset, topic,offset"}).columns == ("offset", "topic")
+
+
+def test_a_connection_with_credentials_and_tls() -> None:
+    secure = {"user": "u", "password": "secret", "caFile": "ca.pem", "serverName": "n"}
+    options = SourceOptions.parse({**NEEDED, **secure})
+    tls = options.connection.tls
+    assert tls is not None
+    assert (tls.ca_file, tls.certificate_file, tls.server_name) == ("ca.pem", None, "n")
+    assert "secret" not in repr(options)
+    assert SourceOptions.parse({**NEEDED, "tls": "true"}).connection.tls is not None
+    assert SourceOptions.parse(NEEDED).connection.tls is None
+    with pytest.raises(OptionError, match="host:port"):
+        SourceOptions.parse({**NEEDED, "endpoint": "nowhere"}).connection.client()
+    with pytest.raises(OptionError, match="colon"):
+        SourceOptions.parse({**NEEDED, "user": "a:b", "password": ""}).connection.client()

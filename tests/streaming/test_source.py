@@ -11,9 +11,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from streaming.offsets import DataLossError, OffsetRange
-from streaming.options import SourceOptions
-from streaming.source import BatchReader, StreamReader, read_range
+from cloud_sdk.arrow import SCHEMA
+from streaming.source.batch import BatchReader
+from streaming.source.offsets import DataLossError
+from streaming.source.options import SourceOptions
+from streaming.source.planning import LogRange
+from streaming.source.reading import read_piece
+from streaming.source.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,13 +27,17 @@ def options(node: Any, **extra: str) -> SourceOptions:
     return SourceOptions.parse({"endpoint": node.endpoint, "parent": "sensors", **extra})
 
 
-def offsets_read(given: SourceOptions, part: OffsetRange | None) -> list[int]:
-    return [offset for batch in read_range(given, part) for offset in batch.column("offset").to_pylist()]
+def part_of(partition: int, start: int, end: int) -> LogRange:
+    return LogRange("sensors", partition, start, end)
+
+
+def offsets_read(given: SourceOptions, part: LogRange | None) -> list[int]:
+    return [offset for batch in read_piece(given, SCHEMA, part) for offset in batch.column("offset").to_pylist()]
 
 
 def test_a_range_is_read_in_pages(node: Any) -> None:
     node.publish(1, 20)
-    assert offsets_read(options(node), OffsetRange(1, 2, 13)) == list(range(2, 13))
+    assert offsets_read(options(node), part_of(1, 2, 13)) == list(range(2, 13))
     assert node.pulls == 4
     assert offsets_read(options(node), None) == []
 
@@ -39,25 +47,25 @@ def test_a_batch_plans_what_there_is(node: Any) -> None:
     node.publish(2, 4)
     node.begins[0] = 1
     given = options(node, recordsPerTask="3", endingOffsets='{"2": 2}')
-    assert [part.value for part in BatchReader(given).partitions()] == [
-        OffsetRange(0, 1, 4),
-        OffsetRange(0, 4, 5),
-        OffsetRange(2, 0, 2),
+    assert [part.value for part in BatchReader(given, SCHEMA).partitions()] == [
+        part_of(0, 1, 4),
+        part_of(0, 4, 5),
+        part_of(2, 0, 2),
     ]
     named = options(node, startingOffsets='{"0": 3, "2": 4}')
-    assert [part.value for part in BatchReader(named).partitions()] == [OffsetRange(0, 3, 5)]
-    assert BatchReader(options(node, startingOffsets="latest")).partitions() == []
+    assert [part.value for part in BatchReader(named, SCHEMA).partitions()] == [part_of(0, 3, 5)]
+    assert BatchReader(options(node, startingOffsets="latest"), SCHEMA).partitions() == []
 
 
 def test_a_stream_begins_where_it_is_told(node: Any) -> None:
     node.publish(0, 5)
     node.begins[0] = 2
     starts = ("earliest", "latest", '{"0": 4}')
-    readers = [StreamReader(options(node, startingOffsets=start)) for start in starts]
+    readers = [StreamReader(options(node, startingOffsets=start), SCHEMA) for start in starts]
     assert [reader.initialOffset() for reader in readers] == [
-        {"0": 2, "1": 0, "2": 0},
-        {"0": 5, "1": 0, "2": 0},
-        {"0": 4, "1": 0, "2": 0},
+        {"sensors": {"0": 2, "1": 0, "2": 0}},
+        {"sensors": {"0": 5, "1": 0, "2": 0}},
+        {"sensors": {"0": 4, "1": 0, "2": 0}},
     ]
     for reader in readers:
         reader.stop()
@@ -66,16 +74,18 @@ def test_a_stream_begins_where_it_is_told(node: Any) -> None:
 def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> None:
     node.publish(0, 10)
     node.publish(1, 2)
-    reader = StreamReader(options(node, maxRecordsPerTrigger="6"))
+    reader = StreamReader(options(node, maxRecordsPerTrigger="6"), SCHEMA)
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(6)
-    assert reader.latestOffset({"0": 0, "1": 0, "2": 0}, limit) == {"0": 4, "1": 2, "2": 0}
-    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"0": 10, "1": 2, "2": 0}
+    assert reader.latestOffset({"0": 0, "1": 0, "2": 0}, limit) == {"sensors": {"0": 4, "1": 2, "2": 0}}
+    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"sensors": {"0": 10, "1": 2, "2": 0}}
     reader.prepareForTriggerAvailableNow()
     node.publish(0, 10)
-    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"0": 10, "1": 2, "2": 0}
-    assert reader.reportLatestOffset() == {"0": 20, "1": 2, "2": 0}
-    assert [part.value for part in reader.partitions({"0": 4, "1": 2}, {"0": 10, "1": 2})] == [OffsetRange(0, 4, 10)]
+    assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"sensors": {"0": 10, "1": 2, "2": 0}}
+    assert reader.reportLatestOffset() == {"sensors": {"0": 20, "1": 2, "2": 0}}
+    assert [part.value for part in reader.partitions({"0": 4, "1": 2}, {"sensors": {"0": 10, "1": 2}})] == [
+        part_of(0, 4, 10)
+    ]
     pickle.loads(pickle.dumps(reader)).stop()
     reader.stop()
 
@@ -83,16 +93,25 @@ def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> No
 def test_lost_records_stop_a_stream_or_are_skipped(node: Any) -> None:
     node.publish(0, 10)
     node.begins[0] = 6
-    strict, lenient = (StreamReader(options(node, failOnDataLoss=choice)) for choice in ("true", "false"))
+    strict, lenient = (StreamReader(options(node, failOnDataLoss=choice), SCHEMA) for choice in ("true", "false"))
     with pytest.raises(DataLossError, match="failOnDataLoss"):
         strict.latestOffset({"0": 2}, ReadAllAvailable())
-    assert lenient.latestOffset({"0": 2}, ReadMaxRows(3)) == {"0": 9, "1": 0, "2": 0}
-    assert [part.value for part in lenient.partitions({"0": 2}, {"0": 9})] == [OffsetRange(0, 6, 9)]
+    assert lenient.latestOffset({"0": 2}, ReadMaxRows(3)) == {
+        "#skipped": 4,
+        "sensors": {"0": 9, "1": 0, "2": 0},
+    }
+    node.begins[0] = 8
+    assert lenient.latestOffset({"#skipped": 4, "sensors": {"0": 7, "1": 0, "2": 0}}, ReadMaxRows(1)) == {
+        "#skipped": 5,
+        "sensors": {"0": 9, "1": 0, "2": 0},
+    }
+    node.begins[0] = 6
+    assert [part.value for part in lenient.partitions({"0": 2}, {"sensors": {"0": 9}})] == [part_of(0, 6, 9)]
     with pytest.raises(DataLossError, match="partition 0"):
-        offsets_read(options(node), OffsetRange(0, 2, 9))
-    assert offsets_read(options(node, failOnDataLoss="false"), OffsetRange(0, 2, 9)) == [6, 7, 8]
+        offsets_read(options(node), part_of(0, 2, 9))
+    assert offsets_read(options(node, failOnDataLoss="false"), part_of(0, 2, 9)) == [6, 7, 8]
     with pytest.raises(DataLossError, match="ends at 10, before 12"):
-        offsets_read(options(node), OffsetRange(0, 8, 12))
+        offsets_read(options(node), part_of(0, 8, 12))
     strict.stop()
     lenient.stop()
 
@@ -101,16 +120,16 @@ def test_holes_in_a_range_are_an_error_or_skipped_and_never_read_twice(node: Any
     node.publish(0, 12)
     node.gone = {(0, offset) for offset in (2, 3, 7, 8, 9)}
     lenient = options(node, failOnDataLoss="false")
-    assert offsets_read(lenient, OffsetRange(0, 0, 12)) == [0, 1, 4, 5, 6, 10, 11]
-    assert offsets_read(lenient, OffsetRange(0, 0, 3)) == [0, 1]
-    assert offsets_read(lenient, OffsetRange(0, 3, 8)) == [4, 5, 6]
-    assert offsets_read(lenient, OffsetRange(0, 8, 9)) == []
+    assert offsets_read(lenient, part_of(0, 0, 12)) == [0, 1, 4, 5, 6, 10, 11]
+    assert offsets_read(lenient, part_of(0, 0, 3)) == [0, 1]
+    assert offsets_read(lenient, part_of(0, 3, 8)) == [4, 5, 6]
+    assert offsets_read(lenient, part_of(0, 8, 9)) == []
     node.gone |= {(0, 10), (0, 11)}
-    assert offsets_read(lenient, OffsetRange(0, 4, 12)) == [4, 5, 6]
-    for part in (OffsetRange(0, 0, 12), OffsetRange(0, 3, 5), OffsetRange(0, 8, 9)):
+    assert offsets_read(lenient, part_of(0, 4, 12)) == [4, 5, 6]
+    for part in (part_of(0, 0, 12), part_of(0, 3, 5), part_of(0, 8, 9)):
         with pytest.raises(DataLossError, match="failOnDataLoss"):
             offsets_read(options(node), part)
-    assert offsets_read(options(node), OffsetRange(0, 4, 7)) == [4, 5, 6]
+    assert offsets_read(options(node), part_of(0, 4, 7)) == [4, 5, 6]
 
 
 def counts(frame: "DataFrame") -> Counter[tuple[int, int]]:
@@ -128,7 +147,7 @@ def test_spark_reads_a_batch(spark: "SparkSession", node: Any) -> None:
     assert counts(frame) == Counter({(0, offset): 1 for offset in range(30)} | {(1, offset): 1 for offset in range(7)})
     row = frame.where("partition = 1 AND offset = 6").selectExpr("*", "unix_millis(stored_at) AS ms").first()
     assert row is not None
-    assert (row.topic, row.levels, row.payload, row.publisher) == ("sensors/1", ["sensors", "1"], b"6", "client")
+    assert (row.topic, row.levels, row.payload, row.client_id) == ("sensors/1", ["sensors", "1"], b"6", "client")
     assert (row.qos, row.properties, row.content_type, row.ms) == (1, {}, None, 1_767_225_600_006)
     assert counts(load(spark, node, startingOffsets="latest")) == Counter()
 

@@ -1,0 +1,60 @@
+"""Values of Spark's options, which are texts, and whose names are matched without regard to case."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown or has a value that cannot be used."""
+
+
+def known_options(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """By name in lower case. Raises `OptionError` for one that is not in `names`, with the nearest that is."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are: {', '.join(names)}"
+            raise OptionError(f"unknown option {name!r}{hint}")
+    return given
+
+
+def required(given: Mapping[str, str], name: str) -> str:
+    if name.lower() not in given:
+        raise OptionError(f"option {name!r} is missing")
+    return given[name.lower()]
+
+
+def positive(given: Mapping[str, str], name: str) -> int | None:
+    """A whole number above 0, or None where the option is not given."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise OptionError(f"{name} must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def moment(given: Mapping[str, str], name: str) -> int | None:
+    """A time in ms since 1970-01-01 UTC: such a number, or ISO 8601 (without an offset: UTC)."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise OptionError(
+            f"{name} must be a time like 2026-01-31T12:00:00Z or milliseconds since 1970, not {text!r}"
+        ) from None
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000)

@@ -1,0 +1,45 @@
+"""`spark.read.format("sluice")`."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from streaming.source.offsets import skip_lost
+from streaming.source.options import SourceOptions
+from streaming.source.planning import holdings_of, pieces, starts, stops
+from streaming.source.pushdown import Narrowing
+from streaming.source.reading import read_piece
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Schema
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver; copies of it read in the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: "Schema") -> None:
+        self._options = options
+        self._schema = schema
+        self._narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark names it
+        """Reads less where filters allow it. Spark evaluates all of them again: more than is wanted may be read."""
+        self._narrowing = Narrowing.by(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, narrowing = self._options, self._narrowing
+        topics = narrowing.topics(options.topics)
+        with options.connection.client() as client:
+            holdings = narrowing.holdings(holdings_of(client, topics))
+            start = narrowing.start(client, starts(client, options.starting, holdings), holdings)
+            end = narrowing.end(stops(client, options.ending, holdings))
+        start = {each: offset for each, offset in start.items() if each in end}
+        named = {each.partition for each in holdings}
+        first, _ = skip_lost(start, holdings, fail=options.fail_on_data_loss)
+        last = {each: offset for each, offset in end.items() if each in named}
+        return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics)]
+
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        return read_piece(self._options, self._schema, partition.value)

@@ -1,0 +1,60 @@
+"""The columns of the table, as Spark types, and what a user may choose of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from streaming.option_values import OptionError
+
+if TYPE_CHECKING:
+    from pyarrow import Schema
+
+_TEXTS: Final = ArrayType(StringType(), containsNull=False)
+
+# The same columns, types and nullability as `cloud_sdk.arrow.SCHEMA`: Spark takes Arrow batches as they are.
+SCHEMA: Final = (
+    StructType()
+    .add("topic", StringType(), nullable=False)
+    .add("levels", _TEXTS, nullable=False)
+    .add("payload", BinaryType(), nullable=False)
+    .add("key", StringType())
+    .add("tags", _TEXTS, nullable=False)
+    .add("properties", MapType(StringType(), StringType(), valueContainsNull=False), nullable=False)
+    .add("client_id", StringType(), nullable=False)
+    .add("qos", ByteType(), nullable=False)
+    .add("content_type", StringType())
+    .add("partition", IntegerType(), nullable=False)
+    .add("offset", LongType(), nullable=False)
+    .add("published_at", TimestampType(), nullable=False)
+    .add("stored_at", TimestampType(), nullable=False)
+    .add("position", LongType(), nullable=False)
+)
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """Some columns, in this order."""
+    return StructType([SCHEMA[name] for name in names])
+
+
+def checked(schema: StructType) -> "Schema":
+    """The Arrow schema of what a user wants to read (`.schema(…)`, or all of it). Raises `OptionError` for a column
+    that there is not, or that has another type."""
+    for field in schema.fields:
+        if field.name not in SCHEMA.names:
+            raise OptionError(f"there is no column {field.name!r}; there are: {', '.join(SCHEMA.names)}")
+        real = SCHEMA[field.name].dataType.simpleString()
+        if field.dataType.simpleString() != real:
+            raise OptionError(f"the column {field.name!r} is of type {real}, not {field.dataType.simpleString()}")
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,33 @@
+"""`format("sluice")`: what Spark is given first, and makes readers of."""
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from streaming.source.batch import BatchReader
+from streaming.source.columns import checked, schema_of
+from streaming.source.options import SourceOptions
+from streaming.source.stream import StreamReader
+
+
+class SluiceDataSource(DataSource):
+    """`format("sluice")`. Options: see `docs/streaming.md`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "sluice"
+
+    def schema(self) -> StructType:
+        return schema_of(SourceOptions.parse(_given(self)).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(SourceOptions.parse(_given(self)), checked(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark names it
+        return StreamReader(SourceOptions.parse(_given(self)), checked(schema))
+
+
+def _given(source: DataSource) -> Mapping[str, str]:
+    options: Mapping[str, str] = source.options
+    return options

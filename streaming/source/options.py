@@ -1,0 +1,123 @@
+"""The options of `format("sluice")` for reading, checked once, on the driver, before anything is read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from streaming.connection import CONNECTION_OPTIONS, ConnectionOptions
+from streaming.option_values import OptionError, boolean, known_options, moment, positive
+from streaming.source.columns import SCHEMA
+from streaming.source.offsets import Offsets, offsets_from_json
+from streaming.source.topics import Topics
+
+_NAMES: Final = (
+    *CONNECTION_OPTIONS,
+    "parent",
+    "filter",
+    "columns",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "recordsPerTask",
+    "pageBytes",
+    "failOnDataLoss",
+)
+_DEFAULT_RECORDS_PER_TASK: Final = 1_000_000
+_DEFAULT_PAGE_BYTES: Final = 4 << 20  # a node's own limit
+
+
+class Edge(StrEnum):
+    """One of the two ends of what a partition holds."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(slots=True, frozen=True)
+class Moment:
+    """The first record that was stored at or after a time."""
+
+    ms: int  # since 1970-01-01 UTC
+
+
+Place = Edge | Moment | Offsets
+
+
+@dataclass(slots=True, frozen=True)
+class SourceOptions:
+    """What to read, from where, and how much at a time."""
+
+    connection: ConnectionOptions
+    topics: Topics
+    columns: tuple[str, ...]
+    starting: Place  # used by a batch, and by a stream without a checkpoint
+    ending: Place  # batch only
+    max_records_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    records_per_task: int
+    page_bytes: int  # of the log, per pull: a task holds a few of them
+    fail_on_data_loss: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """From Spark's options, whose names are matched without regard to case. Raises `OptionError`."""
+        given = known_options(options, _NAMES)
+        topics = _topics(given)
+        ending = _place(given, "ending", Edge.LATEST, topics)
+        if ending is Edge.EARLIEST:
+            raise OptionError("endingOffsets cannot be 'earliest'")
+        return cls(
+            connection=ConnectionOptions.parse(given),
+            topics=topics,
+            columns=_columns(given),
+            starting=_place(given, "starting", Edge.EARLIEST, topics),
+            ending=ending,
+            max_records_per_trigger=positive(given, "maxRecordsPerTrigger"),
+            max_bytes_per_trigger=positive(given, "maxBytesPerTrigger"),
+            records_per_task=positive(given, "recordsPerTask") or _DEFAULT_RECORDS_PER_TASK,
+            page_bytes=positive(given, "pageBytes") or _DEFAULT_PAGE_BYTES,
+            fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
+        )
+
+
+def _topics(given: Mapping[str, str]) -> Topics:
+    parent, topic_filter = given.get("parent"), given.get("filter")
+    if (parent is None) == (topic_filter is None):
+        raise OptionError("what to read is said by one of the options 'parent' and 'filter'")
+    return Topics.of_parents(parent) if parent is not None else Topics.of_filters(topic_filter or "")
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    text = given.get("columns")
+    if text is None:
+        return tuple(SCHEMA.names)
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in SCHEMA.names:
+            raise OptionError(f"columns: there is no column {name!r}; there are: {', '.join(SCHEMA.names)}")
+    return names
+
+
+def _place(given: Mapping[str, str], which: str, default: Edge, topics: Topics) -> Place:
+    """Of `startingOffsets` and `startingTimestamp`, or of the ending ones, what is given."""
+    name = f"{which}Offsets"
+    text = given.get(name.lower())
+    ms = moment(given, f"{which}Timestamp")
+    if ms is not None:
+        if text is not None:
+            raise OptionError(f"{name} and {which}Timestamp exclude each other")
+        return Moment(ms)
+    if text is None:
+        return default
+    if text.lower() in list(Edge):
+        return Edge(text.lower())
+    try:
+        return offsets_from_json(json.loads(text), topics.parents)
+    except ValueError as error:
+        example = '{"sensors": {"0": 42}}'
+        raise OptionError(f"{name} must be earliest, latest or JSON like {example}, not {text!r}: {error}") from error

@@ -1,0 +1,121 @@
+"""What filters of a query say about where to look. Spark evaluates them again, so looking at too much is no harm.
+
+A bound of `stored_at` from above is not used: a message that was held (delayed, or part of a transaction) is in its
+partition behind younger ones. The option `endingTimestamp` is about the time at which records entered their partition.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from cloud_sdk.blocking import Client
+from streaming.source.offsets import Holding, Offsets
+from streaming.source.topics import Topics
+
+_MOST_TOPICS: Final = 100  # in one regular expression
+
+
+@dataclass(slots=True, frozen=True)
+class Narrowing:
+    """What is left to look at: what none of these excludes. None excludes nothing."""
+
+    from_ms: int | None = None  # stored at or after
+    names: frozenset[str] | None = None  # topics
+    prefixes: tuple[str, ...] = ()  # all of which topics begin with
+    numbers: frozenset[int] | None = None  # partitions
+    first: int = 0  # offsets
+    until: int | None = None
+
+    @classmethod
+    def by(cls, filters: Sequence[Filter]) -> "Narrowing":
+        """What all of these filters leave."""
+        narrowing = cls()
+        for each in filters:
+            narrowing = narrowing._and(each)
+        return narrowing
+
+    def topics(self, topics: Topics) -> Topics:
+        """Of these topics, those that may be left."""
+        if self.names is not None:
+            also = sorted(name for name in self.names if name.startswith(self.prefixes) or not self.prefixes)
+        else:
+            also = [prefix[: prefix.rindex("/")] + "/#" for prefix in self.prefixes[:1] if "/" in prefix]
+        return replace(topics, also=tuple(also)) if 0 < len(also) <= _MOST_TOPICS else topics
+
+    def holdings(self, holdings: list[Holding]) -> list[Holding]:
+        return [each for each in holdings if self.numbers is None or each.partition[1] in self.numbers]
+
+    def start(self, client: Client, start: Offsets, holdings: Sequence[Holding]) -> Offsets:
+        """Where partitions are begun at, moved on as far as nothing before it can be left."""
+        moved = dict(start)
+        for each in holdings:
+            low = self.first if self.from_ms is None else client.offset_at(*each.partition, self.from_ms)
+            moved[each.partition] = max(start[each.partition], min(max(low, self.first), each.end))
+        return moved
+
+    def end(self, end: Offsets) -> Offsets:
+        """Where they end, likewise."""
+        return end if self.until is None else {each: min(stop, self.until) for each, stop in end.items()}
+
+    def _and(self, each: Filter) -> "Narrowing":
+        match each:
+            case EqualTo((name,), value) | EqualNullSafe((name,), value):
+                return self._among(name, (value,))
+            case In((name,), values):
+                return self._among(name, values)
+            case GreaterThan((name,), value) | GreaterThanOrEqual((name,), value):
+                return self._at_least(name, value, isinstance(each, GreaterThan))
+            case LessThan(("offset",), int(value)):
+                return self._until(value)
+            case LessThanOrEqual(("offset",), int(value)):
+                return self._until(value + 1)
+            case StringStartsWith(("topic",), str(value)) if not _has_wildcard(value):
+                return replace(self, prefixes=tuple(sorted((*self.prefixes, value), key=len, reverse=True)))
+        return self
+
+    def _among(self, name: str, values: Sequence[object]) -> "Narrowing":
+        """A column has one of these values."""
+        if not values or any(value is None for value in values):
+            return self
+        if name == "topic":
+            names = frozenset(value for value in values if isinstance(value, str) and not _has_wildcard(value))
+            return replace(self, names=names if self.names is None else self.names & names)
+        if name == "partition":
+            numbers = frozenset(value for value in values if isinstance(value, int))
+            return replace(self, numbers=numbers if self.numbers is None else self.numbers & numbers)
+        if name == "offset":
+            offsets = [value for value in values if isinstance(value, int)]
+            return self._at_least(name, min(offsets), False)._until(max(offsets) + 1) if offsets else self
+        if name == "stored_at":
+            times = [value for value in values if isinstance(value, datetime) and value.tzinfo]
+            return self._at_least(name, min(times), False) if len(times) == len(values) else self
+        return self
+
+    def _at_least(self, name: str, value: object, is_above: bool) -> "Narrowing":
+        if name == "offset" and isinstance(value, int):
+            return replace(self, first=max(self.first, value + is_above))
+        if name == "stored_at" and isinstance(value, datetime) and value.tzinfo:
+            ms = int(value.timestamp() * 1_000)  # rounded down: a record of that very millisecond may be left
+            return replace(self, from_ms=ms if self.from_ms is None else max(self.from_ms, ms))
+        return self
+
+    def _until(self, stop: int) -> "Narrowing":
+        return replace(self, until=stop if self.until is None else min(self.until, stop))
+
+
+def _has_wildcard(topic: str) -> bool:
+    """No topic has one (MQTT-3.3.2-2)."""
+    return "+" in topic or "#" in topic

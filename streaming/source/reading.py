@@ -1,0 +1,115 @@
+"""What a task does: the records of a piece, a page at a time, as Arrow batches."""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from cloud_sdk.arrow import parts_without, record_batch, schema_of
+from cloud_sdk.blocking import Client
+from cloud_sdk.errors import OffsetOutOfRange
+from cloud_sdk.message import Batch
+from streaming.source.offsets import DataLossError
+from streaming.source.options import SourceOptions
+from streaming.source.planning import LogRange, Piece
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pyarrow import RecordBatch, Schema
+
+log = logging.getLogger(__name__)
+
+
+def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) -> Iterator["RecordBatch"]:
+    """One task's work, in the columns of `schema`. None (Spark's "no partitions") is empty.
+
+    Raises `DataLossError` when a part of the piece is gone, or goes on behind it, as `failOnDataLoss` says.
+    """
+    if piece is not None and piece.start < piece.end:
+        with options.connection.client() as client:
+            yield from _Range(client, options, schema, piece).batches()
+
+
+class _Range:
+    """A range of the log that is being pulled. While a page is made into columns, the next one is on its way."""
+
+    def __init__(self, client: Client, options: SourceOptions, schema: "Schema", piece: LogRange) -> None:
+        self._client = client
+        self._options = options
+        self._schema = schema
+        self._piece = piece
+        self._gone = 0  # records of the range that were not there any more
+        # A pattern is about topics, which are needed then, whatever the columns are.
+        self._names = schema.names
+        if piece.wanted.pattern and "topic" not in self._names:
+            self._names = [*self._names, "topic"]
+        self._without = parts_without(self._names)
+
+    def batches(self) -> Iterator["RecordBatch"]:
+        offset, end = self._piece.start, self._piece.end
+        coming: Future[Batch] | None = self._pull(offset)
+        while coming is not None:
+            page = self._page(coming, offset)
+            if page is None:
+                offset = self._begin_of_the_rest
+                coming = self._pull(offset) if offset < end else None
+                continue
+            if page.next_offset <= offset:
+                raise DataLossError(f"{self._where()} ends at {page.end}, before {end}")
+            offset = page.next_offset
+            coming = self._pull(offset) if offset < end else None
+            if page.count:
+                yield self._columns(page)
+        if self._gone:
+            log.warning("%s: %d records were gone from the log and are skipped", self._where(), self._gone)
+
+    def _pull(self, offset: int) -> "Future[Batch]":
+        piece = self._piece
+        return self._client.pull_ahead(
+            piece.parent,
+            piece.partition,
+            offset,
+            max_bytes=self._options.page_bytes,
+            until=piece.end,
+            without=self._without,
+            topic_filter=piece.wanted.filter,
+        )
+
+    def _page(self, coming: "Future[Batch]", offset: int) -> Batch | None:
+        """What was pulled; None where the partition begins behind that by now, at `_begin_of_the_rest`."""
+        try:
+            page = coming.result()
+        except OffsetOutOfRange as error:
+            if error.begin <= offset:
+                raise DataLossError(f"{self._where()}: {error}") from error
+            self._begin_of_the_rest = min(error.begin, self._piece.end)
+            self._missed(offset, self._begin_of_the_rest, self._begin_of_the_rest - offset)
+            return None
+        if page.next_offset > self._piece.end:
+            raise RuntimeError(f"{self._where()}: the node is of an older version, and reads too much")
+        if page.gone:
+            self._missed(offset, page.next_offset, page.gone)
+        return page
+
+    def _columns(self, page: Batch) -> "RecordBatch":
+        schema, pattern = self._schema, self._piece.wanted.pattern
+        if pattern and len(self._names) > len(schema.names):
+            schema = schema.append(schema_of(["topic"]).field(0))
+        batch = record_batch(page.frames, self._piece.partition, page.offset, schema=schema, offsets=page.offsets)
+        if pattern:
+            batch = batch.filter(pc.match_substring_regex(batch.column("topic"), pattern))
+        return batch if schema is self._schema else batch.select(self._schema.names)
+
+    def _missed(self, begin: int, end: int, count: int) -> None:
+        """Records of [begin, end) are gone from the log: an error or counted, as `failOnDataLoss` says."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{self._where()}: of the offsets [{begin}, {end}) {count} are gone from the log. Set failOnDataLoss "
+                "to false to go on without them."
+            )
+        self._gone += count
+
+    def _where(self) -> str:
+        return f"partition {self._piece.partition} of {self._piece.parent!r}"

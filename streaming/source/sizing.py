@@ -1,0 +1,36 @@
+"""A micro-batch within a number of bytes: estimated from the records that it begins with."""
+
+from typing import Final
+
+from cloud_sdk.blocking import Client
+from cloud_sdk.errors import OffsetOutOfRange
+from streaming.source.offsets import Offsets, Partition, advance
+
+_SAMPLE_RECORDS: Final = 64
+_SAMPLE_BYTES: Final = 256 << 10
+
+
+def within_bytes(client: Client, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+    """`end`, moved back so that [start, end) is about `max_bytes` of the log, and at least one record.
+
+    Each partition's records are taken to be as large as its first ones (up to 64 of them).
+    """
+    backlog = {each: stop - start.get(each, 0) for each, stop in end.items() if stop > start.get(each, 0)}
+    sizes = {each: record_size(client, each, start.get(each, 0)) for each in backlog}
+    # The same fair shares as for records, of bytes.
+    shares = advance({}, {each: count * sizes[each] for each, count in backlog.items()}, max_bytes)
+    reached = dict(end)
+    for each, share in shares.items():
+        reached[each] = start.get(each, 0) + share // sizes[each]
+    if backlog and reached == {**end, **{each: start.get(each, 0) for each in backlog}}:
+        reached[min(backlog, key=lambda each: sizes[each])] += 1  # whatever its size: the query has to go on
+    return reached
+
+
+def record_size(client: Client, partition: Partition, offset: int) -> int:
+    """Mean size of the records at an offset, in bytes of the log; at least 1."""
+    try:
+        page = client.pull(*partition, offset, max_records=_SAMPLE_RECORDS, max_bytes=_SAMPLE_BYTES)
+    except OffsetOutOfRange:  # retention was faster: the tasks will tell
+        return 1
+    return max(1, len(page.frames) // page.count) if page.count else 1

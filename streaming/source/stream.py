@@ -1,0 +1,90 @@
+"""`spark.readStream.format("sluice")`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from cloud_sdk.blocking import Client
+from streaming.source.offsets import Holding, Offsets, Progress, advance, ends, skip_lost
+from streaming.source.options import SourceOptions
+from streaming.source.planning import holdings_of, pieces, starts
+from streaming.source.reading import read_piece
+from streaming.source.sizing import within_bytes
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Schema
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One on the driver plans; the tasks read with copies of it."""
+
+    def __init__(self, options: SourceOptions, schema: "Schema") -> None:
+        self._options = options
+        self._schema = schema
+        self._client: Client | None = None  # opened by the first planning call
+        self._until: Offsets | None = None  # AvailableNow: where this run of the query ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}  # a connection does not travel
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        client = self._opened()
+        return Progress(starts(client, self._options.starting, self._holdings())).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Of records. That of bytes has none of Spark's limits of its own, and is kept by `latestOffset`."""
+        limit = self._options.max_records_per_trigger
+        if limit is None and self._options.max_bytes_per_trigger is not None:
+            limit = self._options.max_bytes_per_trigger  # no record is smaller than a byte
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = ends(self._holdings())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        holdings = self._holdings()
+        available = ends(holdings)
+        if self._until is not None:
+            available = {each: min(end, self._until.get(each, 0)) for each, end in available.items()}
+        # Lost offsets do not use up the limit, and are counted from here on.
+        progress = self._progress(start)
+        first, skipped = skip_lost(progress.offsets, holdings, fail=self._options.fail_on_data_loss)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached = advance(first, available, rows)
+        if rows is not None and self._options.max_bytes_per_trigger is not None:
+            reached = within_bytes(self._opened(), first, reached, self._options.max_bytes_per_trigger)
+        return Progress(reached, progress.skipped + skipped).to_json()
+
+    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
+        """What the lag is measured against (`streaming.progress`)."""
+        return Progress(ends(self._holdings())).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        options = self._options
+        first, _ = skip_lost(self._progress(start).offsets, self._holdings(), fail=options.fail_on_data_loss)
+        cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics)
+        return [InputPartition(piece) for piece in cut]
+
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        return read_piece(self._options, self._schema, partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint is Spark's, and retention does not wait for readers."""
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _progress(self, value: Mapping[str, object]) -> Progress:
+        return Progress.from_json(value, self._options.topics.parents)
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            self._client = self._options.connection.client()
+        return self._client
+
+    def _holdings(self) -> list[Holding]:
+        return holdings_of(self._opened(), self._options.topics)
