@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gateway.auth.authority import Authority
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.front import MqttFront
@@ -18,14 +19,16 @@ class Devices:
     """Made on the loop, started once and stopped once. `name`: of a gateway that is a process of its own; None: it
     is alone."""
 
-    def __init__(self, store: Store, config: Config, counters: Counters, name: bytes | None = None) -> None:
+    def __init__(
+        self, store: Store, authority: Authority, config: Config, counters: Counters, name: bytes | None = None
+    ) -> None:
         self._config = config
         self._joined = Joined(store, name, self.figures) if name is not None else None
         membership: Membership = self._joined or ALONE
         self.router = Router(store.stats().log_end, store.wants)
         notifier = Notifier(store)
         notifier.register("local", self.router.deliver)
-        self.sessions = Sessions(store, self.router, config.mqtt, counters, membership)
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, membership)
         notifier.register("shared subscriptions", self.sessions.shares.deliver)
         self.front = MqttFront(store, self.sessions, config.mqtt, counters)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)

@@ -8,7 +8,7 @@ from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.membership import gateway_name
 from gateway.ports import Ports
-from gateway.services import make_http
+from gateway.services import make_authority, make_http, warn_of_open_ports
 from gateway.store_tls import of_gateway
 from notify.intake import Intake
 from store.remote.client import RemoteStore
@@ -37,11 +37,14 @@ class GatewayNode:
             config.split.store, name.decode(), Intake(), settings, routed, credentials
         )
         store.on_lost(self.over.set)
-        self._devices = devices = Devices(store, config, self.counters, name)
-        self._http = make_http(store, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._authority = authority = make_authority(store, config)
+        self._devices = devices = Devices(store, authority, config, self.counters, name)
+        self._http = make_http(store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         try:
             await devices.start(self.over.set)
             http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
+            if not self._http.is_local:
+                warn_of_open_ports(config, -1, http)
             addresses = await devices.listen()
             mqtt, ws = (int(addresses.pop(each, "-1").rpartition(":")[2]) for each in ("mqtt", "ws"))
             return Ports(mqtt, ws, -1, http, addresses)
@@ -60,4 +63,5 @@ class GatewayNode:
             return
         await self._devices.stop()
         await self._http.stop()
+        self._authority.stop()
         await store.close()

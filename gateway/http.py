@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from gateway.auth.attempts import source_of
+from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.bind import is_local
 from gateway.gate import Gate
@@ -30,18 +30,18 @@ class HttpFront:
     def __init__(
         self,
         store: Store,
+        authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
-        gates: Callable[[], Sequence[Gate]] = list,
-        auth: Sequence[str] = ("anonymous",),
-        max_wrong_passwords: int = 10,
+        gates: Callable[[], Sequence[Gate]],
+        auth: Sequence[str],
     ) -> None:
-        """sources, gates: see `gateway.metrics`. auth, max_wrong_passwords: see `gateway.auth.callers`."""
+        """sources, gates: see `gateway.metrics`. auth: see `gateway.auth.callers`."""
         self._auth = auth
-        self._max_wrong = max_wrong_passwords
+        self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(store, sources, gates))
+        self._registry.register(NodeCollector(store, sources, gates, authority.service_logins_failed))
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
 
@@ -50,8 +50,7 @@ class HttpFront:
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
-        if "password" in self._auth:
-            self._callers = Callers(self._store, self._auth, "", self._max_wrong)
+        self._callers = Callers(self._authority, "http", self._auth)
         self._runner = web.AppRunner(
             app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
         )
@@ -86,17 +85,17 @@ class HttpFront:
         return web.json_response(body, status=503 if stats.failed else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        if self._callers is not None:
-            refusal = await self._refusal(self._callers, request)
-            if refusal is not None:
-                return refusal
+        assert self._callers is not None
+        refusal = await self._refusal(self._callers, request)
+        if refusal is not None:
+            return refusal
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
         """401 for who does not prove who it is, 403 for who may not read the node's figures, as by MQTT."""
-        source = source_of(address_text(request.remote or "", 0))
+        name = request.get_extra_info("peername", ("", 0))
         try:
-            caller = await callers.identify(request.headers.get("Authorization"), None, source)
+            caller = await callers.identify(request.headers.get("Authorization"), None, address_text(name[0], name[1]))
         except Refused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None

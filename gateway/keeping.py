@@ -3,13 +3,12 @@ what nodes left behind that died. It runs in the process that has the store."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Container
 from time import time
 from typing import Final
 
 from gateway.appending import append
-from gateway.auth.access import Access
-from gateway.config import MqttConfig
+from gateway.auth.authority import Authority
 from gateway.counters import Counters
 from gateway.old_producers import OldProducers
 from gateway.wills import Wills
@@ -81,12 +80,10 @@ class Keeping:
 class SharedKeeping(Keeping):
     """The duties of a store whose gateways are processes of their own."""
 
-    def __init__(self, engine: Engine, config: MqttConfig, counters: Counters) -> None:
+    def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
         self._engine = engine
         self._members = engine.members
-        self._checks: set[asyncio.Task[None]] = set()
-        self._access = Access(engine, config, counters, list, self._check)
-        wills = Wills(engine, counters, self._members, self._access.may_send)
+        wills = Wills(engine, counters, self._members, authority.may_send)
         super().__init__(engine, wills, engine.members.held, takes_gateways=True)
         self._members.on_free = wills.waits
         self._members.on_nobody_back = self._release
@@ -100,16 +97,6 @@ class SharedKeeping(Keeping):
     async def stop(self) -> None:
         await self._members.stop()
         await super().stop()
-        for check in self._checks:
-            check.cancel()
-        await asyncio.gather(*self._checks, return_exceptions=True)
-        self._access.stop()
-
-    def _check(self, coroutine: Coroutine[object, None, None]) -> None:
-        """Users or rules have changed."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._checks.add(task)
-        task.add_done_callback(self._checks.discard)
 
     async def _see_to_gateway(self, is_gone: Callable[[bytes], bool]) -> None:
         await self.see_to(is_gone)

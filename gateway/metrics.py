@@ -51,18 +51,27 @@ _DROPPED: Final = (
 
 class NodeCollector:
     """What a node tells. `sources`: the figures by gateway; one without a name is the node itself. `gates`: of its own
-    listeners."""
+    listeners. `service_logins_failed`: by front, see `gateway.auth.authority`."""
 
     def __init__(
-        self, store: Store, sources: Callable[[], Mapping[str, Figures]], gates: Callable[[], Sequence[Gate]]
+        self,
+        store: Store,
+        sources: Callable[[], Mapping[str, Figures]],
+        gates: Callable[[], Sequence[Gate]],
+        service_logins_failed: Mapping[str, int],
     ) -> None:
         self._store = store
         self._sources = sources
         self._gates = gates
+        self._service_logins_failed = service_logins_failed
 
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
         yield from self._listener_metrics()
+        failed = CounterMetricFamily("sluice_service_logins_failed", "Wrong user names and passwords", labels=["front"])
+        for front, count in self._service_logins_failed.items():
+            failed.add_metric([front], count)
+        yield failed
         yield from self._store_metrics()
 
     def _device_metrics(self) -> Iterable[Metric]:

@@ -8,7 +8,7 @@ from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.keeping import Keeping
 from gateway.ports import Ports as Ports  # noqa: PLC0414  part of this face
-from gateway.services import make_http, make_rpc, warn_of_open_ports
+from gateway.services import make_authority, make_http, make_rpc, warn_of_open_ports
 from gateway.settings import store_config
 from store.engine import Engine
 
@@ -30,11 +30,12 @@ class Node:
         config = self.config
         settings = store_config(config)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._devices = devices = Devices(engine, config, self.counters)
+        self._authority = authority = make_authority(engine, config)
+        self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
-        self._rpc = make_rpc(engine, config, settings)
-        self._http = make_http(engine, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._rpc = make_rpc(engine, authority, config, settings)
+        self._http = make_http(engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
@@ -66,6 +67,7 @@ class Node:
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()
         await self._admin.stop()
+        self._authority.stop()
         await self._engine.close()
         self._engine = None
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from gateway.auth.authority import Authority
 from gateway.config import Config
 from gateway.gate import Gate
 from gateway.http import HttpFront
@@ -15,25 +16,31 @@ from store.config import StoreConfig
 log = logging.getLogger(__name__)
 
 
-def make_rpc(store: Store, config: Config, settings: StoreConfig) -> RpcServer:
+def make_authority(store: Store, config: Config) -> Authority:
+    """Who knows users and rules, for all fronts of the process."""
+    return Authority(store, config.mqtt.max_wrong_passwords)
+
+
+def make_rpc(store: Store, authority: Authority, config: Config, settings: StoreConfig) -> RpcServer:
     """The gRPC front. settings: of the store."""
-    groups, wrong = config.grpc.fifo_groups, config.mqtt.max_wrong_passwords
-    return RpcServer(store, settings=settings, fifo_groups=groups, config=config.grpc, max_wrong_passwords=wrong)
+    groups = config.grpc.fifo_groups
+    return RpcServer(store, authority, settings=settings, fifo_groups=groups, config=config.grpc)
 
 
 def make_http(
     store: Store,
+    authority: Authority,
     config: Config,
     sources: Callable[[], Mapping[str, Figures]],
     gates: Callable[[], Sequence[Gate]] = list,
 ) -> HttpFront:
     """The HTTP front. sources, gates: see `gateway.metrics`."""
-    return HttpFront(store, sources, gates, config.http.auth, config.mqtt.max_wrong_passwords)
+    return HttpFront(store, authority, sources, gates, config.http.auth)
 
 
 def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
-    """Of ports that others reach and that take anybody."""
+    """Of ports that others reach and that take anybody. grpc, http: the ports, -1 for none."""
     for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
-        if "anonymous" in auth:
+        if port >= 0 and "anonymous" in auth:
             where = address_text(config.host, port)
             log.warning("%s at %s takes anybody, whatever mqtt.auth says: see %s.auth", name, where, name.lower())

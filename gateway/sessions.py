@@ -14,6 +14,7 @@ from typing import Final
 from gateway.address import NotTaken, address
 from gateway.appending import LastRecords, append
 from gateway.auth.access import Access
+from gateway.auth.authority import Authority
 from gateway.auth.dialogue import Dialogue
 from gateway.auth.identity import Identity
 from gateway.config import MqttConfig
@@ -60,6 +61,7 @@ class Sessions:
         self,
         store: Store,
         router: Router,
+        authority: Authority,
         config: MqttConfig,
         counters: Counters,
         membership: Membership = ALONE,
@@ -81,9 +83,10 @@ class Sessions:
         )
         self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
         self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
-        self._access = Access(store, config, counters, self._connections, self._spawn)
+        self._authority = authority
+        self._access = Access(store, authority, counters, self._connections, self._spawn)
         self.turns = Turns()
-        self.wills = Wills(store, counters, self.turns, self._access.may_send)
+        self.wills = Wills(store, counters, self.turns, authority.may_send)
         self._ending = LastRecords(store)
         self.kept_drops = KeptDrops()
         self._beginning = 0  # durable sessions whose first record is on its way
@@ -109,7 +112,6 @@ class Sessions:
         await self.shares.stop()
         await asyncio.gather(*self._ending.all())
         self._progress.stop()
-        self._access.stop()
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -316,7 +318,7 @@ class Sessions:
             if state is not None and frames:
                 await append(self._store, frames)
                 state = await self._store.session(state.client_id)
-            if not await self._access.renew(identity) and not frames:
+            if not await self._authority.renew(identity) and not frames:
                 return state
 
     async def _end_connection(self, client_id: bytes, reason: ReasonCode) -> None:

@@ -11,7 +11,7 @@ from gateway.far_sessions import FarSessions
 from gateway.keeping import SharedKeeping
 from gateway.metrics import Figures
 from gateway.ports import Ports
-from gateway.services import make_http, make_rpc, warn_of_open_ports
+from gateway.services import make_authority, make_http, make_rpc, warn_of_open_ports
 from gateway.settings import store_config
 from gateway.store_tls import of_store
 from notify.hub import Hub
@@ -38,12 +38,13 @@ class StoreNode:
         config = self.config
         settings = store_config(config)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._keeping = SharedKeeping(engine, config.mqtt, self.counters)
+        self._authority = authority = make_authority(engine, config)
+        self._keeping = SharedKeeping(engine, authority, self.counters)
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.members.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
-        self._rpc = make_rpc(engine, config, settings)
-        self._http = make_http(engine, config, self._figures)
+        self._rpc = make_rpc(engine, authority, config, settings)
+        self._http = make_http(engine, authority, config, self._figures)
         self._admin = AdminFront(engine, FarSessions(engine, engine.members, self._keeping.wills), config.data_dir)
         try:
             await self._admin.start()
@@ -81,6 +82,7 @@ class StoreNode:
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()
         await self._admin.stop()
+        self._authority.stop()
         await self._engine.close()
         self._engine = None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.store.load import PARENTS, Load, uniform
 from benchmarks.store.works import CONFIG, Figures, run
 from cloud_sdk import Client
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcServer
 from store.api import Receipts, Start, partition_queue
 from store.engine import Engine
@@ -51,7 +52,7 @@ def consumers(batch: int) -> Callable[[Path, float], Figures]:
 
     async def body(folder: Path, scale: float) -> Figures:
         engine = await filled(folder, scale)
-        server = RpcServer(engine)
+        server = RpcServer(engine, Authority(engine, 0))
         port = await server.start("127.0.0.1", 0)
         used = time.process_time()
         process = await asyncio.create_subprocess_exec(

@@ -1,31 +1,18 @@
-"""Who a client is and what it may do: asked at CONNECT, and again whenever a user or a rule changes.
-
-The truth is in the store. What is kept here for speed (rules by user, proven passwords) is forgotten with each change
-that a commit tells of; connections that rest on what changed are closed or get other permissions.
+"""Who a client is and what it may do: asked at CONNECT, and again whenever a user or a rule changes. Connections that
+rest on what changed are closed or get other permissions.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
-from time import time
 from typing import Final, NoReturn
 
-from gateway.address import address
 from gateway.auth.attempts import source_of
+from gateway.auth.authority import WRONG, Authority, WrongPassword, may_go, told
 from gateway.auth.dialogue import Dialogue
 from gateway.auth.identity import Identity
-from gateway.auth.passwords import Passwords
-from gateway.auth.permissions import Permissions, RuleBook
-from gateway.auth.scram import (
-    ITERATIONS,
-    METHOD,
-    NONCE_SIZE,
-    ScramError,
-    ServerExchange,
-    WrongProof,
-    mock_user,
-)
-from gateway.config import MqttConfig
+from gateway.auth.permissions import Permissions
+from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
 from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.mqtt.encode import Explanation, auth
@@ -35,39 +22,29 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Gone, Refused
 from matcher.reserved import filter_of
 from store.api import Commit, SessionState, Store, User
-from store.api import Will as StoredWill
 from store.errors import StoreError
 
-_MAX_BOOKS: Final = 16_384  # rule books kept, of a user each
 _SLICE: Final = 1000  # connections looked at in one turn of the loop
-_WRONG: Final = "wrong user name or password"
 
 
 class Access:
-    """Asks the store who may come in, and keeps what it said true."""
+    """Of all listeners of a node."""
 
     def __init__(
         self,
         store: Store,
-        config: MqttConfig,
+        authority: Authority,
         counters: Counters,
         connections: Callable[[], list[Connection]],
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         """connections: those with a session. spawn: runs a coroutine as long as the node runs."""
         self._store = store
+        self._authority = authority
         self._counters = counters
         self._connections = connections
         self._spawn = spawn
-        self._loop = asyncio.get_running_loop()
-        self._passwords = Passwords(config.max_wrong_passwords)
-        self._changes = 0  # commits that changed users or rules
-        self._books: dict[bytes, RuleBook] = {}  # by user name, b"" for those who have none
-        self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # until there is one in the store
-        store.on_commit(self._on_commit)
-
-    def stop(self) -> None:
-        self._passwords.stop()
+        authority.on_change(self._on_change)
 
     # --- who it is
 
@@ -95,8 +72,8 @@ class Access:
             raise Refused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
         if gate.binds_client_ids and packet.client_id and (arrival is None or arrival.client_id is None):
             self._check_client_id(connection, identity)
-        await self.renew(identity)
-        if packet.will is not None and not _may_send(identity.permissions, packet.will.topic):
+        await self._authority.renew(identity)
+        if packet.will is not None and not may_go(identity.permissions, packet.will.topic):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
         return identity
 
@@ -113,53 +90,17 @@ class Access:
         connection.gate.tell("session", f"refusing {who}: {why}")
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
-    async def renew(self, identity: Identity) -> bool:
-        """Have the identity be that of the store as it is. Whether it was not. Raises Refused, StoreError."""
-        if identity.changes == self._changes:
-            return False
-        while identity.changes != self._changes:
-            changes = self._changes
-            credential = identity.credential
-            if credential is not None and await self._store.user(credential.name) != credential:
-                raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _WRONG)
-            book = await self._book(identity.user_name)
-            identity.permissions = book.permissions(identity.client_id, identity.allows_by_default)
-            identity.changes = changes
-        return True
-
-    async def _book(self, user_name: bytes) -> RuleBook:
-        book = self._books.get(user_name)
-        if book is not None:
-            return book
-        changes = self._changes
-        rules = await self._store.rules(user_name) if user_name else []
-        book = RuleBook([*rules, *await self._store.rules(b"")], user_name)
-        if changes == self._changes:
-            if len(self._books) >= _MAX_BOOKS:
-                self._books.clear()
-            self._books[user_name] = book
-        return book
-
-    # --- passwords
-
     async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
-        """The user whose password it is. Unknown ones take the same steps. Raises Refused, StoreError."""
-        user, is_known = await self._find(name)
-        right = await self._passwords.is_right(user, password, source_of(connection.peer()))
-        if not right or not is_known:
+        """The user whose password it is. Raises Refused, StoreError."""
+        try:
+            return await self._authority.prove(name, password, connection.peer())
+        except WrongPassword:
             self._failed(connection, name)
-            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _WRONG)
-        return user
-
-    async def _find(self, name: bytes) -> tuple[User, bool]:
-        """The user of that name, or one who looks like it from outside; and whether it is one."""
-        secret = await self._store.user(b"") or self._secret
-        user = await self._store.user(name) if name else None
-        return (mock_user(name, secret), False) if user is None else (user, True)
+            raise
 
     def _failed(self, connection: Connection, name: bytes) -> None:
         self._counters.logins_failed += 1
-        connection.gate.tell("password", f"refusing {name[:64]!r} from {connection.peer()}: {_WRONG}")
+        connection.gate.tell("password", told(name, connection.peer()))
 
     # --- AUTH packets
 
@@ -169,23 +110,23 @@ class Access:
         """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, Gone, StoreError."""
         known = connection.identity  # None: it is about to connect
         exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
-        source = source_of(connection.peer())
+        passwords, source = self._authority.passwords, source_of(connection.peer())
         try:
             exchange.begin(data if data is not None else await dialogue.ask(None))
             if known is not None and exchange.user_name != known.user_name:
                 raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
-            user, is_known = await self._find(exchange.user_name)
+            user, is_known = await self._authority.find(exchange.user_name)
             final = await dialogue.ask(exchange.challenge(user))
             if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
-                await self._passwords.admit(user, source, client_id)
+                await passwords.admit(user, source, client_id)
             proof = exchange.finish(final)
             if not is_known:
-                raise WrongProof(_WRONG)
-            self._passwords.was_proved(user, source, client_id)
+                raise WrongProof(WRONG)
+            passwords.was_proved(user, source, client_id)
         except WrongProof as error:
-            self._passwords.was_disproved(user, source, client_id)
+            passwords.was_disproved(user, source, client_id)
             self._failed(connection, exchange.user_name)
-            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, str(error)) from None
+            raise WrongPassword from error
         except ScramError as error:
             raise Refused(ReasonCode.NOT_AUTHORIZED, f"SCRAM: {error}") from None
         return user, proof
@@ -207,7 +148,7 @@ class Access:
         try:
             user, proof = await self._converse(connection, dialogue, data, identity.client_id)
             if await self._store.user(user.name) != user:
-                raise Refused(ReasonCode.NOT_AUTHORIZED, _WRONG)
+                raise Refused(ReasonCode.NOT_AUTHORIZED, WRONG)
         except Refused as refused:
             reason = refused.reason
             if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # which DISCONNECT does not have
@@ -243,21 +184,10 @@ class Access:
         denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
         return [each.packet_id for each in state.outbound if not each.released and each.topic_filter in denied]
 
-    async def may_send(self, will: StoredWill) -> bool:
-        """Whether a will may go where it goes, now that it is to be sent. Raises StoreError."""
-        if will.is_account and await self._store.user(will.user_name) is None:
-            return False
-        book = await self._book(will.user_name)
-        return _may_send(book.permissions(will.client_id, will.is_allowed), will.topic)
-
     # --- changes
 
-    def _on_commit(self, commit: Commit) -> None:
-        is_missed = commit.missed_from >= 0
-        if commit.users or commit.rules or is_missed:
-            self._changes += 1
-            self._books.clear()
-            self._spawn(self._apply(set(commit.users), set(commit.rules), is_missed))
+    def _on_change(self, commit: Commit) -> None:
+        self._spawn(self._apply(set(commit.users), set(commit.rules), commit.missed_from >= 0))
 
     async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
         """Close the connections whose password is no longer one, and give others their new permissions. `is_missed`:
@@ -275,7 +205,7 @@ class Access:
 
     async def _renew_live(self, connection: Connection, identity: Identity) -> None:
         try:
-            await self.renew(identity)
+            await self._authority.renew(identity)
         except Refused:
             connection.is_will_dropped = await self._is_removed(identity.user_name)
             why = Explanation(b"the user was changed or removed")
@@ -301,14 +231,9 @@ class Access:
         if permissions is None or session is None:
             return True
         will = connection.will
-        if will is not None and not _may_send(permissions, will.topic):
+        if will is not None and not may_go(permissions, will.topic):
             connection.is_will_dropped = True
             return False
         names = {filter_of(name) or name for name in session.subscribing}
         names.update(session.subscriptions, session.shares)
         return all(permissions.may_subscribe(name) for name in names)
-
-
-def _may_send(permissions: Permissions | None, topic: bytes) -> bool:
-    """Whether a will may go where it goes: the topic was looked at when it came."""
-    return permissions is None or permissions.may_publish(address(topic, int(time() * 1000), is_checked=True).topic)

@@ -1,16 +1,16 @@
-"""Who a connection's client is, what proved it, and what it may do."""
+"""Who somebody is, what proved it, and what he may do."""
 
 from gateway.auth.permissions import Permissions
 from store.api import User
 
 
 class Identity:
-    """Of one connection."""
+    """Of one connection, or of who calls a front for services or people."""
 
     __slots__ = ("allows_by_default", "changes", "client_id", "credential", "permissions", "proof", "user_name")
 
     def __init__(self, client_id: bytes, allows_by_default: bool) -> None:
-        self.client_id = client_id
+        self.client_id = client_id  # b"": none
         self.allows_by_default = allows_by_default  # what no rule speaks of
         self.user_name = b""  # proven; b"": nobody in particular
         self.credential: User | None = None  # what its password was held against
@@ -19,7 +19,7 @@ class Identity:
         self.changes = -1  # of users and rules, that the permissions rest on
 
     def prove(self, user: User) -> None:
-        """The client knows the password of this user."""
+        """It knows the password of this user."""
         self.credential = user
         self.user_name = user.name
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from contextvars import ContextVar
 from inspect import isasyncgenfunction
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -10,20 +9,15 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-import record
-from gateway.auth.attempts import source_of
 from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
-from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, shows_one
-from gateway.rpc.status import RequestError, abort
+from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, group_of, shows_one
+from gateway.rpc.status import abort
+from gateway.rpc.told import CALLER, REVOKED, group_state, may_read_group, topic_of
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 
-CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # who makes the call of this task
-
-_REVOKED: Final = "the user was changed or removed"
-_TOPIC: Final = 3  # in `record.decode`
 _CODES: Final = {
     ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -136,7 +130,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         peer = unquote(context.peer()).partition(":")[2]
         try:
             return await self._callers.identify(
-                metadata.get("authorization"), names[0] if names else None, source_of(peer), metadata.get(_SIGNED)
+                metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED)
             )
         except Refused as refused:
             raise _Turned(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
@@ -146,7 +140,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     async def _allow(self, caller: Caller, method: str, request: Any) -> None:
         """Nothing where it may. Raises _Turned."""
         if caller.is_revoked:
-            raise _Turned(grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
+            raise _Turned(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         name = method.removeprefix(PREFIX)
         if caller.permissions is None or name == method or name in STREAMS:
             return
@@ -160,6 +154,17 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             raise _denied(f"{topic_filter.decode()} may not be subscribed to, which this asks for")
         if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
             raise _denied("the topic of the message may not be subscribed to")
+        group = group_of(name, request)
+        if group and not await self._is_readable(caller, group):
+            raise _denied("what the group reads may not be subscribed to")
+
+    async def _is_readable(self, caller: Caller, group: bytes) -> bool:
+        """Whether the caller may read all that the group reads. One that there is not reads nothing."""
+        try:
+            state = await group_state(self._store, group)
+        except StoreError:
+            return False
+        return state is None or may_read_group(caller, state)
 
     async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
         """Whether the caller may do so with the topic of the message there."""
@@ -169,21 +174,13 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             return True  # then nothing is done, and nothing told
         except StoreError:
             return False
-        return may(record.decode(frame, 0)[_TOPIC])
-
-
-def may_hear(half: bytes) -> bool:
-    """Whether who makes the call of this task may be asked about the transaction of a message. Raises RequestError."""
-    caller = CALLER.get()
-    if caller is not None and caller.is_revoked:
-        raise RequestError(grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
-    return caller is None or caller.may_publish(record.decode(half, 0)[_TOPIC])
+        return may(topic_of(frame))
 
 
 async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
     async for request in requests:
         if caller.is_revoked:
-            await _end(context, grpc.StatusCode.UNAUTHENTICATED, _REVOKED)
+            await _end(context, grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         yield request
 
 

@@ -10,6 +10,7 @@ from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
+from gateway.rpc.told import may_see_group
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import GroupQueueState, Popped, Receipts, Run, Start, Store
@@ -109,7 +110,7 @@ class GroupCalls:
             if not wanted:
                 return reply
             states = await self._store.groups(after, wanted)
-            for state in states:
+            for state in filter(may_see_group, states):
                 reply.groups.add(name=state.group.decode(), queues=[_queue_state(each) for each in state.queues])
                 queues += len(state.queues)
             if len(states) < wanted:

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.authenticating import CALLER
 from gateway.rpc.fields import within
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
+from gateway.rpc.told import CALLER, may_see
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 
@@ -68,6 +68,7 @@ class HeldCalls:
                 due_ms=each.due_ms or 0,
             )
             for each in page.messages
+            if may_see(each.topic)
         ]
         return pb.TimersReply(timers=timers, after=page.after)
 

@@ -1,7 +1,9 @@
 """What a caller has to be allowed for each call: to read all that the reply may be of, or to publish what it is about.
 
 Calls that are about one parent topic ask for `parent/#`; those that are about everything (lists, groups that are taken
-away, the trace of a message) for `#`. What is produced is judged message by message.
+away, the trace of a message) for `#`. What is produced is judged message by message. `#` is not about names with a `$`:
+lists leave those out that the caller may not read (`gateway.rpc.told`), and a group that is not asked about by a parent
+topic is for who may read what each of its queues is of.
 """
 
 from collections.abc import Callable
@@ -57,12 +59,22 @@ READS: Final[dict[str, Read]] = {
     "Timers": _everything,
     "Trace": _everything,
 }
+# The same with `dead_letters`, or always: of what its queues are.
+_OF_GROUPS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
 # About messages by their handles: who may publish to their topics may recall them, and end their transactions.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Judged by what comes in or goes out.
 STREAMS: Final = frozenset(("Produce", "TransactionChecks"))
 
 
+def group_of(name: str, request: Any) -> bytes:
+    """The group whose queues count too, whatever they are of; b"" for none."""
+    if name == "RemoveGroup" or (name in _OF_GROUPS and request.dead_letters):
+        group: str = request.group
+        return group.encode()
+    return b""
+
+
 def shows_one(name: str, request: Any) -> bool:
-    """Whether a call is about the message at a position, whose topic counts too: `#` is not about names with a `$`."""
+    """Whether a call is about the message at a position, whose topic counts too."""
     return name == "Trace" or (name == "Find" and request.WhichOneof("by") != "key")

@@ -8,6 +8,7 @@ import grpc.aio
 
 from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
 from gateway.auth.access_keys import AccessKeys
+from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.config import GrpcConfig
 from gateway.rocketmq.access import turned_down
@@ -32,14 +33,14 @@ class RpcServer:
     def __init__(
         self,
         store: Store,
+        authority: Authority,
         limits: RpcLimits | None = None,
         settings: StoreConfig | None = None,
         fifo_groups: Sequence[str] = (),
         config: GrpcConfig | None = None,
-        max_wrong_passwords: int = 10,
     ) -> None:
         self._config = config or GrpcConfig()
-        self._max_wrong = max_wrong_passwords
+        self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._limits = limits or RpcLimits()
@@ -57,7 +58,7 @@ class RpcServer:
         if config.certificate:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
-        self._callers = Callers(self._store, config.auth, config.acl_default, self._max_wrong, keys)
+        self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
         server = grpc.aio.server(
             interceptors=[Authenticating(self._callers, self._store, turned_down)],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),

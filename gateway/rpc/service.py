@@ -7,7 +7,6 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
-from gateway.rpc.authenticating import may_hear
 from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.groups import Groups
@@ -17,6 +16,7 @@ from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError, abort, invalid
+from gateway.rpc.told import may_hear, may_see, seen
 from gateway.rpc.trace import Trace
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
@@ -106,10 +106,14 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         limit = within(request.limit, self._limits.max_names)
         after = request.after.encode() if request.HasField("after") else None
         try:
-            page = await self._store.topics(request.prefix.encode(), after, limit)
+            while True:  # until there is one: the last of them is where the caller goes on
+                page = await self._store.topics(request.prefix.encode(), after, limit)
+                names = [name.decode() for name in page.names if may_see(name)]
+                after = page.after
+                if names or after is None:
+                    return pb.TopicsReply(topics=names, more=after is not None)
         except StoreError as error:
             await abort(context, error)
-        return pb.TopicsReply(topics=[name.decode() for name in page.names], more=page.after is not None)
 
     async def Children(
         self, request: pb.ChildrenRequest, context: "grpc.aio.ServicerContext[pb.ChildrenRequest, pb.ChildrenReply]"
@@ -119,14 +123,18 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         try:
             if request.above and not request.above.endswith("/"):
                 raise invalid(f"{request.above!r} are not levels with a slash behind")
-            page = await self._store.children(request.above.encode(), after, limit)
+            while True:  # as above
+                page = await self._store.children(request.above.encode(), after, limit)
+                found = page.children if request.above else list(filter(None, map(seen, page.children)))
+                after = page.after
+                if found or after is None:
+                    children = [
+                        pb.Child(name=child.name.decode(), is_topic=child.is_topic, has_children=child.has_children)
+                        for child in found
+                    ]
+                    return pb.ChildrenReply(children=children, more=after is not None)
         except (StoreError, RequestError) as error:
             await abort(context, error)
-        children = [
-            pb.Child(name=child.name.decode(), is_topic=child.is_topic, has_children=child.has_children)
-            for child in page.children
-        ]
-        return pb.ChildrenReply(children=children, more=page.after is not None)
 
     async def Find(
         self, request: pb.FindRequest, context: "grpc.aio.ServicerContext[pb.FindRequest, pb.FindReply]"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloud_sdk import Client
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcLimits, RpcServer
 from sluice.demo.ports import lasting_ports
 from store.config import StoreConfig
@@ -36,7 +37,7 @@ class Node:
 
     async def start(self) -> None:
         self._engine = await Engine.open(self.path, self.config)
-        self._server = RpcServer(self._engine, self.limits)
+        self._server = RpcServer(self._engine, Authority(self._engine, 0), self.limits)
         self.port = await self._server.start("127.0.0.1", self.port)
 
     async def stop(self) -> None:

@@ -11,13 +11,14 @@ from cloud_sdk import Client, OutgoingMessage
 NODE = """
 import asyncio, sys
 from pathlib import Path
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcServer
 from store.config import StoreConfig
 from store.engine import Engine
 
 async def main():
     engine = await Engine.open(Path(sys.argv[1]), StoreConfig(segment_size=4 << 20))
-    server = RpcServer(engine)
+    server = RpcServer(engine, Authority(engine, 0))
     print(await server.start("127.0.0.1", int(sys.argv[2])), flush=True)
     await asyncio.Event().wait()
 
@@ -159,8 +160,8 @@ async def test_what_was_acknowledged_never_comes_again(tmp_path) -> None:
                 got = {b"%d/%d" % (each.partition, each.offset) for each in batch}
                 assert not got & settled
                 await consumer.ack(batch)
-                await consumer.flush()
-                settled.update(got)
+                if await consumer.flush() == 0:  # else some came too late, and belong to others by now
+                    settled.update(got)
                 received.update(each.payload for each in batch)
 
     received: set[bytes] = set()

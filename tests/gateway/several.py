@@ -8,11 +8,13 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, cast
 
+from gateway.auth.authority import Authority
 from gateway.config import load
 from gateway.counters import Counters
 from gateway.devices import Devices
 from gateway.keeping import SharedKeeping
 from gateway.membership import gateway_name
+from gateway.services import make_authority
 from gateway.settings import store_config
 from notify.hub import Hub
 from notify.intake import Intake
@@ -74,13 +76,14 @@ class Several:
         self.gateways: dict[str, Devices] = {}
         self.ports: dict[str, int] = {}
         self.counters: dict[str, Counters] = {}
+        self.authorities: dict[str, Authority] = {}
         self.ended: dict[str, asyncio.Event] = {}
         self._ways: dict[str, Way] = {}
         self._dead: list[Devices] = []
 
     async def open(self) -> "Several":
         self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
-        self.keeping = SharedKeeping(self.engine, self.config.mqtt, Counters())
+        self.keeping = SharedKeeping(self.engine, make_authority(self.engine, self.config), Counters())
         await self.keeping.serve()
         if self.far:
             self.server = StoreServer(self.engine, Hub(self.engine), REMOTE)
@@ -95,7 +98,9 @@ class Several:
             counters = self.counters[name] = Counters()
             own = gateway_name(name.partition("-")[0])
             way = self._ways[name] = Way(await self._store(name))
-            gateway = self.gateways[name] = Devices(cast("Store", way), self.config, counters, own)
+            store = cast("Store", way)
+            authority = self.authorities[name] = make_authority(store, self.config)
+            gateway = self.gateways[name] = Devices(store, authority, self.config, counters, own)
             ended = self.ended[name] = asyncio.Event()
             await gateway.start(ended.set)
             self.ports[name] = int((await gateway.listen())["mqtt"].rpartition(":")[2])
@@ -122,6 +127,8 @@ class Several:
         for name in list(self.gateways):
             await self.leave(name)
         await self.keeping.stop()
+        for authority in self.authorities.values():
+            authority.stop()
         for gateway in self._dead:  # what waits for an answer of the store waits for ever
             await _ended(gateway)
         for way in self._ways.values():

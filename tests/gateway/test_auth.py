@@ -113,7 +113,7 @@ async def test_many_who_come_back_at_once_are_served(make_node: MakeNode) -> Non
 async def test_who_is_connected_comes_before_passwords(node: Node) -> None:
     """The threads are nicer than the loop, and only they."""
     assert (await login(node.ports.mqtt, b"alice", b"wonderland"))[1].reason == 0
-    pool = node._sessions._access._passwords._pool
+    pool = node._authority.passwords._pool
     before = os.nice(0)
     assert await asyncio.get_running_loop().run_in_executor(pool, os.nice, 0) == min(before + 10, 19)
     assert os.nice(0) == before
@@ -214,7 +214,7 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
 ) -> None:
     node = await make_node(mqtt__auth=[way], mqtt__max_wrong_passwords=2)
     await set_user(node, "alice", b"wonderland")
-    checks = node._sessions._access._passwords
+    checks = node._authority.passwords
     slept: list[float] = []
     real = attempts.Slowness.delay
 

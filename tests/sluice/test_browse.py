@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud_sdk import Client, OutgoingMessage
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcServer
 from sluice.cli import main
 from store.config import StoreConfig
@@ -22,7 +23,7 @@ Call = Callable[..., Awaitable[tuple[int, list[str], str]]]
 async def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Call]:
     """Runs `sluice` with words against a node that has messages: (exit code, lines, errors)."""
     engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=4 << 20))
-    server = RpcServer(engine)
+    server = RpcServer(engine, Authority(engine, 0))
     port = await server.start("127.0.0.1", 0)
     async with Client(f"127.0.0.1:{port}", name="shop") as client:
         await client.send_many([OutgoingMessage(topic, b"x") for topic in TOPICS])

@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from gateway.auth.authority import Authority
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rpc import RpcServer
 from store.config import StoreConfig
@@ -86,7 +87,7 @@ def handle(message: pb.Message) -> str:
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
     engine = await Engine.open(tmp_path, settings)
-    server = RpcServer(engine, settings=settings, fifo_groups=["fifo"])
+    server = RpcServer(engine, Authority(engine, 0), settings=settings, fifo_groups=["fifo"])
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Wire(channel)

@@ -7,6 +7,7 @@ import pytest
 
 import record
 from cloud_sdk import Client
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcLimits, RpcServer
 from matcher.names import parent_of
 from record.layout import Kind
@@ -155,7 +156,7 @@ async def serve() -> AsyncIterator[ServerFactory]:
     servers: list[RpcServer] = []
 
     async def start(store: Store, limits: RpcLimits | None = None, port: int = 0) -> int:
-        server = RpcServer(store, limits)
+        server = RpcServer(store, Authority(store, 0), limits)
         servers.append(server)
         return await server.start("127.0.0.1", port)
 

@@ -143,7 +143,7 @@ async def test_after_commits_that_nobody_was_told_of_all_is_looked_at_again(node
     seen = caller.changes
     missed = Commit(b"", 0, 0)
     missed.missed_from = 0
-    callers._on_commit(missed)
+    node._authority._on_commit(missed)
     assert await callers.identify(ALICE.header(), None, "there") is caller
     assert caller.changes > seen
 
@@ -190,6 +190,77 @@ async def test_a_message_is_shown_to_who_may_read_its_topic(node: Node) -> None:
         assert await alice.find("home", key="k") == []
         await set_rules(node, "alice", "allow both #", "allow both $inbox/#")
         await alice.message(private.position)
+
+
+async def test_the_right_to_everything_is_not_about_names_with_a_dollar(node: Node) -> None:
+    """Lists leave out what the caller may not read, groups that read it are not his."""
+    await set_rules(node, "alice", "allow both #", "allow both $inbox/#", "allow both $other/#")
+    topics = ("$inbox/lamp", "$other/x", "home/x")
+    async with client(node) as alice:
+        for topic in topics:
+            await alice.send(topic, b"x")
+            await alice.send(topic, b"later", deliver_after=600.0)
+        for group, parent in (("secret", "$inbox"), ("open", "home")):
+            async with alice.consumer(group, parent) as members:
+                await (await anext(aiter(members))).ack()
+
+        async def told() -> tuple[list[str], ...]:
+            timers = [timer.topic for timer in await alice.timers()]
+            levels = [child.name for child in await alice.children()]
+            return timers, [group.name for group in await alice.groups()], await alice.topics(limit=1000), levels
+
+        assert await told() == (list(topics), ["open", "secret"], list(topics), ["$inbox", "$other", "home"])
+        await set_rules(node, "alice", "allow both #", "allow subscribe $other/#")
+        assert await told() == (list(topics[1:]), ["open"], list(topics[1:]), ["$other", "home"])
+        assert [child.name for child in await alice.children(limit=1)] == ["$other"]
+        for call in (alice.remove_group("secret"), dead_letter(alice, "secret")):
+            with pytest.raises(NotAllowed, match="what the group reads"):
+                await call
+        await dead_letter(alice, "open")
+        await dead_letter(alice, "none")
+        await alice.remove_group("open")
+
+
+async def dead_letter(asking: Client, group: str) -> None:
+    """Ask for one; there is none."""
+    request = pb.ReceiveRequest(group=group, dead_letters=True, invisible_ms=1000)
+    assert not (await asking._connection.call(asking._connection.stub.Receive, request)).runs
+
+
+async def test_guesses_count_together_whatever_front_they_come_to(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    port = node.ports.http
+
+    async def http(password: str) -> int:
+        headers = {"Authorization": Credentials("alice", password).header()}
+        async with aiohttp.request("GET", f"http://127.0.0.1:{port}/metrics", headers=headers) as answer:
+            return answer.status
+
+    assert await http("guess") == 401
+    for _ in range(2):
+        async with client(node, Credentials("alice", "guess")) as guesser:
+            with pytest.raises(NotAllowed):
+                await guesser.partitions("home")
+    assert await http("wonderland") == 429
+    assert node._authority.service_logins_failed == {"grpc": 2, "http": 1}
+    lines = [record.getMessage() for record in caplog.records if "refusing" in record.getMessage()]
+    assert [line.partition(" from 127.0.0.1:")[0] for line in lines] == [
+        "http: refusing b'alice'",
+        "grpc: refusing b'alice'",
+    ]
+    for record in caplog.records:
+        assert "guess" not in record.getMessage()
+
+
+async def test_where_anybody_may_ask_for_figures_rules_for_everybody_count(make_node: MakeNode) -> None:
+    node = await make_node()
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{node.ports.http}/metrics") as answer:
+            assert 'sluice_service_logins_failed_total{front="http"} 0.0' in await answer.text()
+        await set_rules(node, "", "deny subscribe $SYS/#")
+        async with session.get(f"http://127.0.0.1:{node.ports.http}/metrics") as answer:
+            assert answer.status == 403
+        async with session.get(f"http://127.0.0.1:{node.ports.http}/health") as answer:
+            assert answer.status == 200
 
 
 async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeNode) -> None:

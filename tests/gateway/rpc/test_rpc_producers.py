@@ -10,6 +10,7 @@ import pytest
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+from gateway.auth.authority import Authority
 from gateway.rpc import RpcServer
 from record.layout import Kind
 from store import control
@@ -34,7 +35,7 @@ class Bench:
 
     async def start(self) -> None:
         self.engine = await Engine.open(self.path, StoreConfig(segment_size=1 << 16))
-        self.server = RpcServer(self.engine)
+        self.server = RpcServer(self.engine, Authority(self.engine, 0))
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{await self.server.start('127.0.0.1', 0)}")
         self.stub = SluiceStub(self.channel)
 
