@@ -252,6 +252,10 @@ class Sessions:
             state = await self._still_allowed(identity, state)
             if connection.is_closed():  # meanwhile
                 raise Gone
+            if state is not None and not self.shares.may_join(
+                [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
+            ):
+                raise Refused(ReasonCode.QUOTA_EXCEEDED, "the session has more shared subscriptions than the node may")
             self._accept(connection, packet, identity, session, state, not fresh)
         except BaseException:
             if connection.session is None and not session.closed:

@@ -66,10 +66,10 @@ class Shares:
 
     # --- members
 
-    def may_join(self, name: bytes) -> bool:
-        """Whether there is room for one more group, or it is there."""
-        known = name in self._shares or name in self._coming
-        return known or len(self._shares) + len(self._coming) < self._limit
+    def may_join(self, names: Iterable[bytes]) -> bool:
+        """Whether there is room for those of these groups that are not there."""
+        new = sum(1 for name in names if name not in self._shares and name not in self._coming)
+        return not new or len(self._shares) + len(self._coming) + new <= self._limit
 
     def expect(self, name: bytes) -> None:
         """Somebody is granted a membership, and will `join` or `hold`: `expected` follows in any case."""

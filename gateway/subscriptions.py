@@ -189,7 +189,7 @@ class Subscriptions:
         if not self._config.takes_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"
             return ReasonCode.TOPIC_FILTER_INVALID, why
-        if is_shared(topic_filter) and not self._shares.may_join(topic_filter):
+        if is_shared(topic_filter) and not self._shares.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
         if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from store.api import Receipts, Run
+from store.taking import Lease
 
 _TURN_SECONDS: Final = 0.002  # that who was served last waits for those who have waited longer
 _INTEREST_SECONDS: Final = 5.0  # for which who had room is taken to have some still
@@ -50,8 +50,8 @@ class Owners:
         if any(until > now for name, until in line.wants.items() if name != owner):
             await asyncio.sleep(_TURN_SECONDS)
 
-    def took(self, owner: bytes, group: bytes, runs: Iterable[Run], is_full: bool) -> None:
-        """A gateway was leased these; `is_full`: there may be more."""
+    def took(self, owner: bytes, group: bytes, leases: Iterable[Lease], is_full: bool) -> None:
+        """A gateway is leased these; `is_full`: there may be more."""
         out = self._out.setdefault(owner, {})
         if len(self._lines) >= _MAX_TURNS and group not in self._lines:
             self._lines.clear()
@@ -60,21 +60,21 @@ class Owners:
             line.wants.pop(owner, None)
         else:
             line.wants[owner] = self._loop.time() + _INTEREST_SECONDS
-        for run in runs:
+        for lease in leases:
             line.last = owner
-            place = (group, run.queue)
-            offsets = range(run.offset, run.offset + run.count)
+            place = (group, lease.queue)
+            offsets = range(lease.offset, lease.offset + lease.count)
             for name, places in self._out.items():
                 if name != owner and place in places:
                     self._take_out(places, place, offsets)  # its lease had run out
             out.setdefault(place, set()).update(offsets)
 
-    def settled(self, group: bytes, receipts: Receipts) -> None:
-        """Nobody has these any more."""
-        place = (group, receipts.queue)
+    def settled(self, group: bytes, queue: bytes, first: int, end: int) -> None:
+        """Nobody has [first, end) any more."""
+        place = (group, queue)
         for places in self._out.values():
             if place in places:
-                self._take_out(places, place, range(receipts.offset, receipts.offset + receipts.count))
+                self._take_out(places, place, range(first, end))
 
     def of(self, group: bytes, queue: bytes) -> set[int]:
         """The offsets that gateways are known to have."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+import record
 from matcher.selector import Selection
 from store import control
 from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, dead_letter_queue, subscription_queue
@@ -88,6 +89,7 @@ class GroupService:
         await self._unlocked(group)
         chosen = await self._choose(group, queues, max_records, start, selection, ordered) if selection else None
         now = self._clock()
+        until = now + invisible_ms
         places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
         self._admit(group, [place.queue for place in places if place.state is None and place.flight is None])
         taking = Taking(
@@ -96,7 +98,7 @@ class GroupService:
             group,
             places,
             now=now,
-            until=now + invisible_ms,
+            until=until,
             max_records=max_records,
             max_bytes=max_bytes,
             max_deliveries=max_deliveries or self._config.max_deliveries,
@@ -114,6 +116,8 @@ class GroupService:
                 self.owners.took(owner, group, (), is_full=False)
             return popped
         answer = self._append(group, frames, touched, self._offer_later if early else self._offer)
+        if owner:
+            self.owners.took(owner, group, taking.leases, is_full=popped.is_full)
         try:
             runs, damage = await self._read(group, taking.leases, popped)  # while the disk writes
             if not early:
@@ -125,9 +129,7 @@ class GroupService:
             if not runs:
                 raise damage
             logger.error("messages are left out that a group was to have: %s", damage)
-        popped.runs = runs
-        if owner:
-            self.owners.took(owner, group, runs, popped.is_full)
+        popped.runs = runs if self._clock() < until else self._still_out(group, runs)
         return popped
 
     async def settle(
@@ -147,16 +149,14 @@ class GroupService:
             for receipts in done:
                 settling.finish(receipts)
             for receipts, delay in again:
-                settling.postpone(receipts, now + (self._delay(receipts) if delay is None else delay))
+                at = now + (self._delay(receipts) if delay is None else delay)
+                settling.postpone(receipts, at, is_back=not delay)
             for receipts in unsent:
                 settling.take_back(receipts, now)
 
         stale = await self._settle(group, decide)
-        if self.owners.are_any:
-            for receipts in (*done, *[each for each, delay in again if not delay], *unsent):
-                self.owners.settled(group, receipts)
-            if unsent or any(delay == 0 for _, delay in again):
-                self._came_back(group)
+        if self.owners.are_any and (unsent or any(delay == 0 for _, delay in again)):
+            self._came_back(group)
         return stale
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
@@ -189,6 +189,7 @@ class GroupService:
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
+            self._free(group, settling)
             _check(await answer)
             return settling.stale
 
@@ -209,22 +210,21 @@ class GroupService:
         await self._release(group, queue, offsets - self.owners.of(group, queue))
 
     async def _release(self, group: bytes, queue: bytes, only: set[int] | None) -> None:
-        await self._unlocked(group)
-        now = self._clock()
-        settling = Settling(group, lambda name: self._known(group, name))
-        place = self._known(group, queue)
-        if only is not None:
-            out: dict[int, list[int]] = {}  # by deliveries; of leases under way too
-            for offset in sorted(only):
-                out.setdefault(place.deliveries_of(offset), []).append(offset)
-            found = [(*run, deliveries) for deliveries, offsets in out.items() for run in runs_of(offsets)]
-        else:
-            found = place.state.out_after(now) if place.state is not None else []
-        for first, end, deliveries in found:
-            settling.postpone(Receipts(queue, first, end - first, deliveries), now)
-        if settling.places:
-            _check(await self._append(group, settling.frames(), settling.places, self._offer))
-            self._came_back(group)
+        def decide(settling: Settling) -> None:
+            now = self._clock()
+            place = self._known(group, queue)
+            if only is not None:
+                out: dict[int, list[int]] = {}  # by deliveries; of leases under way too
+                for offset in sorted(only):
+                    out.setdefault(place.deliveries_of(offset), []).append(offset)
+                found = [(*run, deliveries) for deliveries, offsets in out.items() for run in runs_of(offsets)]
+            else:
+                found = place.state.out_after(now) if place.state is not None else []
+            for first, end, deliveries in found:
+                settling.postpone(Receipts(queue, first, end - first, deliveries), now, is_back=True)
+
+        await self._settle(group, decide)
+        self._came_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         """See `store.api.Store.hand_over`. Whoever calls it has not waited for anything in between when it decides."""
@@ -238,9 +238,9 @@ class GroupService:
         stale = {receipts.offset for receipts in settling.stale}
         rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
-            _check(await self._append(group, [control.share_handed(group, rows)], settling.places, self._offer))
-            for each in handed:
-                self.owners.settled(group, Receipts(queue, each.offset, 1, each.deliveries))
+            answer = self._append(group, [control.share_handed(group, rows)], settling.places, self._offer)
+            self._free(group, settling)
+            _check(await answer)
         return sorted(stale)
 
     async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
@@ -281,6 +281,22 @@ class GroupService:
             wanted -= len(chosen[place.queue].offsets)
         await self._unlocked(group)
         return chosen
+
+    def _free(self, group: bytes, settling: Settling) -> None:
+        """What is settled is nobody's: from the decision on, because others may take it before that is committed."""
+        if self.owners.are_any:
+            for queue, first, end in settling.freed:
+                self.owners.settled(group, queue, first, end)
+
+    def _still_out(self, group: bytes, runs: list[Run]) -> list[Run]:
+        """What nobody else was leased while it was read, for longer than its lease: others may be through with it."""
+        kept: list[Run] = []
+        for run in runs:
+            starts = [*record.split(run.data), len(run.data)]
+            for first, end in self._known(group, run.queue).out(run.offset, run.offset + run.count, run.deliveries):
+                data = run.data[starts[first - run.offset] : starts[end - run.offset]]
+                kept.append(Run(run.queue, first, end - first, run.deliveries, data))
+        return kept
 
     def _came_back(self, group: bytes) -> None:
         if self.on_back is not None:
@@ -397,6 +413,8 @@ class GroupService:
             popped.reclaimed += len(gone)
             done = [(first, end - first) for first, end in runs_of(gone)]
             self._offer(settled(group, lease.queue, done, []), _ignore)
+            for first, end in runs_of(gone):
+                self.owners.settled(group, lease.queue, first, end)
         return runs, damage
 
     def _take_back(self, group: bytes, leases: list[Lease]) -> None:
@@ -411,6 +429,7 @@ class GroupService:
                 settling.take_back(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
             if settling.places:
                 self._append(group, settling.frames(), settling.places, self._offer)
+                self._free(group, settling)
 
     async def _alone(self, group: bytes, frame: bytes) -> None:
         """Append a record that no decision of the group may build on before it is committed."""

@@ -19,6 +19,7 @@ class Settling:
         self._again: dict[bytes, list[tuple[int, int, int]]] = {}
         self._dead: dict[bytes, list[int]] = {}
         self.stale: list[Receipts] = []
+        self.freed: list[tuple[bytes, int, int]] = []  # (queue, first, end) that nobody has any more
 
     @property
     def places(self) -> list[Place]:
@@ -29,21 +30,26 @@ class Settling:
         """The messages are done."""
         for first, end in self._claim(receipts, 0):
             self._done.setdefault(receipts.queue, []).append((first, end - first))
+            self.freed.append((receipts.queue, first, end))
 
-    def postpone(self, receipts: Receipts, at: int) -> None:
-        """The messages may be leased out again at `at`, ms."""
+    def postpone(self, receipts: Receipts, at: int, is_back: bool) -> None:
+        """The messages may be leased out again at `at`, ms. `is_back`: who has them is through with them."""
         for first, end in self._claim(receipts, receipts.deliveries):
             self._again.setdefault(receipts.queue, []).append((first, end - first, at))
+            if is_back:
+                self.freed.append((receipts.queue, first, end))
 
     def take_back(self, receipts: Receipts, at: int) -> None:
         """The messages were never given to anybody: the lease does not count, they may be leased out from `at`, ms."""
         for first, end in self._claim(receipts, receipts.deliveries - 1):
             self._again.setdefault(receipts.queue, []).append((first, end - first, -at))
+            self.freed.append((receipts.queue, first, end))
 
     def bury(self, receipts: Receipts) -> None:
         """The messages are dead letters."""
         for first, end in self._claim(receipts, 0):
             self._dead.setdefault(receipts.queue, []).extend(range(first, end))
+            self.freed.append((receipts.queue, first, end))
 
     def undo(self) -> None:
         """Nothing is appended: nobody's claim is left."""

@@ -10,7 +10,7 @@ from store.api import Appended, Done, Receipts, filter_queue
 from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, SUBACK, RawClient, ack
+from tests.gateway.raw import CONNACK, PUBACK, SUBACK, RawClient, ack, connect
 from tests.gateway.sharing import GROUP, gather, groups, held, members, until_groups
 from tests.gateway.test_durable import durable, numbers, publish
 
@@ -143,6 +143,31 @@ async def test_too_many_groups_are_refused(make_node: MakeNode, version: int, re
     assert await client.subscribe((b"$share/c/t", 1), (b"$share/a/t", 1), (b"t", 1)) == bytes([reason, 1, 1])
     await client.unsubscribe(b"$share/a/t")
     assert await client.subscribe((b"$share/c/t", 1)) == b"\x01"
+
+
+@pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x97)])
+async def test_sessions_that_come_back_are_held_to_the_limit_too(
+    make_node: MakeNode, version: int, reason: int
+) -> None:
+    """What the log has of them is kept: they are served when there is room."""
+    node = await make_node(mqtt__max_shared_groups=2)
+
+    async def comes(name: bytes) -> RawClient:
+        return await RawClient.connect(node.ports.mqtt, name, version, clean=False, expiry=100)
+
+    one = await comes(b"one")
+    assert await one.subscribe((b"$share/a/t", 1), (b"$share/b/t", 1)) == b"\x01\x01"
+    await one.disconnect()
+    two = await comes(b"two")
+    assert await two.subscribe((b"$share/b/t", 1), (b"$share/c/t", 1)) == b"\x01\x01"
+    for _ in range(2):
+        refused = await RawClient.open(node.ports.mqtt, version)
+        refused.send(connect(version, b"one", clean=False, expiry=100 if version == 5 else None))
+        assert (await refused.expect(CONNACK)).reason == reason
+    await two.unsubscribe(b"$share/c/t")
+    one = await comes(b"one")
+    assert one.session_present
+    assert sorted(node._sessions.shares._shares) == [b"$share/a/t", b"$share/b/t"]
 
 
 @pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x8F)])

@@ -189,3 +189,32 @@ async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Be
     bench.now += 1_000
     assert (await bench.pop()).runs == []
     assert await bench.engine.settle(b"g", receipts(mine)) == []
+
+
+async def test_what_came_to_others_while_it_was_read_is_given_to_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """The disk was slower than the lease is long: who has the message by then may be through with it."""
+    await bench.fill(4)
+    records = Reader.records
+    reading, read = asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+        if not reading.is_set():
+            reading.set()
+            await read.wait()
+        return await records(reader, positions, lengths)
+
+    monkeypatch.setattr(Reader, "records", read_slowly)
+    popping = asyncio.create_task(bench.pop(invisible=1_000))
+    await reading.wait()
+    await bench.append(message(9, b"a/c"))  # the lease is committed
+    bench.now += 1_000
+    others = await bench.pop(records=2)
+    assert receipts(others) == [Receipts(Q, 0, 2, 2)]
+    assert await bench.engine.settle(b"g", [Receipts(Q, 0, 1, 2)]) == []
+    read.set()
+    popped = await popping
+    assert receipts(popped) == [Receipts(Q, 2, 2, 1)]  # nobody took them
+    assert payloads(popped.runs) == numbers(2, 3)
+    assert await bench.engine.settle(b"g", receipts(popped)) == []

@@ -1,0 +1,163 @@
+"""What gateways have out of a group: each message is one gateway's, and comes again when that gateway has ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store import control
+from store.api import Handed, Popped, Receipts, Start, subscription_queue
+from store.errors import StoreBusy
+from store.reader import Reader
+from tests.store.popping import Bench, message, receipts
+
+NAME = b"$share/g/a/b"
+QUEUE = subscription_queue(NAME)
+
+
+@pytest.fixture
+async def bench(bench: Bench) -> AsyncIterator[Bench]:
+    """With the group begun, and nothing of it under way in the end."""
+    await bench.append(control.share_held(NAME, b"one"))
+    yield bench
+    await bench.append(message(9, b"a/c"))
+
+
+async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True) -> Popped:
+    return await bench.engine.pop(NAME, (QUEUE,), records, 1 << 20, 1_000, Start.EARLIEST, owner=owner, early=early)
+
+
+def of(bench: Bench) -> set[int]:
+    """What some gateway is known to have."""
+    return bench.engine._groups.owners.of(NAME, QUEUE)
+
+
+async def comes_again(bench: Bench, owner: bytes) -> list[Receipts]:
+    """What others get when the gateway has ended."""
+    await bench.engine.release_of(owner)
+    return receipts(await pop(bench, b"third"))
+
+
+async def test_what_a_gateway_has_comes_again_when_it_has_ended(bench: Bench):
+    await bench.fill(6)
+    await pop(bench, b"one", 3)
+    await pop(bench, b"two", 3)
+    await bench.engine.settle(NAME, [Receipts(QUEUE, 1, 1, 1)])
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2), Receipts(QUEUE, 2, 1, 2)]
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 3, 3, 1)]) == []
+
+
+async def test_a_stale_settlement_takes_nothing_from_who_has_the_message(bench: Bench):
+    await bench.fill(2)
+    await pop(bench, b"one", early=False)
+    bench.now += 1_000
+    await pop(bench, b"two")
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 0, 2, 1)]) == [Receipts(QUEUE, 0, 2, 1)]
+    assert await comes_again(bench, b"two") == [Receipts(QUEUE, 0, 2, 3)]
+
+
+@pytest.mark.parametrize("how", ["back", "unsent"])
+async def test_what_is_given_back_belongs_to_who_takes_it_before_that_is_committed(bench: Bench, how: str):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    mine = Receipts(QUEUE, 0, 1, 1)
+    back = {"again": [(mine, 0)]} if how == "back" else {"unsent": [mine]}
+    settling = asyncio.create_task(bench.engine.settle(NAME, [], **back))
+    popped = await pop(bench, b"two")
+    while not popped.runs:  # the record is under way that gives it back
+        await asyncio.sleep(0)
+        popped = await pop(bench, b"two")
+    await settling
+    assert of(bench) == {0}
+    deliveries = 2 if how == "back" else 1
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, deliveries)]
+    assert await comes_again(bench, b"two") == [Receipts(QUEUE, 0, 1, deliveries + 1)]
+
+
+@pytest.mark.parametrize("how", ["done", "back", "later", "unsent", "handed", "buried"])
+async def test_what_a_gateway_is_through_with_is_not_its_own(bench: Bench, how: str):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    assert of(bench) == {0}
+    mine = Receipts(QUEUE, 0, 1, 1)
+    if how == "handed":
+        assert await bench.engine.hand_over(NAME, [Handed(0, 1, b"c", 0)]) == []
+    elif how == "buried":
+        assert await bench.engine.bury(NAME, [mine]) == []
+    else:
+        again: list[tuple[Receipts, int | None]] = {"back": [(mine, 0)], "later": [(mine, None)]}.get(how, [])
+        done, unsent = [mine] * (how == "done"), [mine] * (how == "unsent")
+        assert await bench.engine.settle(NAME, done, again, unsent) == []
+    assert of(bench) == set()
+
+
+async def test_an_extended_lease_stays_its_gateways(bench: Bench):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    assert await bench.engine.settle(NAME, [], [(Receipts(QUEUE, 0, 1, 1), 60_000)]) == []
+    bench.now += 1_000
+    assert await comes_again(bench, b"two") == []
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2)]
+
+
+async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """What no gateway is known to have is released; what one is about to get is not."""
+    await bench.fill(1)
+    records = Reader.records
+    reading, read = asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+        reading.set()
+        await read.wait()
+        return await records(reader, positions, lengths)
+
+    monkeypatch.setattr(Reader, "records", read_slowly)
+    popping = asyncio.create_task(pop(bench, b"one"))
+    await reading.wait()
+    await bench.append(message(9, b"a/c"))  # the lease is committed
+    assert of(bench) == {0}
+    await bench.engine.release_unowned(NAME, QUEUE)
+    assert (await pop(bench, b"two")).runs == []
+    read.set()
+    popped = await popping
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 1)]
+    assert await bench.engine.settle(NAME, receipts(popped)) == []
+
+
+async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    await bench.fill(1)
+    reading = asyncio.Event()
+
+    async def read_for_ever(*_: object) -> bytes:
+        reading.set()
+        await asyncio.Event().wait()
+        return b""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "records", read_for_ever)
+        popping = asyncio.create_task(pop(bench, b"one"))
+        await reading.wait()
+        assert of(bench) == {0}
+        popping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await popping
+    assert of(bench) == set()
+
+
+async def test_a_busy_log_keeps_nothing_of_who_has_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    await bench.fill(1)
+    await pop(bench, b"one", early=False)
+    offer = bench.engine._groups._offer
+    refused: list[object] = []
+
+    def busy_once(*args: object) -> object:
+        if not refused:
+            refused.append(args)
+            return StoreBusy("full")
+        return offer(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench.engine._groups, "_offer", busy_once)
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2)]
+    assert refused
