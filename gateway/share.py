@@ -5,7 +5,8 @@ What is owed to the group is in the store: where it is, what is leased out, how 
 * A message goes to one member. Members with room stand in a line; who got one goes to its end. Who is slow, or away,
   stands in no line.
 * Nothing is popped that nobody has room for. What lost its taker meanwhile waits here, leased, and is bounded. So is
-  what only members take that have no room: beyond that it comes again later, and in the end as a dead letter.
+  what only members take that have no room: beyond that it comes again later, and where these are silent as if it had
+  been tried, in the end as a dead letter.
 * A message goes out before its lease is on disk: a crash just then forgets that it did, and it comes again.
 * A member that leaves gives back at once. One that keeps what it has and acknowledges nothing for a while is *silent*:
   where there are others, they get it. Leases are renewed here, so in the store they run out only with the node.
@@ -17,8 +18,10 @@ from collections.abc import Coroutine, Iterable, Sequence
 from time import time
 from typing import Final, Protocol
 
+from gateway.aside import Aside, Waiting
 from gateway.counters import Counters
 from gateway.inflight import RESERVED
+from gateway.line import Line
 from gateway.member import Leased, Member
 from gateway.message import Message
 from gateway.session import Session
@@ -30,9 +33,9 @@ log = logging.getLogger(__name__)
 
 MAX_POP: Final = 512  # messages, in one pop
 _POP_BYTES: Final = 256 * 1024
-_MAX_ASIDE: Final = 64  # messages that nobody takes who has room
 _SETTLE_AT: Final = 4096  # acknowledged messages that wait for their record
 ROUNDS: Final = 4  # of silence until a member is silent
+_PATIENCE: Final = 4 * ROUNDS  # with silent members, for what they alone take
 
 
 class Hub(Protocol):
@@ -56,18 +59,6 @@ class Hub(Protocol):
         """The group has neither members nor messages out."""
 
 
-class _Waiting:
-    """A message that is leased and nobody has yet."""
-
-    __slots__ = ("deliveries", "message", "offset", "renewed")
-
-    def __init__(self, message: Message, offset: int, deliveries: int, now: int) -> None:
-        self.message = message
-        self.offset = offset
-        self.deliveries = deliveries
-        self.renewed = now
-
-
 class _Handing:
     """A message of QoS 2 on its way to become its session's."""
 
@@ -89,9 +80,11 @@ class Share:
         self.members: dict[Session, Member] = {}
         self.is_begun = False  # the log knows of it
         self._is_clear = False  # what an earlier process of the node had out is to be had again
-        self._line: deque[Member] = deque()  # those that had room when they were last looked at
-        self._waiting: deque[_Waiting] = deque()
-        self._aside: list[_Waiting] = []  # the same, that nobody took who had room
+        self._line = Line()  # members that had room when they were last looked at
+        self._able = Line()  # members that are not silent
+        self._silent = Line()  # members that are
+        self._waiting: deque[Waiting] = deque()
+        self._aside = Aside()  # the same, that nobody took who had room
         self._handing: list[_Handing] = []
         self._out: dict[int, Leased] = {}  # by offset
         self._done: dict[int, list[int]] = {}  # acknowledged offsets, by deliveries
@@ -106,21 +99,40 @@ class Share:
     def add(self, member: Member) -> None:
         member.heard = self._hub.round
         self.members[member.session] = member
+        (self._silent if member.is_silent else self._able).add(member)
         self.line_up(member)
 
     def remove(self, member: Member) -> None:
         """No more messages for it; what it has it may still acknowledge."""
         member.has_left = True
         del self.members[member.session]
-        if member.is_ready:
-            self._line.remove(member)
-            member.is_ready = False
+        self._forget_member(member)
         if not self.members:
             self.is_begun = False  # who joins next may begin it anew
             self.flush()
             self._give_back(())
-        elif self._waiting or self._aside:
+        elif self._waiting or self._aside.items:
             self._look_again(None)  # what waited for this one may be too large for the others
+
+    def change(self, member: Member, qos: int, identifiers: tuple[int, ...], retain_as_published: bool) -> None:
+        """A member subscribed again: it goes on with other options."""
+        self._forget_member(member)
+        member.grant(qos, identifiers, retain_as_published)
+        (self._silent if member.is_silent else self._able).add(member)
+        self.line_up(member)
+
+    def _forget_member(self, member: Member) -> None:
+        (self._silent if member.is_silent else self._able).remove(member)
+        if member.is_ready:
+            self._step_out(member)
+
+    def _hear(self, member: Member, is_silent: bool) -> None:
+        """A member is silent from now on, or is so no more."""
+        if is_silent != member.is_silent:
+            member.is_silent = is_silent
+            if not member.has_left:
+                (self._able if is_silent else self._silent).remove(member)
+                (self._silent if is_silent else self._able).add(member)
 
     @property
     def is_empty(self) -> bool:
@@ -131,8 +143,8 @@ class Share:
         """A member may have room: it gets what waits here, and what there is in the store."""
         if member.has_room:
             member.is_ready = True
-            self._line.append(member)
-            if self._waiting or self._aside:
+            self._line.add(member)
+            if self._waiting or self._aside.items:
                 self._look_again(member)
             self.wake()
         elif not member.session.has_room:
@@ -157,27 +169,21 @@ class Share:
 
     def _has_taker(self) -> bool:
         """Whether somebody has room; forgets those who have none."""
-        line = self._line
-        while line:
-            if line[0].has_room:
+        while (member := self._line.first()) is not None:
+            if member.has_room:
                 return len(self._waiting) < MAX_POP
-            self._step_out()
+            self._step_out(member)
         return False
 
-    def _step_out(self) -> None:
-        member = self._line.popleft()
+    def _step_out(self, member: Member) -> None:
+        self._line.remove(member)
         member.is_ready = False
         if not member.session.has_room:
             member.session.starved = True
 
     def _room(self) -> int:
         """Messages that the line takes, as far as it needs to be known."""
-        room = 0
-        for member in self._line:
-            room += min(member.limit - member.out, member.session.window - member.session.in_window)
-            if room >= MAX_POP:
-                break
-        return max(1, min(room, MAX_POP) - len(self._waiting))
+        return max(1, min(self._line.room(MAX_POP), MAX_POP) - len(self._waiting))
 
     async def _work(self) -> None:
         """Pop as long as there is something and somebody has room; what has to be handed over goes first."""
@@ -232,7 +238,7 @@ class Share:
                 if held is not None:  # its lease ran out all the same
                     self._forget(held)
                     held.uncount()
-                self._waiting.append(_Waiting(Message(run.data, start), offset, run.deliveries, now))
+                self._waiting.append(Waiting(Message(run.data, start), offset, run.deliveries, now))
                 offset += 1
         if not self.members:
             self._give_back(())
@@ -252,7 +258,7 @@ class Share:
             member = self._next(item.message, now_ms)
             if member is not None:
                 self._give(member, item, now_ms)
-            elif not self._line:
+            elif self._line.is_empty:
                 self._waiting.append(item)
                 self._waiting.extend(waiting)
                 return
@@ -260,50 +266,48 @@ class Share:
                 self._hub.counters.dropped_oversized += 1
                 self._finish(item.offset, item.deliveries)
             else:
-                self._aside.append(item)
-        if len(self._aside) > _MAX_ASIDE:
-            self._put_off()
+                self._aside.add(item, now_ms)
+        self._put_off(self._aside.take_excess(), now_ms)
 
     def _look_again(self, member: Member | None) -> None:
         """Give out what waits, now that this member takes some, or since others have to."""
-        now_ms = int(time() * 1000)
-        aside: list[_Waiting] = []
-        for item in self._aside:
-            if member is None or member.takes(item.message, now_ms):
-                self._waiting.append(item)
-            else:
-                aside.append(item)
-        self._aside = aside
+        self._waiting.extend(self._aside.take(member, int(time() * 1000)))
         if self._waiting:
             self._assign()
 
-    def _put_off(self) -> None:
-        """Have what is too much of what nobody takes who has room come again later, as if it had been tried."""
-        aside, self._aside = self._aside[_MAX_ASIDE:], self._aside[:_MAX_ASIDE]
-        put_off: dict[int, list[int]] = {}
-        for item in aside:
-            put_off.setdefault(item.deliveries, []).append(item.offset)
+    def _put_off(self, items: list[Waiting], now_ms: int) -> None:
+        """Have what nobody takes who has room come again later: as if it had been tried, where only silent members
+        take it, of whom nobody knows whether they ever will."""
+        if not items:
+            return
+        unsent: dict[int, list[int]] = {}
+        again: dict[int, list[int]] = {}
+        for item in items:
+            some = again if self._able.first(item.message, now_ms) is None else unsent
+            some.setdefault(item.deliveries, []).append(item.offset)
         by_tries: int | None = None
-        self._hub.spawn(self._settle(again=[(each, by_tries) for each in _receipts(self.queue, put_off)]))
+        later_ms = self._hub.lease_ms // 2
+        self._hub.spawn(
+            self._settle(
+                again=[(each, by_tries) for each in _receipts(self.queue, again)],
+                unsent=[(each, later_ms) for each in _receipts(self.queue, unsent)],
+            )
+        )
 
     def _next(self, message: Message, now_ms: int) -> Member | None:
         """Who is next in line and takes the message."""
-        line = self._line
-        for _ in range(len(line)):
-            member = line[0]
-            if not member.has_room:
-                self._step_out()
-                continue
-            line.rotate(-1)
-            if member.takes(message, now_ms):
+        while (member := self._line.first(message, now_ms)) is not None:
+            if member.has_room:
+                self._line.to_end(member)
                 return member
+            self._step_out(member)
         return None
 
     def _is_too_large(self, message: Message, now_ms: int) -> bool:
         """Whether no member takes it. Who is silent may be heard of again: the message waits for it."""
-        return not any(member.takes(message, now_ms) for member in self.members.values())
+        return self._able.first(message, now_ms) is None and self._silent.first(message, now_ms) is None
 
-    def _give(self, member: Member, item: _Waiting, now_ms: int) -> None:
+    def _give(self, member: Member, item: Waiting, now_ms: int) -> None:
         message, session = item.message, member.session
         qos = min(member.qos, message.qos)
         retain = message.retain and member.retain_as_published
@@ -374,7 +378,7 @@ class Share:
             self._finish(entry.offset, entry.deliveries)
             self._forget(entry)
         member.heard = self._hub.round
-        member.is_silent = False
+        self._hear(member, False)
         if not member.is_ready and not member.has_left and member.out <= member.limit >> 1:
             self.line_up(member)
 
@@ -418,20 +422,20 @@ class Share:
                 self._forget(entry)
                 entry.uncount()
         if not self.members:
-            for item in (*self._waiting, *self._aside):
+            for item in (*self._waiting, *self._aside.items):
                 unsent.setdefault(item.deliveries, []).append(item.offset)
             self._waiting.clear()
-            self._aside.clear()
+            self._aside.take(None, 0)
         if lost or unsent:
             at_once: int | None = 0
             again = [(each, at_once) for each in _receipts(self.queue, lost)]
-            self._hub.spawn(self._settle(again=again, unsent=_receipts(self.queue, unsent)))
+            self._hub.spawn(self._settle(again=again, unsent=[(each, 0) for each in _receipts(self.queue, unsent)]))
 
     async def _settle(
         self,
         done: Sequence[Receipts] = (),
         again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[Receipts] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
     ) -> None:
         try:
             await self._hub.store.settle(self.name, done, again, unsent)
@@ -448,13 +452,19 @@ class Share:
         self._listen(now)
         for member in list(self.members.values()):
             member.look()
-        if self._out or self._waiting or self._aside:
+        if self._out or self._waiting or self._aside.items:
             self._keep(now)
         if self._is_due():
             self.wake()
 
     def _keep(self, now: int) -> None:
         """See to what is leased."""
+        now_ms = int(time() * 1000)
+        for item in self._aside.take_older(now, _PATIENCE):
+            if self._able.first(item.message, now_ms) is None:
+                self._put_off([item], now_ms)
+            else:
+                self._aside.add(item, now_ms)
         taken: list[Leased] = []
         renewed: dict[int, list[int]] = {}
         for entry in self._out.values():
@@ -467,7 +477,7 @@ class Share:
             elif now - entry.renewed >= ROUNDS // 2:
                 entry.renewed = now
                 renewed.setdefault(entry.deliveries, []).append(entry.offset)
-        for item in (*self._waiting, *self._aside):
+        for item in (*self._waiting, *self._aside.items):
             if now - item.renewed >= ROUNDS // 2:
                 item.renewed = now
                 renewed.setdefault(item.deliveries, []).append(item.offset)
@@ -482,9 +492,9 @@ class Share:
         """Find out who is silent: never the only one."""
         for member in self.members.values():
             if len(self.members) == 1:
-                member.is_silent = False
+                self._hear(member, False)
             elif member.out and now - member.heard > ROUNDS:
-                member.is_silent = True
+                self._hear(member, True)
 
 
 def _receipts(queue: bytes, offsets: dict[int, list[int]]) -> list[Receipts]:

@@ -99,16 +99,15 @@ class Shares:
         share.is_begun = share.is_begun or begun
         member = share.members.get(session)
         is_new = member is None
+        identifiers = (stored.identifier,) if stored.identifier else ()
         if member is None:
-            member = Member(share, session, self._max_in_flight)
-            session.shares[name] = member
-        member.qos = stored.qos
-        member.identifiers = (stored.identifier,) if stored.identifier else ()
-        member.retain_as_published = stored.retain_as_published
-        if is_new:
+            member = session.shares[name] = Member(share, session, self._max_in_flight)
+            member.grant(stored.qos, identifiers, stored.retain_as_published)
             self.counters.shared_groups += not share.members
             self.counters.shared_members += 1
             share.add(member)
+        else:
+            share.change(member, stored.qos, identifiers, stored.retain_as_published)
         return is_new
 
     def hold(self, session: Session, stored: StoredSubscription, done: Done) -> bool:

@@ -554,12 +554,12 @@ class Store(Protocol):
         group: bytes,
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[Receipts] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
     ) -> list[Receipts]:
         """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
         a longer one extends the lease, and None is the delay that the number of deliveries calls for. Those that were
-        given to nobody (`unsent`) come again at once, and have been leased out once less. Returns once
-        that is committed, with the receipts that were stale: their messages are finished or leased out again. While the
+        given to nobody (`unsent`) come again after theirs, and have been leased out once less. Returns once that is
+        committed, with the receipts that were stale: their messages are finished or leased out again. While the
         store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
         than 100 years is a ValueError."""
 

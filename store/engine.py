@@ -188,7 +188,7 @@ class Engine(Queries):
         group: bytes,
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[Receipts] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
     ) -> list[Receipts]:
         return await self._groups.settle(group, done, again, unsent)
 

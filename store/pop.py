@@ -137,10 +137,10 @@ class GroupService:
         group: bytes,
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]],
-        unsent: Sequence[Receipts],
+        unsent: Sequence[tuple[Receipts, int]],
     ) -> list[Receipts]:
         """See `store.api.Store.settle`."""
-        for _, delay in again:
+        for _, delay in (*again, *unsent):
             if delay is not None:
                 _check_ms(delay)
 
@@ -151,11 +151,11 @@ class GroupService:
             for receipts, delay in again:
                 at = now + (self._delay(receipts) if delay is None else delay)
                 settling.postpone(receipts, at, is_back=not delay)
-            for receipts in unsent:
-                settling.take_back(receipts, now)
+            for receipts, later in unsent:
+                settling.take_back(receipts, now + later)
 
         stale = await self._settle(group, decide)
-        if self.owners.are_any and (unsent or any(delay == 0 for _, delay in again)):
+        if self.owners.are_any and any(delay == 0 for _, delay in (*again, *unsent)):
             self._came_back(group)
         return stale
 

@@ -193,7 +193,7 @@ class RemoteCalls:
         group: bytes,
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[Receipts] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
     ) -> list[Receipts]:
         return await self._ask(SETTLE, group, done, again, unsent)
 

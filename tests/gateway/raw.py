@@ -139,9 +139,9 @@ class RawClient:
                 self.send(ack(PUBACK if message.qos == 1 else PUBREC, message.packet_id))
         return found
 
-    async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1) -> bytes:
+    async def subscribe(self, *requests: tuple[bytes, int], packet_id: int = 1, properties: bytes = b"") -> bytes:
         """Subscribe and return the reason codes."""
-        self.send(wire.subscribe(self.version, packet_id, *requests))
+        self.send(wire.subscribe(self.version, packet_id, *requests, properties=properties))
         reply = await self.expect(SUBACK)
         assert reply.packet_id == packet_id
         return wire.split_sized(reply.body[2:])[1] if self.version == 5 else reply.body[2:]

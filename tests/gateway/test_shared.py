@@ -182,6 +182,6 @@ async def test_members_that_left_stand_in_no_line(node: Node) -> None:
     async with asyncio.timeout(10):
         while len(share.members) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert [member.session.client_id for member in share._line] == [b"m0"]
+    assert [member.session.client_id for member in share._line._open] == [b"m0"]
     await publish(node, b"t/x", b"1")
     assert [m.payload for m in await staying.take(1)] == [b"1"]

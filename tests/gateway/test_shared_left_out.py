@@ -3,6 +3,7 @@
 import asyncio
 
 from gateway.node import Node
+from store.api import dead_letter_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
@@ -82,7 +83,7 @@ async def test_many_that_only_a_silent_one_takes_do_not_hold_up_the_rest(make_no
     await publish(node, b"t/x", *large, *numbers(0, 5))
     assert sorted(m.payload for m in await small.take(5)) == numbers(0, 5)
     share = node._sessions.shares._shares[GROUP]
-    assert len(share._aside) == 64
+    assert len(share._aside.items) == 64
     slow.send(ack(PUBACK, first.packet_id))
     got = await slow.take(40)
     assert len({m.payload for m in got}) == 40
@@ -110,3 +111,54 @@ async def test_what_retention_took_is_counted(make_node: MakeNode) -> None:
     assert 0 < left < 800
     await client.quiet()
     await until_groups(node, {GROUP: 0})
+
+
+async def test_what_only_a_busy_one_takes_is_not_tried_in_vain(make_node: MakeNode) -> None:
+    """However long it takes it: it works, and nobody was ever given the others."""
+    node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1)
+    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
+    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
+    for client in (small, busy):
+        await client.subscribe((GROUP, 1))
+    large = [payload + bytes(200) for payload in numbers(0, 100)]
+    await publish(node, b"t/x", *large, b"small")
+    first = await busy.message()
+    await small.take(1)
+    share = node._sessions.shares._shares[GROUP]
+    assert len(share._aside.items) == 64
+    busy.send(ack(PUBACK, first.packet_id))
+    rest = await busy.take(99)
+    assert sorted([first.payload, *[m.payload for m in rest]]) == sorted(large)
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_what_only_silent_ones_take_is_given_up_in_the_end(make_node: MakeNode) -> None:
+    """Else what is not finished would hold the group up one day (`store.max_group_window`)."""
+    node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1, store__retry_delays_s=[0])
+    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
+    silent = await RawClient.connect(node.ports.mqtt, b"silent", 5, receive_maximum=1)
+    for client in (small, silent):
+        await client.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"0" * 200, b"1" * 200)
+    await silent.message()
+    await until_groups(node, {GROUP: 0})
+    assert node._engine is not None
+    assert (await node._engine.bounds(dead_letter_queue(GROUP))).end == 2
+    await publish(node, b"t/x", b"small")
+    await small.take(1)
+
+
+async def test_a_member_that_subscribes_again_is_measured_anew(node: Node) -> None:
+    """An identifier makes a message larger, QoS 0 makes it smaller."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=MAXIMUM + wire.u32(40))
+    fits = bytes(40 - 2 - 5 - 2 - 1)  # head, topic, packet id, properties
+    await client.subscribe((GROUP, 1))
+    await publish(node, b"t/x", fits)
+    assert [m.payload for m in await client.take(1)] == [fits]
+    await client.subscribe((GROUP, 1), properties=b"\x0b\x01")
+    await publish(node, b"t/x", fits)
+    await until_groups(node, {GROUP: 0})
+    assert node.counters.dropped_oversized == 1
+    await client.subscribe((GROUP, 0), properties=b"\x0b\x01")
+    await publish(node, b"t/x", fits)
+    assert (await client.message()).payload == fits

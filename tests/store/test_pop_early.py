@@ -111,7 +111,7 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
     for _ in range(5):
         mine = receipts(await bench.pop(most=1))
         assert mine == [Receipts(Q, 0, 3, 1)]
-        assert await bench.engine.settle(b"g", [], [], [*mine, *mine]) == mine
+        assert await bench.engine.settle(b"g", [], [], [(each, 0) for each in (*mine, *mine)]) == mine
         assert await bench.engine.settle(b"g", mine) == mine
         await bench.reopen()
     assert await bench.lag() == {Q: (0, 3, 3, 3)}
@@ -119,7 +119,7 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
     await bench.engine.settle(b"g", [], [(mine, 0)])
     (twice,) = receipts(await bench.pop(most=2, records=1))
     assert twice == Receipts(Q, 0, 1, 2)
-    assert await bench.engine.settle(b"g", [], [], [twice]) == []
+    assert await bench.engine.settle(b"g", [], [], [(twice, 0)]) == []
     again = receipts(await bench.pop(most=2))
     assert again == [Receipts(Q, 1, 2, 1), twice] or again == [twice, Receipts(Q, 1, 2, 1)]
 

@@ -21,7 +21,7 @@ commands = st.one_of(
     st.tuples(st.just("pop"), st.integers(1, 5), st.integers(0, 5), st.integers(1, 3), st.booleans()),
     st.tuples(st.just("pop"), st.integers(1, 5), st.integers(0, 5), st.integers(1, 3), st.booleans()),
     st.tuples(st.just("done"), st.lists(st.integers(0, 30), min_size=1, max_size=6)),
-    st.tuples(st.just("unsent"), st.lists(st.integers(0, 30), min_size=1, max_size=4)),
+    st.tuples(st.just("unsent"), st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 4)),
     st.tuples(st.just("again"), st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 4)),
     st.tuples(st.just("wait"), st.integers(1, 5)),
     st.tuples(st.just("reset"), st.integers(0, 10)),
@@ -125,9 +125,15 @@ async def _settle(bench: Bench, model: Model, name: str, picks: list[int], delay
         if name == "done":
             del model.place.entries[offset]
         else:
-            model.place.again(offset, -bench.now if name == "unsent" else bench.now + delay)
-    done, again = given if name == "done" else [], [(each, delay) for each in given] if name == "again" else []
-    assert await bench.engine.settle(b"g", done, again, given if name == "unsent" else []) == expected
+            model.place.again(offset, -(bench.now + delay) if name == "unsent" else bench.now + delay)
+    done, again = (
+        [(each, 0) for each in given] if name == "done" else [],
+        [(each, delay) for each in given] if name == "again" else [],
+    )
+    assert (
+        await bench.engine.settle(b"g", done, again, [(each, 0) for each in given] if name == "unsent" else [])
+        == expected
+    )
 
 
 async def _compare(bench: Bench, model: Model) -> None:

@@ -61,7 +61,7 @@ async def test_what_is_given_back_belongs_to_who_takes_it_before_that_is_committ
     await bench.fill(1)
     await pop(bench, b"one")
     mine = Receipts(QUEUE, 0, 1, 1)
-    back = {"again": [(mine, 0)]} if how == "back" else {"unsent": [mine]}
+    back = {"again": [(mine, 0)]} if how == "back" else {"unsent": [(mine, 0)]}
     settling = asyncio.create_task(bench.engine.settle(NAME, [], **back))
     popped = await pop(bench, b"two")
     while not popped.runs:  # the record is under way that gives it back
@@ -86,7 +86,7 @@ async def test_what_a_gateway_is_through_with_is_not_its_own(bench: Bench, how: 
         assert await bench.engine.bury(NAME, [mine]) == []
     else:
         again: list[tuple[Receipts, int | None]] = {"back": [(mine, 0)], "later": [(mine, None)]}.get(how, [])
-        done, unsent = [mine] * (how == "done"), [mine] * (how == "unsent")
+        done, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "unsent")
         assert await bench.engine.settle(NAME, done, again, unsent) == []
     assert of(bench) == set()
 

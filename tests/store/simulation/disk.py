@@ -309,7 +309,7 @@ class SimulatedDisk(Disk):
 
     def _present(self, folder: Path) -> dict[str, int]:
         return {
-            path.name: path.stat().st_ino for path in sorted(folder.iterdir()) if path.name not in {"views", "lock"}
+            path.name: path.lstat().st_ino for path in sorted(folder.iterdir()) if path.name not in {"views", "lock"}
         }
 
     def _file(self, fd: int) -> File:

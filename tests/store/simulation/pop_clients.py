@@ -170,16 +170,18 @@ class PopClients:
 
     async def _take_back(self, engine: Engine, group: bytes) -> None:
         outs = self._some(group)
-        given = [_receipts(key, out) for key, out in outs]
+        later = self._rng.choice((0, 0, 5_000))
+        given = [(_receipts(key, out), later) for key, out in outs]
         sure = {key: out.is_sure for key, out in outs}
+        until = self._clock.now() + later
         for _, out in outs:  # a call that fails may have done it
-            out.deliveries, out.until, out.is_sure = out.deliveries - 1, min(out.until, self._clock.now()), False
+            out.deliveries, out.until, out.is_sure = out.deliveries - 1, min(out.until, until), False
         stale = await engine.settle(group, [], [], given)
         for key, out in outs:
             if self._is_stale(key, replace(out, deliveries=out.deliveries + 1), stale):
                 out.deliveries += 1
             else:
-                out.is_sure, out.end = sure[key], engine._log.end
+                out.until, out.is_sure, out.end = until, sure[key], engine._log.end
                 self._counts["taken back"] += 1
             if self._settling.pop(key, None) is not None:  # else somebody else has it by now
                 self._out[key] = out
@@ -191,7 +193,8 @@ class PopClients:
             and receipts.offset <= key.offset < receipts.offset + receipts.count
             for receipts in stale
         )
-        assert not is_stale or not out.is_sure or self._clock.latest >= out.until, "a lease is refused that is not over"
+        is_over = self._clock.latest >= out.until or not out.deliveries  # none: it was taken back, and is nobody's
+        assert not is_stale or not out.is_sure or is_over, "a lease is refused that is not over"
         return is_stale
 
     async def _begin_again(self, engine: Engine, group: bytes) -> None:
