@@ -158,6 +158,7 @@ class Client:
             max_deliveries=max_deliveries,
             ordered=ordered,
             selection=selection_of(selection),
+            member=self.name,
         )
 
     def push_consumer(
@@ -232,7 +233,12 @@ class Client:
         acknowledges is gone; its messages never become dead letters again. Their partition is 0 and their offset that
         in the queue of dead letters."""
         return SimpleConsumer(
-            self._connection, group, None, max_records=max_records, invisible_seconds=invisible_seconds
+            self._connection,
+            group,
+            None,
+            max_records=max_records,
+            invisible_seconds=invisible_seconds,
+            member=self.name,
         )
 
     async def groups(self) -> list[Group]:

@@ -88,6 +88,7 @@ class SimpleConsumer:
         max_deliveries: int = 0,
         ordered: bool = False,
         selection: pb.Selection | None = None,
+        member: str = "",
     ) -> None:
         require_positive(max_records)
         if invisible_seconds <= 0:
@@ -103,7 +104,8 @@ class SimpleConsumer:
         self._selection = selection
         self._buffer: deque[Delivery] = deque()  # leased, not handed out
         self._buffer_until = 0.0  # loop time when their lease runs out
-        self._acks = _Acknowledger(connection, group, parent)
+        self._member = member  # the client's name
+        self._acks = _Acknowledger(connection, group, parent, member)
         self._closed = False
 
     async def __aenter__(self) -> "SimpleConsumer":
@@ -213,6 +215,7 @@ class SimpleConsumer:
                 max_deliveries=self._max_deliveries,
                 selection=self._selection,
                 ordered=self._ordered,
+                member=self._member,
                 done=_runs(sent.done),
                 again=_postponed(sent.again),
             )
@@ -243,10 +246,11 @@ class _Sent(NamedTuple):
 class _Acknowledger:
     """Gathers acknowledgements while a batch of them is under way."""
 
-    def __init__(self, connection: Connection, group: str, parent: str | None) -> None:
+    def __init__(self, connection: Connection, group: str, parent: str | None, member: str) -> None:
         self._connection = connection
         self._group = group
         self._parent = parent
+        self._member = member
         self._done: list[Lease] = []
         self._again: list[tuple[Lease, int | None]] = []
         self._repeated: set[Lease] = set()  # among them, what was sent before and perhaps arrived
@@ -319,6 +323,7 @@ class _Acknowledger:
             dead_letters=self._parent is None,
             done=_runs(sent.done),
             again=_postponed(sent.again),
+            member=self._member,
         )
         return (await self._connection.call(self._connection.stub.Acknowledge, request)).expired
 

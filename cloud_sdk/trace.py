@@ -14,7 +14,7 @@ class Happened(Enum):
     RECALLED = "recalled"
     COMMITTED = "committed"  # its transaction
     ROLLED_BACK = "rolled back"
-    LEASED = "leased"  # to a member of the group `who`, until `until_ms`
+    LEASED = "leased"  # to `member` of the group `who`, until `until_ms`
     POSTPONED = "postponed"  # given back to the group, or kept longer: it comes again at `until_ms`
     FINISHED = "finished"  # acknowledged by a member of the group
     DEAD_LETTERED = "dead-lettered"  # the group gave it up
@@ -35,9 +35,21 @@ class TraceEvent:
     queue: str  # a parent topic with its partition, "home[0]"; a topic; a filter; "dead letters of g"; or empty
     offset: int  # in the queue
     until_ms: int  # 0: it says nothing
+    member: str = (
+        ""  # of the group, that leased or settled it: a client's name; empty: none said so, or the node did it
+    )
 
 
 def event_of(event: pb.TraceEvent) -> TraceEvent:
     """Off the wire."""
     happened = Happened[pb.TraceEvent.Kind.Name(event.kind)]
-    return TraceEvent(happened, event.time_ms, event.position, event.who, event.queue, event.offset, event.until_ms)
+    return TraceEvent(
+        happened,
+        event.time_ms,
+        event.position,
+        event.who,
+        event.queue,
+        event.offset,
+        event.until_ms,
+        event.member,
+    )

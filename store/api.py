@@ -529,12 +529,14 @@ class Store(Protocol):
         ordered: bool = False,
         owner: bytes = b"",
         early: bool = False,
+        member: bytes = b"",
     ) -> Popped:
         """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
         else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
         out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
         that queue itself. `owner`: the gateway that asks, with whose end the leases end too; those that share a group
-        get their turns. Returns once the leases are committed. A call that is cancelled gives back what it leased,
+        get their turns. `member`: who of the group gets them, as the log is to say (UTF-8); so with what follows.
+        Returns once the leases are committed. A call that is cancelled gives back what it leased,
         which does not count then.
 
         If `early`, it returns at once, and the leases are committed along with what is appended next, or in a tenth of
@@ -555,6 +557,7 @@ class Store(Protocol):
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
+        member: bytes = b"",
     ) -> list[Receipts]:
         """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
         a longer one extends the lease, and None is the delay that the number of deliveries calls for. Those that were
@@ -563,7 +566,7 @@ class Store(Protocol):
         store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
         than 100 years is a ValueError."""
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
+    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         """Have messages go to the group's dead-letter queue, however often they were leased out. Returns once that is
         committed, with the receipts that were stale. While the store is busy it waits. Raises `StoreError`; some may
         have gone then. Dead letters of the group itself are a ValueError."""

@@ -221,24 +221,28 @@ def transactions_checked(next_check_ms: int, handles: Sequence[int]) -> bytes:
     return _record(Kind.TRANSACTIONS_CHECKED, b"", [next_check_ms, list(handles)])
 
 
-def popped(group: bytes, queue: bytes, until_ms: int, runs: Sequence[tuple[int, int]]) -> bytes:
+def popped(group: bytes, queue: bytes, until_ms: int, runs: Sequence[tuple[int, int]], member: bytes = b"") -> bytes:
     """Messages of a queue, as (first offset, count), are leased to a member of the group until then. What the group was
     never leased and lies before them is finished: a run of no messages says only that."""
-    return _record(Kind.POPPED, group, [_queue_text(queue), until_ms, [list(run) for run in runs]])
+    return _record(Kind.POPPED, group, [_queue_text(queue), until_ms, [list(run) for run in runs]], member)
 
 
 def settled(
-    group: bytes, queue: bytes, done: Sequence[tuple[int, int]], again: Sequence[tuple[int, int, int]] = ()
+    group: bytes,
+    queue: bytes,
+    done: Sequence[tuple[int, int]],
+    again: Sequence[tuple[int, int, int]] = (),
+    member: bytes = b"",
 ) -> bytes:
     """Leased messages of a queue: those of `done`, (first offset, count), are finished; those of `again`, (first
     offset, count, at ms), are leased out again from that time on, which gives back or extends a lease."""
     rows = [[list(run) for run in done], [list(run) for run in again]]
-    return _record(Kind.SETTLED, group, [_queue_text(queue), *rows])
+    return _record(Kind.SETTLED, group, [_queue_text(queue), *rows], member)
 
 
-def dead_lettered(group: bytes, queue: bytes, offsets: Sequence[int]) -> bytes:
+def dead_lettered(group: bytes, queue: bytes, offsets: Sequence[int], member: bytes = b"") -> bytes:
     """Leased messages of a queue are finished, and enter the group's dead-letter queue in this order."""
-    return _record(Kind.DEAD_LETTERED, group, [_queue_text(queue), list(offsets)])
+    return _record(Kind.DEAD_LETTERED, group, [_queue_text(queue), list(offsets)], member)
 
 
 def group_reset(group: bytes, offsets: Mapping[bytes, int]) -> bytes:
@@ -541,5 +545,5 @@ def _queue_of(text: str) -> bytes:
     return text.encode()
 
 
-def _record(kind: Kind, subject: bytes, fields: Any) -> bytes:
-    return record.frame(kind, 0, 0, subject, b"", b"", orjson.dumps(fields))
+def _record(kind: Kind, subject: bytes, fields: Any, publisher: bytes = b"") -> bytes:
+    return record.frame(kind, 0, 0, subject, publisher, b"", orjson.dumps(fields))

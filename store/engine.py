@@ -178,10 +178,10 @@ class Engine(Queries):
         ordered: bool = False,
         owner: bytes = b"",
         early: bool = False,
+        member: bytes = b"",
     ) -> Popped:
-        return await self._groups.pop(
-            group, queues, max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early
-        )
+        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early, member)
+        return await self._groups.pop(group, queues, *wish)
 
     async def settle(
         self,
@@ -189,11 +189,12 @@ class Engine(Queries):
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
+        member: bytes = b"",
     ) -> list[Receipts]:
-        return await self._groups.settle(group, done, again, unsent)
+        return await self._groups.settle(group, done, again, unsent, member)
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
-        return await self._groups.bury(group, receipts)
+    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+        return await self._groups.bury(group, receipts, member)
 
     async def release(self, group: bytes, queue: bytes) -> None:
         await self._groups.release(group, queue)

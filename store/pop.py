@@ -79,6 +79,7 @@ class GroupService:
         ordered: bool,
         owner: bytes,
         early: bool,
+        member: bytes,
     ) -> Popped:
         """See `store.api.Store.pop`."""
         _check_ms(invisible_ms)
@@ -104,6 +105,7 @@ class GroupService:
             max_deliveries=max_deliveries or self._config.max_deliveries,
             ordered=ordered,
             chosen=chosen,
+            member=member,
         )
         with _undone(taking):
             taking.take(start)
@@ -138,6 +140,7 @@ class GroupService:
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]],
         unsent: Sequence[tuple[Receipts, int]],
+        member: bytes,
     ) -> list[Receipts]:
         """See `store.api.Store.settle`."""
         for _, delay in (*again, *unsent):
@@ -154,12 +157,12 @@ class GroupService:
             for receipts, later in unsent:
                 settling.take_back(receipts, now + later)
 
-        stale = await self._settle(group, decide)
+        stale = await self._settle(group, decide, member)
         if self.owners.are_any and any(delay == 0 for _, delay in (*again, *unsent)):
             self._came_back(group)
         return stale
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
+    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
         """See `store.api.Store.bury`."""
         letters = dead_letter_queue(group)
         if any(each.queue == letters for each in receipts):
@@ -169,13 +172,13 @@ class GroupService:
             for each in receipts:
                 settling.bury(each)
 
-        return await self._settle(group, decide)
+        return await self._settle(group, decide, member)
 
-    async def _settle(self, group: bytes, decide: Callable[[Settling], None]) -> list[Receipts]:
+    async def _settle(self, group: bytes, decide: Callable[[Settling], None], member: bytes) -> list[Receipts]:
         """Append what `decide` settles. Returns once that is committed, with the receipts that were stale."""
         while True:
             await self._unlocked(group)
-            settling = Settling(group, lambda queue: self._known(group, queue))
+            settling = Settling(group, lambda queue: self._known(group, queue), member)
             with _undone(settling):
                 decide(settling)
                 frames = settling.frames()
@@ -223,7 +226,7 @@ class GroupService:
             for first, end, deliveries in found:
                 settling.postpone(Receipts(queue, first, end - first, deliveries), now, is_back=True)
 
-        await self._settle(group, decide)
+        await self._settle(group, decide, b"")
         self._came_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:

@@ -9,10 +9,11 @@ from store.views.leases import MAX_DELIVERIES
 
 
 class Settling:
-    """Receipts of one group. `place_of` gives its place in a queue."""
+    """Receipts of one group. `place_of` gives its place in a queue; `member`: whose they are, as the log is to say."""
 
-    def __init__(self, group: bytes, place_of: Callable[[bytes], Place]) -> None:
+    def __init__(self, group: bytes, place_of: Callable[[bytes], Place], member: bytes = b"") -> None:
         self._group = group
+        self._member = member
         self._place_of = place_of
         self._places: dict[bytes, Place] = {}
         self._done: dict[bytes, list[tuple[int, int]]] = {}
@@ -60,10 +61,10 @@ class Settling:
         """The records that settle what is good."""
         frames: list[bytes] = []
         for queue in self._places:
-            frames += settled(self._group, queue, self._done.get(queue, ()), self._again.get(queue, ()))
+            frames += settled(self._group, queue, self._done.get(queue, ()), self._again.get(queue, ()), self._member)
             dead = self._dead.get(queue, ())
             frames += [
-                control.dead_lettered(self._group, queue, dead[at : at + MOST_DEAD])
+                control.dead_lettered(self._group, queue, dead[at : at + MOST_DEAD], self._member)
                 for at in range(0, len(dead), MOST_DEAD)
             ]
         return frames

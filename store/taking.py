@@ -213,6 +213,7 @@ class Taking:
         max_deliveries: int,
         ordered: bool,
         chosen: dict[bytes, Chosen] | None,
+        member: bytes,
     ) -> None:
         self._views = views
         self._config = config
@@ -225,6 +226,7 @@ class Taking:
         self._max_deliveries = max_deliveries
         self._ordered = ordered  # nothing of a queue is taken while something of it is out
         self._chosen = chosen  # by queue, what the group wants; None: everything
+        self._member = member  # whom the log is to say that it leases to
         self._dead = 0
         self._looks = _LOOK
         self._is_begun = False  # something was taken
@@ -260,7 +262,7 @@ class Taking:
             if place.passed:
                 runs.append((place.next, 0))
             for at in range(0, len(runs), _RUNS):
-                frames.append(control.popped(self.group, place.queue, self._until, runs[at : at + _RUNS]))
+                frames.append(control.popped(self.group, place.queue, self._until, runs[at : at + _RUNS], self._member))
         return frames
 
     def available_at(self) -> int | None:
@@ -506,11 +508,15 @@ class Taking:
 
 
 def settled(
-    group: bytes, queue: bytes, done: Sequence[tuple[int, int]], again: Sequence[tuple[int, int, int]]
+    group: bytes,
+    queue: bytes,
+    done: Sequence[tuple[int, int]],
+    again: Sequence[tuple[int, int, int]],
+    member: bytes = b"",
 ) -> list[bytes]:
     """The records that settle these runs of a queue."""
-    frames = [control.settled(group, queue, done[at : at + _RUNS]) for at in range(0, len(done), _RUNS)]
-    frames += [control.settled(group, queue, [], again[at : at + _RUNS]) for at in range(0, len(again), _RUNS)]
+    frames = [control.settled(group, queue, done[at : at + _RUNS], (), member) for at in range(0, len(done), _RUNS)]
+    frames += [control.settled(group, queue, [], again[at : at + _RUNS], member) for at in range(0, len(again), _RUNS)]
     return frames
 
 

@@ -210,7 +210,7 @@ class FindReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries", "done", "again", "selection", "ordered")
+    __slots__ = ("group", "parent", "dead_letters", "max_records", "max_bytes", "invisible_ms", "wait_ms", "from_earliest", "max_deliveries", "done", "again", "selection", "ordered", "member")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +224,7 @@ class ReceiveRequest(_message.Message):
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     SELECTION_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
     dead_letters: bool
@@ -237,7 +238,8 @@ class ReceiveRequest(_message.Message):
     again: _containers.RepeatedCompositeFieldContainer[Postponed]
     selection: Selection
     ordered: bool
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., ordered: _Optional[bool] = ...) -> None: ...
+    member: str
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., ordered: _Optional[bool] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("runs", "frames", "expired")
@@ -262,18 +264,20 @@ class Run(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("group", "parent", "dead_letters", "done", "again")
+    __slots__ = ("group", "parent", "dead_letters", "done", "again", "member")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
     dead_letters: bool
     done: _containers.RepeatedCompositeFieldContainer[Run]
     again: _containers.RepeatedCompositeFieldContainer[Postponed]
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ...) -> None: ...
+    member: str
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class Postponed(_message.Message):
     __slots__ = ("run", "delay_ms")
@@ -486,7 +490,7 @@ class TraceReply(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms")
+    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STORED: _ClassVar[TraceEvent.Kind]
@@ -522,6 +526,7 @@ class TraceEvent(_message.Message):
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     kind: TraceEvent.Kind
     time_ms: int
     position: int
@@ -529,4 +534,5 @@ class TraceEvent(_message.Message):
     queue: str
     offset: int
     until_ms: int
-    def __init__(self, kind: _Optional[_Union[TraceEvent.Kind, str]] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+    member: str
+    def __init__(self, kind: _Optional[_Union[TraceEvent.Kind, str]] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...

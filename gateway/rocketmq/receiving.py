@@ -62,7 +62,8 @@ class Receiving:
             raise Refused(pb.BAD_REQUEST, "a batch has at least one message")
         selection = _selection(request.filter_expression)
         ordered = source.group in self._fifo_groups
-        wish = Wish(records, self._limits.max_fetch_bytes, invisible_ms, _start(source), 0, selection, ordered)
+        bounds, begin, member = (records, self._limits.max_fetch_bytes), _start(source), who.client_id.encode()
+        wish = Wish(*bounds, invisible_ms, begin, 0, selection, ordered, member)
         popped = await self._groups.receive(source, wish, self._wait_s(request, left_s))
         received = Received(source)
         for run in popped.runs:

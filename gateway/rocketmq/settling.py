@@ -37,7 +37,8 @@ class Settling:
             except Refused as error:
                 outcomes.append(error)
         told = {(each.queue, each.offset, each.deliveries): each for each in outcomes if isinstance(each, Receipts)}
-        stale = {(each.queue, each.offset) for each in await self._groups.settle(source, list(told.values()), ())}
+        settled = await self._groups.settle(source, list(told.values()), (), who.client_id.encode())
+        stale = {(each.queue, each.offset) for each in settled}
         response = pb.AckMessageResponse()
         for entry, outcome in zip(request.entries, outcomes, strict=True):
             status = OK
@@ -65,7 +66,7 @@ class Settling:
                 pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
             )
         self._leases.drop(who, source, receipts)
-        if await self._groups.settle(source, (), [(receipts, delay_ms)]):
+        if await self._groups.settle(source, (), [(receipts, delay_ms)], who.client_id.encode()):
             raise _STALE
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
@@ -78,6 +79,6 @@ class Settling:
             raise Refused(pb.ILLEGAL_TOPIC, "the message is a dead letter already")
         receipts = receipts_of(source, request.receipt_handle)
         self._leases.drop(who, source, receipts)
-        if await self._groups.bury(source, [receipts]):
+        if await self._groups.bury(source, [receipts], who.client_id.encode()):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)

@@ -22,6 +22,14 @@ def group_name(text: str, limits: RpcLimits) -> bytes:
     return name
 
 
+def member_name(text: str) -> bytes:
+    """Who of a group asks; empty: it does not say."""
+    name = text.encode()
+    if len(name) > 0xFFFF:
+        raise invalid("the name of a member has at most 65535 bytes")
+    return name
+
+
 def within(asked: int, limit: int) -> int:
     """How many are given: 0 asks for as many as may be."""
     return min(asked, limit) if asked else limit

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.fields import group_name, parent_name, within
+from gateway.rpc.fields import group_name, member_name, parent_name, within
 from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_source
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.selecting import selection_of
@@ -48,12 +48,13 @@ class GroupCalls:
             request.max_deliveries,
             selection_of(request.selection, None if request.dead_letters else request.parent.encode()),
             request.ordered,
+            member_name(request.member),
         )
         wait_s = min(request.wait_ms, limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
             return _reply(await self.groups.receive(source, wish, wait_s), ())
         done, again = self._settlement(source, request)
-        settling = asyncio.create_task(self.groups.settle(source, done, again))  # beside it: one commit serves both
+        settling = asyncio.create_task(self.groups.settle(source, done, again, wish.member))  # beside it: one commit
         try:
             popped = await self.groups.receive(source, wish, wait_s)
         except BaseException:
@@ -64,7 +65,8 @@ class GroupCalls:
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
         done, again = self._settlement(source, request)
-        return pb.AcknowledgeReply(expired=_runs(await self.groups.settle(source, done, again)))
+        stale = await self.groups.settle(source, done, again, member_name(request.member))
+        return pb.AcknowledgeReply(expired=_runs(stale))
 
     def _settlement(
         self, source: Source, request: pb.AcknowledgeRequest | pb.ReceiveRequest

@@ -56,6 +56,7 @@ class Wish:
     max_deliveries: int  # 0: as the store is configured
     selection: Selection = EVERYTHING
     ordered: bool = False
+    member: bytes = b""  # whom the log is to say that it got them
 
 
 class Line:
@@ -134,16 +135,20 @@ class Groups:
             self._leave(line, waiter)
 
     async def settle(
-        self, source: Source, done: Sequence[Receipts], again: Sequence[tuple[Receipts, int | None]]
+        self,
+        source: Source,
+        done: Sequence[Receipts],
+        again: Sequence[tuple[Receipts, int | None]],
+        member: bytes = b"",
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        stale = await self._store.settle(source.group, done, again)
+        stale = await self._store.settle(source.group, done, again, member=member)
         self._settled(source, bool(again))
         return stale
 
-    async def bury(self, source: Source, receipts: Sequence[Receipts]) -> list[Receipts]:
+    async def bury(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
         """See `Store.bury`."""
-        stale = await self._store.bury(source.group, receipts)
+        stale = await self._store.bury(source.group, receipts, member)
         self._settled(source, False)
         return stale
 
@@ -169,6 +174,7 @@ class Groups:
             wish.max_deliveries,
             wish.selection,
             wish.ordered,
+            member=wish.member,
         )
 
     def _join(self, source: Source, waiter: asyncio.Event) -> Line:

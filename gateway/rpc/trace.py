@@ -24,6 +24,7 @@ _KIND: Final = 11  # where a frame says it, and its flags
 _FLAGS: Final = 32
 
 Event = pb.TraceEvent
+_OF_MEMBERS: Final = frozenset((Event.LEASED, Event.POSTPONED, Event.FINISHED, Event.DEAD_LETTERED))
 
 
 class _Seen:
@@ -199,6 +200,7 @@ class Trace:
                 queue=_shown(queue) if queue else "",
                 offset=offset,
                 until_ms=until,
+                member=_member_of(data, start) if kind in _OF_MEMBERS else "",
             )
         )
 
@@ -262,6 +264,11 @@ def _seen(after: bytes) -> _Seen:
         return _Seen(position, place, entered_ms, [str(name) for name in known[:_MAX_KNOWN]])
     except (ValueError, TypeError) as error:
         raise invalid(f"`after` is not of a reply: {error}") from error
+
+
+def _member_of(data: bytes, start: int) -> str:
+    """Who of a group got or settled messages, of the record that says so."""
+    return record.decode(data, start)[4].decode(errors="replace")
 
 
 def _holds(runs: list[tuple[int, int]], offset: int) -> bool:

@@ -184,8 +184,9 @@ class RemoteCalls:
         ordered: bool = False,
         owner: bytes = b"",
         early: bool = False,
+        member: bytes = b"",
     ) -> Popped:
-        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early)
+        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early, member)
         return await self._ask(POP, group, queues, *wish)
 
     async def settle(
@@ -194,11 +195,12 @@ class RemoteCalls:
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
+        member: bytes = b"",
     ) -> list[Receipts]:
-        return await self._ask(SETTLE, group, done, again, unsent)
+        return await self._ask(SETTLE, group, done, again, unsent, member)
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts]) -> list[Receipts]:
-        return await self._ask(BURY, group, receipts)
+    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+        return await self._ask(BURY, group, receipts, member)
 
     async def release(self, group: bytes, queue: bytes) -> None:
         return await self._ask(RELEASE, group, queue)

@@ -133,15 +133,17 @@ async def test_messages_by_time(client: Client) -> None:
     assert [int(message.payload) for message in some] == [9, 10]
 
 
-async def test_the_trace_of_a_message_names_its_groups(client: Client) -> None:
+async def test_the_trace_of_a_message_names_its_groups_and_their_members(node, client: Client) -> None:
     receipt = (await client.send_many([order(0)]))[0]
     async with client.consumer("ok", "shop") as consumer:
         delivery = await consumer.next(5)
         assert delivery is not None
         await delivery.nack(0)
         await consumer.flush()
+    async with Client(node.endpoint, name="second") as second, second.consumer("ok", "shop") as consumer:
         delivery = await consumer.next(5)
         assert delivery is not None
+        await delivery.extend(60)
         await delivery.ack()
     async with client.consumer("picky", "shop", tags="open") as consumer:
         assert await consumer.next(0) is None
@@ -159,18 +161,19 @@ async def test_the_trace_of_a_message_names_its_groups(client: Client) -> None:
     assert (events[0].time_ms, events[0].position) == (receipt.store_time, receipt.position)
     queue = events[0].queue
     assert queue.startswith("shop[")
-    told = [(event.who, event.happened) for event in events[1:]]
+    told = [(event.who, event.happened, event.member) for event in events[1:]]
     assert told == [
-        ("ok", Happened.LEASED),
-        ("ok", Happened.POSTPONED),
-        ("ok", Happened.LEASED),
-        ("ok", Happened.FINISHED),
-        ("picky", Happened.PASSED),
-        ("bad", Happened.LEASED),
-        ("bad", Happened.POSTPONED),
-        ("bad", Happened.DEAD_LETTERED),
-        ("bad", Happened.LEASED),
-        ("bad", Happened.FINISHED),
+        ("ok", Happened.LEASED, "tester"),
+        ("ok", Happened.POSTPONED, "tester"),
+        ("ok", Happened.LEASED, "second"),
+        ("ok", Happened.POSTPONED, "second"),
+        ("ok", Happened.FINISHED, "second"),
+        ("picky", Happened.PASSED, ""),
+        ("bad", Happened.LEASED, "tester"),
+        ("bad", Happened.POSTPONED, "tester"),
+        ("bad", Happened.DEAD_LETTERED, ""),  # the node did it
+        ("bad", Happened.LEASED, "tester"),
+        ("bad", Happened.FINISHED, "tester"),
     ]
     assert {event.queue for event in events if event.who == "ok"} == {queue}
     assert events[-1].queue == "dead letters of bad"

@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from cloud_sdk import Client, Happened
 from gateway.auth.authority import Authority
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rpc import RpcServer
@@ -268,3 +269,24 @@ async def test_a_fifo_group_gets_one_after_the_other(wire: Wire) -> None:
     assert await wire.receive(group=fifo) == []
     assert (await wire.acknowledge(handle(first), group=fifo)).status.code == pb.OK
     assert [each.body for each in await wire.receive(5_000, group=fifo)] == [b"b", b"c"]
+
+
+async def test_traces_name_the_clients_of_a_group(tmp_path: Path) -> None:
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 20))
+    server = RpcServer(engine, Authority(engine, 0))
+    port = await server.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as native:
+        wire = Wire(channel)
+        assert await wire.receive() == []
+        sent = await wire.send(b"x", b"y")
+        first, second = await wire.receive()
+        await wire.change(handle(first), 60)
+        await wire.acknowledge(handle(first))
+        await wire.bury(handle(second))
+        events = [await native.trace(entry.offset) for entry in sent.entries]
+    await server.stop(0.2)
+    await engine.close()
+    assert [[(event.happened, event.member) for event in each[1:]] for each in events] == [
+        [(Happened.LEASED, "service"), (Happened.POSTPONED, "service"), (Happened.FINISHED, "service")],
+        [(Happened.LEASED, "service"), (Happened.DEAD_LETTERED, "service")],
+    ]

@@ -479,10 +479,10 @@ async def test_a_message_wakes_one_of_many_waiting_members(
     pops = 0
     pop = engine.pop
 
-    async def counted(*arguments: object) -> Popped:
+    async def counted(*arguments: object, **named: object) -> Popped:
         nonlocal pops
         pops += 1
-        return await pop(*arguments)  # type: ignore[arg-type]
+        return await pop(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "pop", counted)
     groups = Groups(engine, Wakeups(engine))
