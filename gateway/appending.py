@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from gateway.telling import tell_failure
 from store.api import Appended, Store
 from store.errors import StoreBusy
 
@@ -74,7 +75,7 @@ class LastRecords:
                     return
                 on_recorded()
             else:
-                log.error("recording the end of the connection of %r failed: %s", client_id, appended.error)
+                tell_failure(log, appended.error, "recording the end of the connection of %r failed: %s", client_id)
             del self._under_way[client_id]
             future.set_result(None)
             on_ended(client_id)

@@ -12,6 +12,7 @@ from gateway.connection import Connection
 from gateway.cursor import Cursor
 from gateway.router import Router
 from gateway.session import Session
+from gateway.telling import tell_failure
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Missed:
         try:
             await self._look(session, cursors)
         except StoreError as error:
-            log.error("what %r missed cannot be had: %s", session.client_id, error)
+            tell_failure(log, error, "what %r missed cannot be had: %s", session.client_id)
             connection.append_failed(error)  # it goes on from there when it comes back
 
 

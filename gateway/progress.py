@@ -19,6 +19,7 @@ from gateway.inflight import COMPLETED, RELEASED, SENT
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session import Session
+from gateway.telling import tell_failure
 from matcher.reserved import replay_name
 from store import control
 from store.api import Appended, Owed, Store
@@ -118,7 +119,7 @@ class Progress:
             if session.closed:
                 return
             if appended.error is not None:
-                log.error("recording the progress of %r failed: %s", session.client_id, appended.error)
+                tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
                 self._on_failed(session, appended.error)
                 return
             for cursor in cursors:

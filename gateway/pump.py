@@ -26,6 +26,7 @@ from gateway.retained import RetainedPages
 from gateway.router import Router
 from gateway.session import Session
 from gateway.subscription import Route
+from gateway.telling import tell_failure
 from matcher.names import matches
 from matcher.reserved import filter_of
 from record import scan, store_time_of
@@ -119,7 +120,7 @@ class Pump:
                 goes_on = await self._turn(session)
             except StoreError as error:
                 # The backlog stays in the log: the session goes on from there when it is opened again.
-                log.error("reading the backlog of %r failed: %s", session.client_id, error)
+                tell_failure(log, error, "reading the backlog of %r failed: %s", session.client_id)
                 self._on_failed(session, error)
             except Exception:
                 log.exception("reading the backlog of %r failed", session.client_id)  # the others go on

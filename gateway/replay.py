@@ -20,6 +20,7 @@ from gateway.message import Message
 from gateway.router import Router
 from gateway.session import Session
 from gateway.subscription import Subscription
+from gateway.telling import tell_failure
 from matcher.names import parent_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
@@ -74,7 +75,7 @@ class Replays:
                     await self._serve(session)
                 except StoreError as error:
                     # It stays where it is: the session goes on from there when it is opened again.
-                    log.error("reading the past for %r failed: %s", session.client_id, error)
+                    tell_failure(log, error, "reading the past for %r failed: %s", session.client_id)
                     self._on_failed(session, error)
                 except Exception:
                     log.exception("reading the past for %r failed", session.client_id)  # the others go on

@@ -332,7 +332,7 @@ class Sessions:
             held[1].close(reason)
         ending = self._ending.of(client_id)
         if ending is not None:
-            await ending
+            await asyncio.shield(ending)  # others wait for it too
 
     async def _record_open(self, frames: list[bytes], is_new: bool) -> None:
         """Append the first records of a connection. Raises Refused and StoreError."""

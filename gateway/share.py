@@ -25,6 +25,7 @@ from gateway.line import Line
 from gateway.member import Leased, Member
 from gateway.message import Message
 from gateway.session import Session
+from gateway.telling import tell_failure
 from record import split
 from store.api import Handed, Receipts, Run, Start, Store, subscription_queue
 from store.errors import StoreBusy, StoreError
@@ -195,7 +196,7 @@ class Share:
         except StoreBusy:
             self._hub.wake_later(self)
         except StoreError as error:
-            log.error("messages of %r cannot be had: %s", self.name, error)
+            tell_failure(log, error, "messages of %r cannot be had: %s", self.name)
             self._look_at = 1
         finally:
             self._popping = False
@@ -440,7 +441,7 @@ class Share:
         try:
             await self._hub.store.settle(self.name, done, again, unsent)
         except StoreError as error:
-            log.error("messages of %r cannot be settled: %s", self.name, error)
+            tell_failure(log, error, "messages of %r cannot be settled: %s", self.name)
         if again or unsent or self._is_limited:
             self.wake()
 

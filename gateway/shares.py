@@ -14,6 +14,7 @@ from gateway.counters import Counters
 from gateway.member import Leased, Member
 from gateway.session import Session
 from gateway.share import ROUNDS, Share
+from gateway.telling import tell_failure
 from matcher.names import split_shared
 from matcher.trie import Trie
 from notify import TopicEvents
@@ -173,7 +174,7 @@ class Shares:
             if isinstance(appended.error, StoreBusy):
                 self._loop.call_later(_BUSY_SECONDS, self._record_left, name)
             elif appended.error is not None:
-                log.error("recording the end of the shared subscription %r failed: %s", name, appended.error)
+                tell_failure(log, appended.error, "recording the end of the shared subscription %r failed: %s", name)
 
         self.store.append([control.share_left(name, self.gateway)], recorded)
 

@@ -1,10 +1,18 @@
-"""Log lines about what peers do wrong: of each kind one a minute, whatever they do."""
+"""Log lines about what peers do wrong, of each kind one a minute, whatever they do; and about what the store does."""
 
 import logging
 from time import monotonic
 from typing import Final
 
+from store.errors import StoreClosed, StoreError
+
 _TELL_AGAIN: Final = 60.0  # seconds
+
+
+def tell_failure(log: logging.Logger, error: StoreError, text: str, name: bytes) -> None:
+    """Log that the store failed in an affair of somebody; `name` and the error go into `text`. Not so where it is away:
+    that is told once, by who lost it, and not for each of a hundred thousand sessions."""
+    log.log(logging.DEBUG if isinstance(error, StoreClosed) else logging.ERROR, text, name, error)
 
 
 class Telling:

@@ -228,11 +228,11 @@ class RemoteStore(RemoteCalls):
         return grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS)
 
     def _troubled(self, was_connected: bool, why: str) -> None:
-        """The store is not there, or not there any more. Told once until there is something else to tell."""
+        """The store is not there, or not there any more. The first reason is told at once, and the last at the end."""
         if was_connected:
             log.warning("the stream to the store broke: %s", why)
-        elif why != self._trouble:
-            log.warning("the store at %s cannot be reached: %s", self._address, why)
+        elif not self._trouble:
+            log.warning("the store at %s cannot be reached, and is tried again: %s", self._address, why)
         self._trouble = why
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
@@ -249,6 +249,7 @@ class RemoteStore(RemoteCalls):
             self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._take)
             self.is_connected = True
+            self._trouble = ""
             self.reconnects += 1
             fault = await stream.run()
             if fault is not None:

@@ -264,7 +264,7 @@ class StoreServer:
     async def _record(self, frames: list[bytes]) -> None:
         answer: asyncio.Future[Appended] = self._loop.create_future()
         self._engine.append(frames, answer.set_result)
-        appended = await answer
+        appended = await asyncio.shield(answer)  # it comes also when nobody waits any more
         if appended.error is not None:
             raise appended.error
 

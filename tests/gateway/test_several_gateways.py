@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.mqtt.reasons import ReasonCode
+from store.api import Done
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.several import Several
@@ -262,3 +263,30 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     for each in (old, new, watcher):
         await each.drop()
     await several.close()
+
+
+async def test_a_gateway_that_stops_waits_for_the_last_records_of_a_client_that_somebody_waited_for(
+    several: Several, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = await client(several, "a", b"c", will=(b"wills/c", b"gone"))
+    waiting: list[tuple[list[bytes], Done]] = []
+    way = several._ways["a"]
+    append, sessions = way.append, several.gateways["a"].sessions
+    way.append = lambda frames, done: waiting.append((frames, done))  # type: ignore[method-assign]
+    await old.drop()
+    while not sessions._ending.all():  # noqa: ASYNC110  of what has no events
+        await asyncio.sleep(0)
+    new = await RawClient.open(several.ports["a"], 5)
+    new.send(connect(5, b"c", False, expiry=EVER))
+    while b"c" not in sessions.turns:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(sessions.stop())
+    while sessions._tasks:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0)
+    way.append = append  # type: ignore[method-assign]
+    for frames, done in waiting:
+        append(frames, done)
+    await stopping
+    assert not sessions.held
+    assert "failed" not in caplog.text
+    await new.drop()

@@ -10,6 +10,7 @@ class Middle:
     def __init__(self, path: str) -> None:
         self.path = path  # of the store's socket
         self.accepted = 0
+        self.delay_s = 0.0  # of what passes
         self._open = asyncio.Event()  # bytes pass
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -39,6 +40,12 @@ class Middle:
     def let(self) -> None:
         self._open.set()
 
+    def end_half(self) -> None:
+        """Say the end of one direction of each connection: the other side may think that it goes on."""
+        for writer in list(self._writers)[::2]:
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         try:
@@ -57,6 +64,8 @@ class Middle:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 await self._open.wait()
                 writer.write(data)
                 await writer.drain()
