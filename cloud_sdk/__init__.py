@@ -37,6 +37,7 @@ from cloud_sdk.message import (
 from cloud_sdk.properties import Properties
 from cloud_sdk.pull import PullConsumer
 from cloud_sdk.push import BroadcastConsumer, PushConsumer
+from cloud_sdk.returning import ReturningProducer
 from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.selecting import SelectionOptions
 from cloud_sdk.trace import Happened, TraceEvent
@@ -70,6 +71,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "ReturningProducer",
     "SelectionOptions",
     "SendOptions",
     "SimpleConsumer",

@@ -29,6 +29,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.pull import PullConsumer
 from cloud_sdk.push import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
 from cloud_sdk.replies import Replies
+from cloud_sdk.returning import ReturningProducer, forget
 from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.selecting import ReadOptions, SelectionOptions, Start, selection_of
 from cloud_sdk.trace import TraceEvent, event_of
@@ -93,6 +94,16 @@ class Client:
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
         """Store messages, in order; returns when all are committed. All or some may be stored when it raises."""
         return await self._producer.send([message.frame(self._publisher) for message in messages])
+
+    def returning_producer(self, name: str, number: int) -> ReturningProducer:
+        """Store the messages of a piece of work once, also when another process has to do it again:
+        `async with client.returning_producer("billing/7", day) as producer`. All processes that do work under `name`
+        send the same for the same `number`, whose numbers only rise; one of them at a time."""
+        return ReturningProducer(self._connection, self._publisher, name, number)
+
+    async def forget_producer(self, name: str) -> None:
+        """No process does work under `name` any more: the node forgets it at once, and not after 30 days."""
+        await forget(self._connection, name)
 
     def transaction(self) -> Transaction:
         """Messages that are delivered when the transaction is committed, and never if it is rolled back:

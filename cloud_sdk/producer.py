@@ -35,11 +35,12 @@ _CLOSING_S: Final = 1.0  # that a node may take to say that it has heard the end
 class _Unit:
     """What one caller waits for: records that go out together in one request."""
 
-    __slots__ = ("frames", "receipts", "size")
+    __slots__ = ("frames", "receipts", "sequence", "size")
 
-    def __init__(self, frames: Sequence[bytes], size: int) -> None:
+    def __init__(self, frames: Sequence[bytes], size: int, sequence: int | None) -> None:
         self.frames = frames
         self.size = size  # bytes
+        self.sequence = sequence  # that the caller gave: the unit is a request of its own
         self.receipts: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
 
 
@@ -60,14 +61,17 @@ _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 class Producer:
     """Owns the Produce stream of a client. Starts with the first send."""
 
-    def __init__(self, connection: Connection, linger_seconds: float = 0.0) -> None:
+    def __init__(self, connection: Connection, linger_seconds: float = 0.0, returning: bytes | None = None) -> None:
+        """returning: the name of a producer that other processes were before, or will be."""
         self._connection = connection
         self._linger_s = linger_seconds  # how long a request that is not full waits for more
         self._waiting: deque[_Unit] = deque()
         self._waiting_bytes = 0  # of units without receipts, sent or not
         self._in_flight: dict[int, _Request] = {}  # by sequence, in order
         self._sequence = 0
-        self._name = secrets.token_bytes(16)  # of this producer: no other has it, in no other run
+        self._returns = returning is not None
+        self._ends = False  # nobody carries it on
+        self._name = returning or secrets.token_bytes(16)  # of this producer: no other has it, in no other run
         self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
         self._room = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -77,7 +81,24 @@ class Producer:
         """Store unsealed frames; returns when all are committed."""
         if len(frames) == 1:
             return await (await self._enqueue(frames, len(frames[0]))).receipts
-        units = [await self._enqueue(part, size) for part, size in _parts(frames)]
+        return await self._all([await self._enqueue(part, size) for part, size in _parts(frames)])
+
+    async def send_numbered(self, sequence: int, frames: Sequence[bytes]) -> list[Receipt]:
+        """Store unsealed frames as requests numbered from `sequence` on, one for each part of them that fits a request:
+        the same frames make the same parts. What was stored of them before is not stored again."""
+        units = [await self._enqueue(part, size, sequence + index) for index, (part, size) in enumerate(_parts(frames))]
+        return await self._all(units)
+
+    def requests(self, frames: Sequence[bytes]) -> int:
+        """How many requests `send_numbered` makes of frames."""
+        return len(_parts(frames))
+
+    async def forget(self) -> None:
+        """Have the node forget a producer that does not come back any more, where the stream ends. Before any send."""
+        self._ends = True
+        await (await self._enqueue((), 0, 0)).receipts
+
+    async def _all(self, units: list[_Unit]) -> list[Receipt]:
         receipts: list[Receipt] = []
         outcomes = await asyncio.gather(*(unit.receipts for unit in units), return_exceptions=True)
         for outcome in outcomes:
@@ -93,7 +114,7 @@ class Producer:
         if self._sender is not None:
             await asyncio.wait((self._sender,))
 
-    async def _enqueue(self, frames: Sequence[bytes], size: int) -> _Unit:
+    async def _enqueue(self, frames: Sequence[bytes], size: int, sequence: int | None = None) -> _Unit:
         if size > MAX_MESSAGE_BYTES:  # a part holds one frame when it is larger than a request should be
             raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
         while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
@@ -101,7 +122,7 @@ class Producer:
             await self._room.wait()
         if self._closed:
             raise ClientClosed("the client is closed")
-        unit = _Unit(frames, size)
+        unit = _Unit(frames, size, sequence)
         self._waiting.append(unit)
         self._waiting_bytes += size
         self._work.set()
@@ -147,7 +168,7 @@ class Producer:
             is_first = True
             for request in list(self._in_flight.values()):
                 message = request.message
-                message.again, message.producer = is_first, self._name if is_first else b""
+                self._name_in(message, is_first, again=is_first)
                 is_first = False
                 await call.write(message)
             while not reader.done() and not self._is_idle:
@@ -181,14 +202,22 @@ class Producer:
         # Tasks that are about to send in this turn of the loop join the request, or those of the time it lingers.
         await asyncio.sleep(0 if is_full else self._linger_s)
         request = self._gather()
-        if is_first:
-            request.message.producer = self._name
+        self._name_in(request.message, is_first, again=is_first and self._returns)
         self._in_flight[request.message.sequence] = request
         await call.write(request.message)
         return False
 
+    def _name_in(self, message: pb.ProduceRequest, is_first: bool, *, again: bool) -> None:
+        """The first request of a stream says whose it is."""
+        message.producer = self._name if is_first else b""
+        message.again = again
+        message.returns = is_first and self._returns
+        message.ends = is_first and self._ends
+
     def _gather(self) -> _Request:
         units = [self._waiting.popleft()]
+        if units[0].sequence is not None:
+            return _Request(units[0].sequence, units)
         size, records = units[0].size, len(units[0].frames)
         while self._waiting:
             unit = self._waiting[0]

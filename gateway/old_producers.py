@@ -1,6 +1,7 @@
 """Producers that never said that they end: their rows in the views, which nobody else would take away.
 
-A client of the SDK that crashed may have sent its last request again for as long as it tries, and not after that. A
+A client of the SDK that crashed may have sent its last request again for as long as it tries, and not after that. One
+that others carry on, such as a task of a Spark query, may come back when somebody starts that again, days later. A
 gateway that was a process of its own cannot come back to a node that takes none.
 """
 
@@ -13,11 +14,12 @@ from gateway.appending import append
 from store import control
 from store.engine import Engine
 from store.errors import StoreError
-from store.producing import is_gateway
+from store.producing import is_gateway, is_returning
 
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 3600  # since what a client appended last; it tries again for half a minute, unless told otherwise
+RETURNING_SECONDS: Final = 30 * 86_400  # the same of one that others carry on
 LOOK_SECONDS: Final = 600.0  # between two looks
 _PAGE: Final = 1000
 
@@ -42,12 +44,17 @@ class OldProducers:
         """Once. Raises StoreError."""
         engine = self._engine
         horizon = await engine.position_at(int((time() - KEPT_SECONDS) * 1000))
+        far = await engine.position_at(int((time() - RETURNING_SECONDS) * 1000))
         after: bytes | None = None
         while page := await engine.producers(after, _PAGE):
             gone = [
                 row.producer
                 for row in page
-                if (not self._takes_gateways if is_gateway(row.producer) else row.position < horizon)
+                if (
+                    not self._takes_gateways
+                    if is_gateway(row.producer)
+                    else row.position < (far if is_returning(row.producer) else horizon)
+                )
             ]
             await append(engine, [control.producer_ended(producer) for producer in gone])
             after = page[-1].producer

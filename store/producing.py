@@ -11,6 +11,7 @@ import record
 from store.reader import Reader
 from store.views.fold import Views
 
+RETURNING: Final = b"returning/"
 _STEP: Final = 1 << 20  # bytes of log read at once
 _EPOCH: Final = 12  # where a frame has its writer's epoch, of 4 bytes
 
@@ -18,6 +19,11 @@ _EPOCH: Final = 12  # where a frame has its writer's epoch, of 4 bytes
 def is_gateway(producer: bytes) -> bool:
     """Whether this is the name of a gateway's process; clients of the SDK have names without @."""
     return b"@" in producer
+
+
+def is_returning(producer: bytes) -> bool:
+    """Whether this is the name of one that other processes carry on (`returns` of a Produce stream)."""
+    return producer.startswith(RETURNING)
 
 
 async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, int] | None:

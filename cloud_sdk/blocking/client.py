@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Unpack
 
 from cloud_sdk import client as aio
+from cloud_sdk import returning as aio_returning
 from cloud_sdk import transaction as aio_transaction
 from cloud_sdk.blocking.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from cloud_sdk.blocking.loop_thread import LoopThread
@@ -80,6 +81,16 @@ class Client:
         """See `cloud_sdk.Client.send_many`."""
         thread, client = self._opened()
         return thread.run(client.send_many(messages))
+
+    def returning_producer(self, name: str, number: int) -> "ReturningProducer":
+        """See `cloud_sdk.Client.returning_producer`."""
+        thread, client = self._opened()
+        return ReturningProducer(thread, client.returning_producer(name, number))
+
+    def forget_producer(self, name: str) -> None:
+        """See `cloud_sdk.Client.forget_producer`."""
+        thread, client = self._opened()
+        thread.run(client.forget_producer(name))
 
     def transaction(self) -> "Transaction":
         """See `cloud_sdk.Client.transaction`."""
@@ -305,6 +316,30 @@ class Client:
                 )
                 self._open = os.getpid(), LoopThread(), client
             return self._open[1], self._open[2]
+
+
+class ReturningProducer:
+    """See `cloud_sdk.ReturningProducer`: a context manager."""
+
+    def __init__(self, thread: LoopThread, producer: aio_returning.ReturningProducer) -> None:
+        self._thread = thread
+        self._producer = producer
+
+    def __enter__(self) -> "ReturningProducer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
+        """See `cloud_sdk.ReturningProducer.send_many`."""
+        return self._thread.run(self._producer.send_many(messages))
+
+    def close(self) -> None:
+        """See `cloud_sdk.ReturningProducer.close`."""
+        self._thread.run(self._producer.close())
 
 
 class Transaction:

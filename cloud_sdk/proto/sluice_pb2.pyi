@@ -18,16 +18,20 @@ class Selection(_message.Message):
     def __init__(self, topic_filter: _Optional[str] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("sequence", "frames", "producer", "again")
+    __slots__ = ("sequence", "frames", "producer", "again", "returns", "ends")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     frames: bytes
     producer: bytes
     again: bool
-    def __init__(self, sequence: _Optional[int] = ..., frames: _Optional[bytes] = ..., producer: _Optional[bytes] = ..., again: _Optional[bool] = ...) -> None: ...
+    returns: bool
+    ends: bool
+    def __init__(self, sequence: _Optional[int] = ..., frames: _Optional[bytes] = ..., producer: _Optional[bytes] = ..., again: _Optional[bool] = ..., returns: _Optional[bool] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class ProduceReply(_message.Message):
     __slots__ = ("results",)

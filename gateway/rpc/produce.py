@@ -37,6 +37,7 @@ class ProduceStream:
         "_progress",
         "_reader",
         "_results",
+        "_returns",
         "_store",
         "_streams",
         "_unanswered",
@@ -49,6 +50,7 @@ class ProduceStream:
         self._store = store
         self._streams = streams  # of producers, by name
         self._producer: Producer | None = None
+        self._returns = False  # the producer: it is remembered when the stream has ended
         self._limits = limits
         self._check = check
         self._results: list[pb.ProduceResult] = []  # ready to be written
@@ -75,7 +77,7 @@ class ProduceStream:
             raise fault
         if self._failure is not None:
             await abort(context, self._failure)
-        if self._producer is not None:  # the client has closed: nothing is sent again
+        if self._producer is not None and not self._returns:  # the client has closed: nothing is sent again
             self._store.append([control.producer_ended(self._producer.name)], _ignore)
 
     def stop(self, reason: RequestError) -> None:
@@ -100,12 +102,13 @@ class ProduceStream:
     async def _attach(self, request: pb.ProduceRequest) -> bool:
         """Take the stream for one of a producer. False: it is none, or what is stored of it cannot be known."""
         try:
-            producer = producer_of(request.producer)
+            producer = producer_of(request.producer, request.returns)
             older = self._streams.get(producer.name)
             if older is not None:
                 older.stop(replaced())
             self._streams[producer.name] = self
             self._producer = producer
+            self._returns = request.returns and not request.ends
             if request.again:
                 await producer.recall(self._store)
         except (StoreError, RequestError) as error:

@@ -10,6 +10,7 @@ from typing import Final
 from gateway.rpc.status import RequestError, invalid
 from store import control
 from store.api import Appended, Store
+from store.producing import RETURNING
 
 MAX_NAME: Final = 64  # bytes
 _PREFIX: Final = b"sdk/"  # producers that are processes of gateways have other names
@@ -50,11 +51,11 @@ class Producer:
         return [control.produced(self.name, sequence, len(frames)), *frames]
 
 
-def producer_of(name: bytes) -> Producer:
-    """Raises `RequestError` where it is no name."""
+def producer_of(name: bytes, returns: bool) -> Producer:
+    """Raises `RequestError` where it is no name. `returns`: another process may go on with it."""
     if len(name) > MAX_NAME:
         raise invalid(f"the name of a producer has at most {MAX_NAME} bytes")
-    return Producer(_PREFIX + name.hex().encode())
+    return Producer((RETURNING if returns else _PREFIX) + name.hex().encode())
 
 
 def replaced() -> RequestError:

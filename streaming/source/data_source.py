@@ -1,10 +1,12 @@
-"""`format("sluice")`: what Spark is given first, and makes readers of."""
+"""`format("sluice")`: what Spark is given first, and makes readers and writers of."""
 
 from collections.abc import Mapping
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from streaming.sink.columns import sink_options
+from streaming.sink.writing import BatchWriter, StreamWriter
 from streaming.source.batch import BatchReader
 from streaming.source.columns import checked, schema_of
 from streaming.source.options import SourceOptions
@@ -26,6 +28,12 @@ class SluiceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark names it
         return StreamReader(SourceOptions.parse(_given(self)), checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(sink_options(_given(self), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        return StreamWriter(sink_options(_given(self), schema, overwrite=overwrite))
 
 
 def _given(source: DataSource) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ import record
 from gateway.appending import append
 from gateway.config import load
 from gateway.node import Node
-from gateway.old_producers import KEPT_SECONDS, OldProducers
+from gateway.old_producers import KEPT_SECONDS, RETURNING_SECONDS, OldProducers
 from gateway.store_node import StoreNode
 from record.layout import Kind
 from store import control
@@ -46,6 +46,18 @@ async def test_who_is_gone_is_ended_and_nobody_else(
     assert await known(engine) == [CLIENT + b"2", *kept]
     await OldProducers(engine, takes_gateways).look()
     assert await known(engine) == [CLIENT + b"2", *kept]
+    await engine.close()
+
+
+async def test_one_that_others_carry_on_is_known_for_longer(tmp_path: Path) -> None:
+    now = [NOW_MS - RETURNING_SECONDS * 1000 - 5000]
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20), clock=lambda: now[0])
+    await produce(engine, b"returning/01")
+    now[0] = NOW_MS - KEPT_SECONDS * 1000 - 5000
+    await produce(engine, b"returning/02")
+    await produce(engine, CLIENT)
+    await OldProducers(engine, False).look()
+    assert await known(engine) == [b"returning/02"]
     await engine.close()
 
 

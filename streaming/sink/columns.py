@@ -1,0 +1,141 @@
+"""Which columns a sink takes, and how a row becomes a message."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from cloud_sdk import InvalidArgument, OutgoingMessage
+from cloud_sdk.properties import KEY, TAG
+from streaming.option_values import OptionError
+from streaming.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+_TEXT: Final = (StringType,)
+_BYTES: Final = (BinaryType, StringType)
+_TEXTS: Final = (StringType, ArrayType)
+
+COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "topic": _TEXT,
+    "payload": _BYTES,
+    "qos": _NUMBER,
+    "retain": (BooleanType,),
+    "key": _TEXTS,
+    "tags": _TEXTS,
+    "ordering_key": _TEXT,
+    "properties": (MapType,),
+    "content_type": _TEXT,
+    "response_topic": _TEXT,
+    "correlation_data": _BYTES,
+    "message_expiry": _NUMBER,
+}
+
+
+def sink_options(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    """The options of a sink that takes rows of `schema`. Raises `OptionError`."""
+    if overwrite:
+        raise OptionError("a log is appended to: use the mode append, and the output mode append or update")
+    options = SinkOptions.parse(given)
+    check_columns(schema, options)
+    return options
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises `OptionError` where rows of the schema are no messages."""
+    for field in schema:
+        known = COLUMNS.get(field.name)
+        if known is None:
+            raise OptionError(
+                f"the sink has no column {field.name!r}: put it into the payload, for instance with "
+                f"to_json(struct(...)), or drop it. There are: {', '.join(COLUMNS)}"
+            )
+        if not isinstance(field.dataType, known):
+            names = " or ".join(kind.typeName() for kind in known)
+            raise OptionError(f"column {field.name} must be {names}, not {field.dataType.simpleString()}")
+        if not all(isinstance(each, StringType) for each in _inside(field.dataType)):
+            raise OptionError(f"column {field.name} must hold strings, not {field.dataType.simpleString()}")
+    if "payload" not in schema.names:
+        raise OptionError("the column payload is missing: binary, or a string as to_json(struct(...)) gives it")
+    if "topic" not in schema.names and options.topic is None:
+        raise OptionError("there is neither a column topic nor the option topic")
+
+
+def messages_of(batch: "RecordBatch", options: SinkOptions) -> Iterator[OutgoingMessage]:
+    """The rows of an Arrow batch as messages. Null is as if the column were not there; a payload that is null is empty.
+    Raises `InvalidArgument` for a row without a topic."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    nothing: Sequence[None] = (None,) * batch.num_rows
+    rows = zip(*(columns.get(name, nothing) for name in COLUMNS), strict=True)
+    for (
+        topic,
+        payload,
+        qos,
+        retain,
+        key,
+        tags,
+        order,
+        properties,
+        content,
+        response,
+        correlation,
+        expiry,
+    ) in rows:
+        to = topic if topic is not None else options.topic
+        if to is None:
+            raise InvalidArgument("a row has no topic, and there is no option topic")
+        yield OutgoingMessage(
+            to,
+            _bytes(payload) or b"",
+            qos=options.qos if qos is None else qos,
+            retain=options.retain if retain is None else retain,
+            properties=_pairs(properties, key, _texts(tags)),
+            content_type=content,
+            response_topic=response,
+            correlation_data=_bytes(correlation),
+            message_expiry=expiry,
+            keys=_texts(key),
+            ordering_key=order,
+        )
+
+
+def _inside(kind: DataType) -> list[DataType]:
+    """The types of what an array or a map holds."""
+    if isinstance(kind, ArrayType):
+        return [kind.elementType]
+    return [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+
+
+def _pairs(
+    properties: list[tuple[str, str | None]] | None, key: str | list[str | None] | None, tags: list[str]
+) -> list[tuple[str, str]]:
+    """User properties. The source has keys and tags among them, which the columns for these replace."""
+    replaced = {KEY} if key is not None else set()
+    if tags:
+        replaced.add(TAG)
+    pairs = [(name, value) for name, value in properties or () if value is not None and name not in replaced]
+    return pairs + [(TAG, tag) for tag in tags]
+
+
+def _texts(value: str | list[str | None] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [each for each in value if each is not None]
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

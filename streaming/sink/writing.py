@@ -1,0 +1,106 @@
+"""Spark's writers: a task sends the rows of its partition to the node, which stores each of them once.
+
+A task of a stream is the producer `query id/partition`, its piece of work the batch (`cloud_sdk.returning`). When Spark
+does a batch again, because a task, its machine or the driver died before the batch was in the checkpoint, the node
+knows how far the one before came, and the rest is stored. So a task's rows have to be the same, in the same order,
+each time: those of this source, of maps, filters and stateful operators over it are; behind another shuffle,
+`sortWithinPartitions` makes them so.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from streaming.sink.columns import messages_of
+from streaming.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_TOGETHER: Final = 8_192  # messages that a task holds and waits for at once
+_QUERY: Final = "sql.streaming.queryId"  # what Spark tells a task of a stream
+_BATCH: Final = "streaming.sql.batchId"
+
+
+class Written(WriterCommitMessage):
+    """What a task says to the driver."""
+
+    def __init__(self, producer: str, messages: int) -> None:
+        self.producer = producer
+        self.messages = messages
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`writeStream`: what a task has written is there at once. Spark's own commit has nothing to add."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Written:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise RuntimeError(f"Spark does not say which query and batch a task is of ({_QUERY}, {_BATCH})")
+        return _write(self._options, f"{query}/{task.partitionId()}", int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing to do, see `write`."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to do: the batch is done again, and completed."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`write`: a job's tasks may be tried again. The job itself, run again, writes again, unless the options `producer`
+    and `batch` say that it is the same work (for `foreachBatch`: the query's id and the batch's)."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._job = options.producer or secrets.token_hex(12)
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Written:
+        return _write(self._options, f"{self._job}/{_task().partitionId()}", self._options.batch or 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._forget(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._forget(messages)
+
+    def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing of this job comes again, unless it has a name."""
+        if self._options.producer is not None:
+            return
+        with self._options.connection.client(name=self._options.publisher) as client:
+            for message in messages:
+                if isinstance(message, Written) and message.messages:
+                    client.forget_producer(message.producer)
+
+
+def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["RecordBatch"]) -> Written:
+    """Store the rows of a task, so many at a time; where those of one Arrow batch end makes no difference."""
+    rows = chain.from_iterable(messages_of(batch, options) for batch in batches)
+    some = list(islice(rows, _TOGETHER))
+    if not some:
+        return Written(producer, 0)
+    count = 0
+    with (
+        options.connection.client(name=options.publisher) as client,
+        client.returning_producer(producer, number) as returning,
+    ):
+        while some:
+            returning.send_many(some)
+            count += len(some)
+            some = list(islice(rows, _TOGETHER))
+    return Written(producer, count)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("rows are written by the tasks of a Spark job")
+    return task

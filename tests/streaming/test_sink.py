@@ -1,0 +1,152 @@
+"""The sink: which rows are messages, and that each of them is stored once, whatever is done again."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from cloud_sdk import InvalidArgument, Message
+from cloud_sdk.blocking import Client
+from streaming.option_values import OptionError
+from streaming.sink.columns import messages_of, sink_options
+from tests.system.conftest import NodeProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDED = {"endpoint": "127.0.0.1:7070", "topic": "results/all"}
+
+
+@pytest.fixture
+def real_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+    monkeypatch.setenv("SLUICE_STORE_SEGMENT_SIZE", str(4 << 20))
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    yield node
+    if node.process is not None:
+        node.stop()
+
+
+def read_all(endpoint: str, parent: str = "results") -> list[Message]:
+    found: list[Message] = []
+    with Client(endpoint) as client:
+        for bounds in client.partitions(parent):
+            at = bounds.begin
+            while at < bounds.end:
+                batch = client.pull(parent, bounds.partition, at)
+                found += batch.messages()
+                at = batch.next_offset
+    return found
+
+
+def fields(text: str) -> StructType:
+    return StructType.fromDDL(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "problem"),
+    [
+        ("payload binary", {"topic": None}, "neither a column topic nor the option"),
+        ("topic string", {}, "payload is missing"),
+        ("payload binary, value double", {}, "no column 'value'.*to_json"),
+        ("payload int", {}, "payload must be binary or string, not int"),
+        ("payload string, properties map<string,int>", {}, "properties must hold strings"),
+        ("payload string, key array<int>", {}, "key must hold strings"),
+        ("payload string", {"qos": "3"}, "qos must be 0, 1 or 2"),
+        ("payload string", {"tpic": "x"}, "did you mean topic"),
+        ("payload string", {"endpoint": None}, "'endpoint' is missing"),
+        ("payload string", {"batch": "1"}, "need each other"),
+        ("payload string", {"batch": "x", "producer": "p"}, "whole number"),
+    ],
+)
+def test_what_is_no_message_is_told_before_anything_is_written(
+    spark: "SparkSession", schema: str, options: dict[str, str | None], problem: str
+) -> None:
+    given = {name: value for name, value in {**NEEDED, **options}.items() if value is not None}
+    with pytest.raises(OptionError, match=problem):
+        sink_options(given, fields(schema), overwrite=False)
+
+
+def test_a_log_is_not_overwritten(spark: "SparkSession") -> None:
+    with pytest.raises(OptionError, match="append"):
+        sink_options(NEEDED, fields("payload string"), overwrite=True)
+
+
+def test_columns_come_before_options(spark: "SparkSession") -> None:
+    options = sink_options({**NEEDED, "qos": "2", "retain": "true"}, fields("payload string"), overwrite=False)
+    batch = pa.record_batch(
+        {
+            "payload": ["a", None],
+            "topic": ["results/one", None],
+            "qos": pa.array([0, None], pa.int32()),
+            "retain": [False, None],
+            "key": [["k1", "k2"], None],
+            "tags": ["hot", None],
+            "properties": pa.array(
+                [[("a", "1"), ("key", "old"), ("n", None)], None], pa.map_(pa.string(), pa.string())
+            ),
+            "message_expiry": pa.array([60, None], pa.int64()),
+        }
+    )
+    first, second = messages_of(batch, options)
+    assert (first.topic, first.payload, first.qos, first.retain) == ("results/one", b"a", 0, False)
+    assert (first.keys, first.properties, first.message_expiry) == (["k1", "k2"], [("a", "1"), ("tag", "hot")], 60)
+    assert (second.topic, second.payload, second.qos, second.retain) == ("results/all", b"", 2, True)
+    without = sink_options({"endpoint": "x:1"}, fields("payload string, topic string"), overwrite=False)
+    with pytest.raises(InvalidArgument, match="no topic"):
+        list(messages_of(batch, without))
+
+
+def test_spark_writes_a_batch(spark: "SparkSession", real_node: NodeProcess) -> None:
+    rows = spark.range(20_000, numPartitions=2).select(
+        F.concat(F.lit("results/d"), F.col("id") % 3).alias("topic"),
+        F.to_json(F.struct("id")).alias("payload"),
+        F.map_from_arrays(F.array(F.lit("unit")), F.array(F.lit("K"))).alias("properties"),
+    )
+    rows.write.format("sluice").mode("append").option("endpoint", real_node.endpoint).option("publisher", "job").save()
+    found = read_all(real_node.endpoint)
+    assert Counter(json.loads(each.payload)["id"] for each in found) == Counter(range(20_000))
+    assert {(each.publisher, each.qos, each.retain) for each in found} == {("job", 1, False)}
+    assert {tuple(each.user_properties) for each in found} == {(("unit", "K"),)}
+
+
+def test_a_batch_with_a_number_is_written_once(spark: "SparkSession", real_node: NodeProcess) -> None:
+    rows = spark.range(100, numPartitions=2).select(F.lit("results/x").alias("topic"), F.col("id").cast("string"))
+    sink = rows.withColumnRenamed("id", "payload").write.format("sluice").mode("append")
+    for number in (7, 7, 8):
+        sink.options(endpoint=real_node.endpoint, producer="q1", batch=str(number)).save()
+    assert Counter(int(each.payload) for each in read_all(real_node.endpoint)) == Counter([*range(100), *range(100)])
+
+
+def test_spark_streams_from_the_log_to_the_log(spark: "SparkSession", real_node: NodeProcess, tmp_path: Path) -> None:
+    """And a batch whose end the checkpoint does not have is done again, and not written again."""
+    with Client(real_node.endpoint) as client:
+        for number in range(50):
+            client.send(f"sensors/{number % 5}", b"%d" % number)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        records = spark.readStream.format("sluice").options(endpoint=real_node.endpoint, parent="sensors")
+        results = records.load().select(F.lit("results/x").alias("topic"), "payload")
+        sink = results.writeStream.format("sluice").option("endpoint", real_node.endpoint)
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+
+    run()
+    expected = Counter(b"%d" % number for number in range(50))
+    assert Counter(each.payload for each in read_all(real_node.endpoint)) == expected
+    for commit in (checkpoint / "commits").glob("*"):
+        commit.unlink()
+    for commit in (checkpoint / "commits").glob(".*.crc"):
+        commit.unlink()
+    run()
+    assert Counter(each.payload for each in read_all(real_node.endpoint)) == expected
