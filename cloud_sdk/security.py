@@ -1,5 +1,6 @@
 """Who a client is, and what it trusts: credentials and TLS of the connection to a node."""
 
+import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,13 +37,34 @@ class Tls:
     server_name: str | None = None  # that the node's certificate has to be for, where the endpoint says another
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Raises `InvalidArgument` for files that cannot be read."""
+        """Raises `InvalidArgument` for files that cannot be read, or have something else."""
         if (self.certificate_file is None) != (self.key_file is None):
             raise InvalidArgument("certificate_file and key_file need each other")
-        return grpc.ssl_channel_credentials(_read(self.ca_file), _read(self.key_file), _read(self.certificate_file))
+        authorities, key, certificate = _read(self.ca_file), _read(self.key_file), _read(self.certificate_file)
+        self._check(authorities)
+        return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+    def _check(self, authorities: bytes | None) -> None:
+        """gRPC would say of such files that it cannot connect."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if authorities is not None:
+            try:
+                context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+            except (ssl.SSLError, ValueError) as error:
+                raise InvalidArgument(f"{self.ca_file} has no certificates of authorities in PEM") from error
+        if self.certificate_file is not None and self.key_file is not None:
+            try:
+                context.load_cert_chain(self.certificate_file, self.key_file, _no_password)
+            except (ssl.SSLError, ValueError) as error:
+                both = f"{self.certificate_file} and {self.key_file}"
+                raise InvalidArgument(f"{both} are no certificate and its key in PEM, without a password") from error
 
     def options(self) -> tuple[tuple[str, str], ...]:
         return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
 
 
 def _read(path: str | Path | None) -> bytes | None:

@@ -47,6 +47,16 @@ async def bind(address: str, mode: str = "600", *, shares: bool = False) -> tupl
     return sockets, address_text(host, port)
 
 
+async def check_host(host: str) -> None:
+    """Whether this machine has the host that all fronts are to listen on. Raises ListenError, which says so."""
+    try:
+        sockets, _ = await bind(f"[{host}]:0" if ":" in host else f"{host}:0")
+    except ListenError as error:
+        raise ListenError(f"host is {host!r}: {error}") from error
+    for bound in sockets:
+        bound.close()
+
+
 def is_local(sockets: Sequence[socket.socket]) -> bool:
     """Whether only this machine reaches what listens there."""
     places = [each.getsockname() for each in sockets if each.family != socket.AF_UNIX]

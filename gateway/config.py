@@ -11,6 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -23,7 +24,18 @@ from record.layout import HEADER_SIZE
 
 _RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
 _SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
+_NOT_IN_HOSTS = frozenset(":/[]@ ")
 _BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
+
+
+_A_LIST = "a list (in the environment as JSON)"
+_WORDS: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    Path: "a path",
+    str: "a text",
+    dict[str, int]: "a table of whole numbers (in the environment as JSON)",
+}
 
 
 class ConfigError(Exception):
@@ -196,6 +208,9 @@ def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, ob
 
 def _set(config: Config, key: str, value: object, source: str, names: list[str] | None = None) -> None:
     known = keys()
+    hints, table = get_type_hints(Config), key.removeprefix("SLUICE_").lower()
+    if table in hints and _nested(table) is not None:
+        raise ConfigError(f"{key} in {source} is a table, [{table}]: it is settings in it that have values")
     if key not in known:
         near = difflib.get_close_matches(key, names if names is not None else known, 1, 0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -227,7 +242,12 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return _numbers(value)
     except (ValueError, KeyError, TypeError):
         pass
-    raise ConfigError(f"{key} in {source} takes {kind.__name__}, not {value!r}")
+    raise ConfigError(f"{key} in {source} takes {_in_words(kind)}, not {value!r}")
+
+
+def _in_words(kind: Any) -> str:
+    options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return "a table" if dataclasses.is_dataclass(kind) else next(_WORDS[option] for option in options)
 
 
 def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
@@ -237,7 +257,7 @@ def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
     except ValueError:
         items = None
     if not isinstance(items, list):
-        raise ConfigError(f"{key} in {source} takes list, not {value!r}")
+        raise ConfigError(f"{key} in {source} takes {_A_LIST}, not {value!r}")
     return [_convert(f"{key}[{number}]", item, kind, source) for number, item in enumerate(items)]
 
 
@@ -337,8 +357,19 @@ def _check(config: Config) -> None:
             f" store.segment_size must be at least {mqtt.max_packet_size + _RECORD_OVERHEAD}"
         )
     _check_split(config.split)
+    _check_node(config)
+
+
+def _check_node(config: Config) -> None:
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
+    try:
+        ip_address(config.host)
+    except ValueError:
+        if not config.host or _NOT_IN_HOSTS.intersection(config.host):
+            raise ConfigError(
+                f"host is a name or an address, without a port and without brackets, not {config.host!r}"
+            ) from None
 
 
 def _check_split(split: SplitConfig) -> None:
@@ -378,7 +409,11 @@ def _check_listeners(mqtt: MqttConfig) -> None:
         raise ConfigError(f"mqtt.{wrong}")
     names = {"mqtt", "ws", "grpc", "http"}
     for number, listener in enumerate(mqtt.listeners):
-        wrong = check(listener) or check_client_ids(listener.client_ids or mqtt.client_ids, listener.auth or mqtt.auth)
+        wrong = check(listener) or check_client_ids(
+            listener.client_ids or mqtt.client_ids,
+            listener.auth or mqtt.auth,
+            listener.client_certificate == "none" or bool(listener.user_name_from or listener.client_id_from),
+        )
         if wrong:
             raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
         if listener.name in names:

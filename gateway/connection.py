@@ -62,6 +62,7 @@ from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
+PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
 _MAX_EXPLAINED: Final = 16  # answers to one read that say why
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
@@ -273,6 +274,9 @@ class Connection(Reading):
             return
         packet_id: int = packet.packet_id
         if qos == 1:
+            if self.version == 5 and packet_id in session.inbound:
+                self._refuse(packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, PACKET_ID_IN_USE)
+                return
             unit.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
             unit.settled += 1
             unit.add(packet, flags, 0, where)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from gateway.bind import check_host
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.devices import Devices
@@ -33,6 +34,7 @@ class GatewayNode:
         name = gateway_name(config.split.place)
         settings = RemoteConfig(grace_s=config.split.grace_s)
         routed, credentials = config.split.notify == "routed", of_gateway(config.split)
+        await check_host(config.host)
         self._store = store = await RemoteStore.open(
             config.split.store, name.decode(), Intake(), settings, routed, credentials
         )

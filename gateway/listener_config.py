@@ -86,12 +86,14 @@ def check_auth(auth: list[str], acl_default: str) -> str:
     return ""
 
 
-def check_client_ids(client_ids: str, auth: list[str]) -> str:
-    """What is wrong with these two, as above."""
+def check_client_ids(client_ids: str, auth: list[str], are_named: bool = True) -> str:
+    """What is wrong with these two, as above. are_named: certificates, if there are any, say who their clients are."""
     if client_ids not in ("any", "user"):
         return f'client_ids is "any" or "user", not {client_ids!r}'
     if client_ids == "user" and "anonymous" in auth:
         return 'client_ids = "user" asks for the user of each client: auth cannot have "anonymous" then'
+    if client_ids == "user" and "certificate" in auth and not are_named:
+        return 'client_ids = "user" with certificates needs user_name_from, or client_id_from: they name nobody else'
     return ""
 
 

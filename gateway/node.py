@@ -3,6 +3,7 @@
 import logging
 
 from gateway.admin import AdminFront
+from gateway.bind import check_host
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.devices import Devices
@@ -29,6 +30,7 @@ class Node:
         """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
         config = self.config
         settings = store_config(config)
+        await check_host(config.host)
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._authority = authority = make_authority(engine, config)
         self._devices = devices = Devices(engine, authority, config, self.counters)

@@ -5,6 +5,7 @@ import logging
 from contextlib import suppress
 
 from gateway.admin import AdminFront
+from gateway.bind import check_host
 from gateway.config import Config
 from gateway.counters import Counters
 from gateway.far_sessions import FarSessions
@@ -37,6 +38,7 @@ class StoreNode:
         """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
         config = self.config
         settings = store_config(config)
+        await check_host(config.host)
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._authority = authority = make_authority(engine, config)
         self._keeping = SharedKeeping(engine, authority, self.counters)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Coroutine
 
 from gateway.beginning import PROPERTY, split_replay
 from gateway.config import MqttConfig
-from gateway.connection import Connection
+from gateway.connection import PACKET_ID_IN_USE, Connection
 from gateway.cursor import Cursor, reach_of
 from gateway.history import FOLLOW, History
-from gateway.mqtt.encode import suback, unsuback
+from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.progress import records_without
@@ -56,6 +56,8 @@ class Subscriptions:
         """SUBSCRIBE. A durable session's SUBACK follows the commit of its record."""
         session = connection.session
         if session is None or not connection.may_answer(len(packet.requests)):
+            return
+        if _is_in_use(connection, session, packet.packet_id, len(packet.requests), suback):
             return
         wishes = self._wishes(connection, session, packet)
         if not any(wish.start is not None for wish in wishes):
@@ -295,6 +297,8 @@ class Subscriptions:
         session = connection.session
         if session is None or not connection.may_answer(len(packet.topic_filters)):
             return
+        if _is_in_use(connection, session, packet.packet_id, len(packet.topic_filters), unsuback):
+            return
         filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
         self._begun(session, filters)
         reasons: list[ReasonCode] = []
@@ -374,3 +378,19 @@ class Subscriptions:
             cursor.end = max(cursor.end, bounds.end)
         session.lagging = True
         self._pump.start(session)
+
+
+def _is_in_use(
+    connection: Connection,
+    session: Session,
+    packet_id: int,
+    count: int,
+    answer: Callable[[int, int, list[ReasonCode], Explanation | None, int], bytes],
+) -> bool:
+    """Whether the packet id of a SUBSCRIBE or UNSUBSCRIBE with so many filters is that of a message whose exchange has
+    not ended; the client was told then. 3.1.1 has no word for it."""
+    if connection.version < 5 or packet_id not in session.inbound:
+        return False
+    reasons, why = [ReasonCode.PACKET_IDENTIFIER_IN_USE] * count, connection.explain(PACKET_ID_IN_USE)
+    connection.send(answer(connection.version, packet_id, reasons, why, connection.maximum_packet_size))
+    return True

@@ -7,6 +7,17 @@ import pytest
 
 from gateway.config import ConfigError, keys, load
 
+BOUND = """
+[[mqtt.listeners]]
+name = "devices"
+address = "127.0.0.1:8883"
+protocol = "mqtts"
+certificates = [{ file = "a.pem", key = "a.key" }]
+client_certificate = "optional"
+client_ca = "ca.pem"
+auth = ["certificate", "password"]
+client_ids = "user"
+"""
 TLS = "certificate = 'a.pem'\nkey = 'a.key'\nca = 'ca.pem'\n"
 
 
@@ -58,7 +69,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[mqtt]\nprot = 1\n", "did you mean 'mqtt.port'"),
         ("datadir = 'x'\n", "did you mean 'data_dir'"),
         ("[mqtt]\nport = 'many'\n", "mqtt.port"),
-        ("[mqtt]\nport = true\n", "takes int"),
+        ("[mqtt]\nport = true\n", "takes a whole number"),
         ("[mqtt]\nport = 70000\n", "between -1 and 65535"),
         ("[store]\npolicy = 'never'\n", "store.policy"),
         ("[store]\nsegment_size = 5000\n", "store.segment_size"),
@@ -66,14 +77,14 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\nmax_deliveries = 251\n", "store.max_deliveries"),
         ("[store]\nretry_delays_s = []\n", "the number of store.retry_delays_s must be between 1"),
         ("[store]\nretry_delays_s = [1, -1]\n", "store.retry_delays_s must be between 0"),
-        ("[store]\nretry_delays_s = [1.5]\n", r"store.retry_delays_s\[0\] in .* takes int"),
-        ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* takes list"),
+        ("[store]\nretry_delays_s = [1.5]\n", r"store.retry_delays_s\[0\] in .* takes a whole number"),
+        ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* takes a list"),
         ("[store]\nmax_groups = 0\n", "store.max_groups"),
         ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
         ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
-        ("[store.retention_parents]\ndebug = 'long'\n", "store.retention_parents in .* takes dict"),
-        ("[store.retention_parents]\ndebug = true\n", "store.retention_parents in .* takes dict"),
-        ("[store]\nretention_parents = 3\n", "store.retention_parents in .* takes dict"),
+        ("[store.retention_parents]\ndebug = 'long'\n", "store.retention_parents in .* takes a table of whole numbers"),
+        ("[store.retention_parents]\ndebug = true\n", "store.retention_parents in .* takes a table of whole numbers"),
+        ("[store]\nretention_parents = 3\n", "store.retention_parents in .* takes a table of whole numbers"),
         ("[mqtt]\nmax_connections = 0\n", "mqtt.max_connections"),
         ("[store]\nsegment_size = 1048576\n", "store.segment_size must be at least 11"),
         ("data_dir = ''\n", "data_dir"),
@@ -91,7 +102,14 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[split]\nrole = 'store'\nlisten = '[::]:7071'\n", "whoever reaches it has the store"),
         ("[split]\nrole = 'store'\nlisten = 'db.example:7071'\n", "whoever reaches it has the store"),
         ("[split]\nrole = 'gateway'\nstore = '127.0.0.1:0'\n", "split.store has the port of the store"),
-        ("mqtt = 3\n", "unknown setting 'mqtt'"),
+        ("mqtt = 3\n", r"mqtt in .* is a table, \[mqtt\]"),
+        ("[[store]]\npartitions = 1\n", r"store in .* is a table, \[store\]"),
+        ("[mqtt]\nlisteners = [3]\n", r"mqtt.listeners\[0\] in .* takes a table"),
+        ("[mqtt]\nlisteners = 3\n", r"mqtt.listeners in .* takes a list"),
+        ("host = ''\n", "host is a name or an address"),
+        ("host = '[::1]'\n", "host is a name or an address, without a port and without brackets"),
+        ("host = 'localhost:1883'\n", "host is a name or an address, without a port"),
+        (BOUND, 'client_ids = "user" with certificates needs user_name_from'),
         ("[mqtt", "is not TOML"),
     ],
 )
@@ -104,6 +122,21 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
 def test_a_store_listens_where_nobody_else_is_or_with_certificates(tmp_path: Path, listen: str) -> None:
     tls = TLS if listen.startswith("0") else ""
     assert load(write(tmp_path / "c.toml", f"[split]\nrole = 'store'\nlisten = '{listen}'\n{tls}"), None, {})
+
+
+@pytest.mark.parametrize("name", ["user_name_from = 'cn'", "client_id_from = 'san'"])
+def test_client_ids_are_bound_to_what_certificates_say(tmp_path: Path, name: str) -> None:
+    assert load(write(tmp_path / "c.toml", f"{BOUND}{name}\n"), None, {})
+
+
+def test_a_table_is_no_variable() -> None:
+    with pytest.raises(ConfigError, match=r"SLUICE_MQTT in the environment is a table, \[mqtt\]"):
+        load(None, None, {"SLUICE_MQTT": "1"})
+
+
+@pytest.mark.parametrize("host", ["::1", "fe80::1%lo", "127.0.0.1", "node.example", "localhost"])
+def test_a_host(host: str) -> None:
+    assert load(None, {"host": host}, {}).host == host
 
 
 def test_an_unknown_variable_suggests_the_nearest() -> None:

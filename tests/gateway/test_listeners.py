@@ -135,13 +135,13 @@ TLS = "{ file = 'a', key = 'b' }"
         ("address = 'h:1'\nprotocol = 'wss'\ncertificates = [{ file = 'a' }]", "a file and a key"),
         (f"address = 'h:1'\nprotocol = 'wss'\ncertificates = [{TLS}, {TLS}]", "need names"),
         ("certificates = [{ fil = 'a' }]", "did you mean 'file'"),
-        ("certificates = 'a'", "takes list"),
+        ("certificates = 'a'", "takes a list"),
         ("address = 'h:1'\nclient_ca = 'a'", "need each other"),
         ("address = 'h:1'\nclient_id_from = 'cn'", "needs client_certificate"),
         ("address = 'h:1'\nclient_id_from = 'ou'", '"cn" or "san"'),
         ("address = 'h:1'\nclient_certificate = 'yes'", "client_certificate is"),
         ("address = 'h:1'\nproxy_protocol = true", "trusted_proxies must say"),
-        ("address = 'h:1'\nproxy_protocol = 2", "takes bool"),
+        ("address = 'h:1'\nproxy_protocol = 2", "takes true or false"),
         ("address = 'h:1'\ntrusted_proxies = ['10.0.0.0/8']", "no meaning"),
         ("address = 'h:1'\nproxy_protocol = true\ntrusted_proxies = ['10.0.0.0.0']", "trusted_proxies: '10"),
         ("address = 'h:1'\nmode = '9'", "mode"),
@@ -184,6 +184,15 @@ def test_the_address_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         config = load(None, {**free, "data_dir": tmp_path / "data", "mqtt.listeners": listeners}, {})
         assert run(config) == 1
     assert f"sluice: cannot serve: cannot listen on {address}" in capsys.readouterr().err
+
+
+def test_a_host_that_is_none_of_this_machine_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not what happens to listen first."""
+    free = dict.fromkeys(("mqtt.port", "mqtt.ws_port", "grpc.port", "http.port"), 0)
+    config = load(None, {**free, "data_dir": tmp_path / "data", "host": "192.0.2.1"}, {})
+    assert run(config) == 1
+    assert "sluice: cannot serve: host is '192.0.2.1': cannot listen on 192.0.2.1:0: " in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 # --- PROXY protocol

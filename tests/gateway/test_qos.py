@@ -8,7 +8,7 @@ from gateway.node import Node, Ports
 from store.api import Appended, Done
 from store.errors import StoreFailed
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack
+from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, RawClient, ack
 
 VERSIONS = [4, 5]
 
@@ -125,6 +125,41 @@ async def test_a_qos_2_message_sent_again_is_stored_once(node: Node, version: in
     await client.publish(b"t", b"y", 2, 5)
     assert [(await subscriber.message()).payload for _ in range(2)] == [b"x", b"y"]
     await subscriber.quiet()
+
+
+@pytest.mark.mqtt5("2.2.1-3")
+async def test_a_packet_id_that_is_in_use_stands_for_nothing_else(node: Node) -> None:
+    """A message of QoS 2 has it until PUBREL: reason 0x91 for whatever else comes with it (sections 3.4.2.1, 3.9.3)."""
+    client = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    subscriber = await RawClient.connect(node.ports.mqtt, b"s")
+    await subscriber.subscribe((b"#", 0))
+    client.send(wire.publish(5, b"t", b"x", 2, 5))
+    await client.expect(PUBREC)
+    client.send(wire.publish(5, b"t", b"another", 1, 5))
+    assert (await client.expect(PUBACK)).reason == 0x91
+    client.send(wire.subscribe(5, 5, (b"a", 1), (b"b", 0)))
+    assert (await client.expect(SUBACK)).body[-2:] == b"\x91\x91"
+    client.send(wire.unsubscribe(5, 5, b"a"))
+    assert (await client.expect(UNSUBACK)).body[-1:] == b"\x91"
+    client.send(ack(PUBREL, 5))
+    assert (await client.expect(PUBCOMP)).reason == 0
+    client.send(wire.publish(5, b"t", b"y", 1, 5))
+    assert (await client.expect(PUBACK)).reason == 0
+    client.send(wire.subscribe(5, 5, (b"a", 1)))
+    assert (await client.expect(SUBACK)).body[-1:] == b"\x01"
+    assert [(await subscriber.message()).payload for _ in range(2)] == [b"x", b"y"]
+
+
+async def test_what_3_1_1_sends_with_a_packet_id_in_use_is_not_lost(node: Node) -> None:
+    """It has no way to be told: the message is taken."""
+    client = await RawClient.connect(node.ports.mqtt, b"p")
+    subscriber = await RawClient.connect(node.ports.mqtt, b"s")
+    await subscriber.subscribe((b"#", 0))
+    client.send(wire.publish(4, b"t", b"x", 2, 5))
+    await client.expect(PUBREC)
+    client.send(wire.publish(4, b"t", b"another", 1, 5))
+    await client.expect(PUBACK)
+    assert [(await subscriber.message()).payload for _ in range(2)] == [b"x", b"another"]
 
 
 @pytest.mark.mqtt5("3.6.2-1", "3.7.2-1")

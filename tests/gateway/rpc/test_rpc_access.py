@@ -297,6 +297,19 @@ def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
 # --- TLS
 
 
+def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("service", "service")
+    junk = tmp_path / "junk.pem"
+    for content in (b"", b"\xff\xfe", key.read_bytes(), b"junk"):
+        junk.write_bytes(content)
+        with pytest.raises(InvalidArgument, match=r"junk\.pem has no certificates"):
+            blocking.Client("127.0.0.1:1", tls=Tls(junk)).partitions("home")
+    for own in (Tls(authority.file, junk, key), Tls(authority.file, key, certificate), Tls(None, certificate, junk)):
+        with pytest.raises(InvalidArgument, match="are no certificate and its key"):
+            blocking.Client("127.0.0.1:1", tls=own).partitions("home")
+
+
 async def test_tls_and_certificates_that_change(make_node: MakeNode, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     other = Authority(tmp_path / "other")
