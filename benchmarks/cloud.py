@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks import rocketmq
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
 from cloud_sdk import Client, OutgoingMessage
 
@@ -106,12 +107,17 @@ async def pulled(client: Client, count: int) -> int:
     return got
 
 
-WORKS: Final = (
-    Work("producer, batched and durable", 200 * BATCH, 150_000, 5.0, produced),
-    Work("single awaited sends, 64 in flight", 64 * 500, 10_000, None, sent_singly),
-    Work("group, acknowledged in batches of 256", 150_000, 80_000, None, consumed),
-    Work("pull by offset", 300_000, 300_000, None, pulled),
-)
+def works_of(endpoint: str, folder: Path) -> list[Work]:
+    """Of the node at the endpoint. The last two are held against what RocketMQ's client can do by itself here."""
+    sync, many = (rocketmq.sender(endpoint, folder, PAYLOAD, is_async=is_async) for is_async in (False, True))
+    return [
+        Work("producer, batched and durable", 200 * BATCH, 150_000, 5.0, produced),
+        Work("single awaited sends, 64 in flight", 64 * 500, 10_000, None, sent_singly),
+        Work("group, acknowledged in batches of 256", 150_000, 80_000, None, consumed),
+        Work("pull by offset", 300_000, 300_000, None, pulled),
+        Work("RocketMQ's Python client, send", 1_000, 640, None, sync),
+        Work("RocketMQ's Python client, send_async, 64 in flight", 3_000, 1_540, None, many),
+    ]
 
 
 async def measured(works: list[Work], node: Broker, endpoint: str, rounds: int, scale: float) -> list[Row]:
@@ -161,10 +167,10 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     arguments = parser.parse_args()
-    works = [work for work in WORKS if arguments.work in work.name]
     mqtt, websocket, grpc, http = (free_port() for _ in range(4))
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
+        works = [work for work in works_of(f"127.0.0.1:{grpc}", folder) if arguments.work in work.name]
         command = [
             *(sys.executable, "-m", "sluice", "serve", "--data-dir", str(folder / "data")),
             *(
