@@ -25,8 +25,7 @@ class Intake:
             return self.reach(commit.end)  # part of it is known, which part is not to be told apart
         commits = self.reach(event.since)
         self.heard = commit.end
-        if commit.starts or commit.moved or commit.addressed or commit.users or commit.rules or commit.dead_letters:
-            commits.append(commit)
+        commits.append(commit)  # also where nothing in the range concerns us: who listens is to know how far he is told
         return commits
 
     def reach(self, position: int) -> list[Commit]:

@@ -27,7 +27,7 @@ class Notifier:
         self._sinks[node] = sink
 
     def _on_commit(self, commit: Commit) -> None:
-        if not commit.topics and not commit.moved and commit.missed_from < 0:
+        if commit.data and not commit.topics and not commit.moved:  # without data it is a range of which that is all
             return
         events = TopicEvents(commit)
         self.commits += 1

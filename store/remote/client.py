@@ -317,6 +317,7 @@ class RemoteStore(RemoteCalls):
             self.wants.fail(error)
         if not self._stats.done() and self._running is not None:
             self._stats.set_exception(error)
+            self._stats.exception()  # nobody need wait for it
 
     def _put(self, kind: int, body: bytes) -> None:
         self._link.put(kind, body)

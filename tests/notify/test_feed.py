@@ -86,7 +86,8 @@ def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():
     feed.take(log.commit((b"c", b"1")))
     assert sent == []  # nothing to tell, until something speaks of it
     feed.tell()
-    assert [intake.take(body) for body in sent] == [[]]
+    (nothing,) = intake.take(sent[0])
+    assert (nothing.end, nothing.data, nothing.missed_from) == (log.end, b"", -1)
     assert intake.heard == log.end
     feed.tell()
     assert len(sent) == 1
@@ -144,8 +145,9 @@ def test_who_takes_no_more_knows_that_it_missed_something():
     room[0] = False
     feed.take(log.commit((b"t", b"4")))
     feed.tell()  # an answer is about to speak of it
-    (gap,) = intake.take(sent[1])
+    gap, nothing = intake.take(sent[1])
     assert (gap.missed_from, gap.position) == (commit.end, log.end)
+    assert (nothing.end, nothing.missed_from) == (log.end, -1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.integers(0, 3))

@@ -62,7 +62,7 @@ class Middle:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: tuple[asyncio.StreamWriter, ...]
     ) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):  # the latter: one direction was ended
             while data := await reader.read(1 << 16):
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
