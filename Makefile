@@ -29,7 +29,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,9 @@ profile: $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads
 
 bench-cloud: $(KERNEL) ## the SDK against a node: producing, groups, reading by offset (ARGS=--help)
 	@$(BIN)/python -m benchmarks.cloud $(ARGS)
+
+bench-stream: $(KERNEL) $(LOADER) ## Spark's source against a node, beside local Parquet; lag; memory of a task (ARGS=--help)
+	@$(BIN)/python -m benchmarks.stream $(ARGS)
 
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)

@@ -582,6 +582,45 @@ def columns(bytes data not None) -> tuple:
     )
 
 
+def pick(bytes data not None, uint64_t base, object positions not None, object lengths not None) -> tuple:
+    """(frames back to back, how many) of the records at `positions` of a piece of the log that begins at `base`: sealed
+    ones of these lengths, up to the first that is damaged or not whole in there. ValueError if lengths differ."""
+    cdef const uint8_t *p = _raw(data)
+    cdef const uint8_t *f
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), n = len(positions), i, total = 0, at
+    cdef list ps = list(positions), ls = list(lengths)
+    cdef uint64_t position, length
+    cdef bytes result
+    cdef uint8_t *out
+    if len(ls) != n:
+        raise ValueError("columns of different length")
+    for i in range(n):
+        length = ls[i]
+        if length > <uint64_t> size:
+            n = i
+            break
+        total += <Py_ssize_t> length
+    result = PyBytes_FromStringAndSize(NULL, total)
+    out = <uint8_t *> PyBytes_AS_STRING(result)
+    at = 0
+    for i in range(n):
+        position = ps[i]
+        length = ls[i]
+        if length == 0 or position < base or position - base > <uint64_t> size - length:
+            n = i
+            break
+        f = p + (position - base)
+        if _length_at(f, <Py_ssize_t> length) != <Py_ssize_t> length or get64(f + 16) != position:
+            n = i
+            break
+        if sluice_crc(f + 4, length - 4) != get32(f):
+            n = i
+            break
+        memcpy(out + at, f, length)
+        at += <Py_ssize_t> length
+    return (result if at == total else result[:at]), n
+
+
 def without(bytes data not None, int parts) -> bytes:
     """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
     each is 0: it holds for the whole frame. ValueError when lengths do not add up."""

@@ -295,6 +295,23 @@ def columns(
     )
 
 
+def pick(data: bytes, base: int, positions: Sequence[int], lengths: Sequence[int]) -> tuple[bytes, int]:
+    """(frames back to back, how many) of the records at `positions` of a piece of the log that begins at `base`: sealed
+    ones of these lengths, up to the first that is damaged or not whole in there. ValueError if lengths differ."""
+    if len(positions) != len(lengths):
+        raise ValueError("columns of different length")
+    pieces: list[bytes] = []
+    for position, length in zip(positions, lengths, strict=True):
+        start = position - base
+        if start < 0 or length <= 0 or start + length > len(data):
+            break
+        piece = data[start : start + length]
+        if verify(piece, position) != (0, length):
+            break
+        pieces.append(piece)
+    return b"".join(pieces), len(pieces)
+
+
 def without(data: bytes, parts: int) -> bytes:
     """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
     each is 0: it holds for the whole frame. ValueError when lengths do not add up."""

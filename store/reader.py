@@ -42,15 +42,20 @@ class Reader:
             cached = self._tail.find(positions[i])
             if cached is None:
                 last = self._span(positions, lengths, i)
-                pieces.extend(await self._from_disk(positions[i:last], lengths[i:last]))
+                pieces.append(await self._from_disk(positions[i:last], lengths[i:last]))
                 i = last
                 continue
             begin, data = cached
             end = begin + len(data)
-            while i < len(positions) and begin <= positions[i] < end:
+            last = i + 1
+            while last < len(positions) and begin <= positions[last] < end:
+                last += 1
+            if last == i + 1:
                 at = positions[i] - begin
                 pieces.append(data[at : at + lengths[i]])
-                i += 1
+            else:
+                pieces.append(self._picked(data, begin, positions[i:last], lengths[i:last]))
+            i = last
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def record_at(self, position: int, end: int) -> bytes | None:
@@ -160,16 +165,17 @@ class Reader:
             i += 1
         return i
 
-    async def _from_disk(self, positions: list[int], lengths: list[int]) -> list[bytes]:
+    async def _from_disk(self, positions: list[int], lengths: list[int]) -> bytes:
         begin = positions[0]
         data = await self._read(begin, positions[-1] + lengths[-1] - begin)
-        pieces: list[bytes] = []
-        for position, length in zip(positions, lengths, strict=True):
-            piece = data[position - begin : position - begin + length]
-            if record.verify(piece, position)[1] != length:
-                raise self._corrupt(position)
-            pieces.append(piece)
-        return pieces
+        return self._picked(data, begin, positions, lengths)
+
+    def _picked(self, data: bytes, begin: int, positions: list[int], lengths: list[int]) -> bytes:
+        """The records at `positions` out of a piece of the log; each is checked."""
+        frames, count = record.pick(data, begin, positions, lengths)
+        if count != len(positions):
+            raise self._corrupt(positions[count])
+        return frames
 
     async def _read(self, position: int, length: int) -> bytes:
         segments = self._segments

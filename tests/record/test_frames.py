@@ -278,6 +278,31 @@ def test_references_round_trip(rows):
             frames.unpack_refs(packed[:-1])
 
 
+@given(batches, st.data())
+def test_picked_frames_are_checked_one_by_one(rows, data):
+    log = sealed(rows)
+    starts = frames.split(log)
+    chosen = data.draw(st.lists(st.sampled_from(starts), max_size=8))
+    positions = [1000 + start for start in chosen]
+    lengths = [frames.length_of(log, start) for start in chosen]
+    pieces = [log[start : start + length] for start, length in zip(chosen, lengths, strict=True)]
+    broken = bytearray(log)
+    if chosen:
+        at = data.draw(st.integers(0, len(chosen) - 1))
+        broken[data.draw(st.integers(chosen[at], chosen[at] + lengths[at] - 1))] ^= 1
+        first = min(index for index, start in enumerate(chosen) if start == chosen[at])
+    for impl in (frames, plain):
+        assert impl.pick(log, 1000, positions, lengths) == (b"".join(pieces), len(chosen))
+        assert impl.pick(log, 1001, positions, lengths)[1] == 0
+        if chosen:
+            assert impl.pick(bytes(broken), 1000, positions, lengths) == (b"".join(pieces[:first]), first)
+            assert impl.pick(log[: chosen[0] + lengths[0] - 1], 1000, positions[:1], lengths[:1]) == (b"", 0)
+            assert impl.pick(log, 1000, [1 << 63], [len(log)]) == (b"", 0)
+            assert impl.pick(log, 1000, positions[:1], [1 << 31]) == (b"", 0)
+        with pytest.raises(ValueError, match="length"):
+            impl.pick(log, 1000, [1000], [])
+
+
 @given(batches, st.integers(0, 15))
 def test_frames_without_some_of_their_parts(rows, parts):
     data = sealed(rows)

@@ -1,0 +1,113 @@
+"""Queries over records of 256 bytes, in rows a second: the log through the node's gRPC front, and the same rows as
+Parquet files."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+PARENT: Final = "load"
+SCHEMA: Final = "device string, time timestamp, value double"
+FIXED: Final = ("partition", "stored_at", "qos", "position")
+_QUERY_SECONDS: Final = 1_800
+
+
+@dataclass(slots=True, frozen=True)
+class Site:
+    """Where the rows are."""
+
+    spark: SparkSession
+    endpoint: str
+    parquet: Path  # the same rows: the source's columns
+    rows: int
+
+    def log(self, *columns: str) -> DataFrame:
+        reader = self.spark.read.format("sluice").options(endpoint=self.endpoint, parent=PARENT)
+        return (reader.option("columns", ",".join(columns)) if columns else reader).load()
+
+    def files(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.parquet))
+
+
+@dataclass(slots=True, frozen=True)
+class Work:
+    """One row of the table: what runs, and what is wanted of it."""
+
+    name: str
+    body: Callable[[Site], None]
+    per_second: float | None = None  # at least
+    of: str | None = None  # the work it is compared with,
+    ratio: float = 0.0  # and what part of its rate is wanted
+
+
+def windowed(records: DataFrame) -> DataFrame:
+    """Of each partition, per second."""
+    keys = F.window("stored_at", "1 second"), F.col("partition")
+    return records.groupBy(*keys).agg(F.count("*"), F.max("position"), F.avg("qos"))
+
+
+def parsed(records: DataFrame) -> DataFrame:
+    """Of each device, from the payload."""
+    body = F.from_json(F.col("payload").cast("string"), SCHEMA)
+    fields = records.select(body.alias("body")).select("body.*")
+    return fields.groupBy("device").agg(F.count("*"), F.avg("value"), F.max("time"))
+
+
+def _count_one_column(site: Site) -> None:
+    _expect(site.log("offset").count(), site.rows)
+
+
+def _count_all_columns(site: Site) -> None:
+    _expect(site.log().count(), site.rows)
+
+
+def _windows(site: Site) -> None:
+    _drain(windowed(site.log(*FIXED)))
+
+
+def _windows_parquet(site: Site) -> None:
+    _drain(windowed(site.files()))
+
+
+def _json(site: Site) -> None:
+    _drain(parsed(site.log("payload")))
+
+
+def _json_parquet(site: Site) -> None:
+    _drain(parsed(site.files()))
+
+
+def _catch_up(site: Site) -> None:
+    """A new query over everything, in micro-batches of a million records."""
+    options = {"endpoint": site.endpoint, "parent": PARENT, "maxRecordsPerTrigger": "1000000"}
+    records = site.spark.readStream.format("sluice").options(**options, columns=",".join(FIXED)).load()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as checkpoint:
+        rows = windowed(records.withWatermark("stored_at", "1 minute"))
+        writer = rows.writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination(_QUERY_SECONDS)
+        _expect(sum(progress["numInputRows"] for progress in query.recentProgress), site.rows)
+
+
+WORKS: Final = (
+    Work("count(), one column", _count_one_column, 400_000),
+    Work("count(), all columns", _count_all_columns, 400_000),
+    Work("windowed aggregation, fixed columns", _windows, 400_000),
+    Work("windowed aggregation, Parquet", _windows_parquet),
+    Work("JSON fields, aggregated", _json, of="JSON fields, Parquet", ratio=0.5),
+    Work("JSON fields, Parquet", _json_parquet),
+    Work("catch-up, AvailableNow, windowed aggregation", _catch_up, 300_000),
+)
+
+
+def _drain(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _expect(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise RuntimeError(f"{found} rows were read, and there are {wanted}")
