@@ -14,7 +14,7 @@ from streaming.session import spark_session, stop
 
 def main(endpoint: str, folder: str, filtered: str) -> None:
     spark = spark_session("killed", master="local[1]", config={"spark.local.dir": f"{folder}/local"})
-    options = {"endpoint": endpoint, "columns": "topic,partition,offset", "maxRecordsPerTrigger": "40"}
+    options = {"endpoint": endpoint, "columns": "topic,partition,offset", "maxRecordsPerTrigger": "70"}
     options |= {"filter": filtered, "failOnDataLoss": "true"}
     records = spark.readStream.format("sluice").options(**options).load()
 
