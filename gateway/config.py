@@ -58,6 +58,7 @@ class MqttConfig:
     connect_rate: int = 0  # connections a second and listener; 0: no limit
     publish_rate: int = 0  # messages a second that are read of a connection; 0: no limit
     max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
+    max_partial_bytes: int = 256 * 1024 * 1024  # of all large packets that have begun and not ended
     max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
     receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
     topic_alias_maximum: int = 64  # that a client may give the node
@@ -299,6 +300,7 @@ def _check(config: Config) -> None:
     _check_services(config)
     between("mqtt.max_wrong_passwords", mqtt.max_wrong_passwords, 0, 1_000_000)
     between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
+    between("mqtt.max_partial_bytes", mqtt.max_partial_bytes, mqtt.max_packet_size, 1 << 40)
     between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
     between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
     between("mqtt.topic_alias_maximum", mqtt.topic_alias_maximum, 0, 65_535)

@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 
 PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
 _MAX_EXPLAINED: Final = 16  # answers to one read that say why
+_LARGE: Final = 64 * 1024  # bytes of a packet that has not ended: smaller ones cost about what connections cost
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
@@ -105,6 +106,7 @@ class Connection(Reading):
         self.will: Will | None = None
         self.is_will_dropped: bool = False  # however the connection ends: it may not be sent any more
         self.disconnect_packet: Disconnect | None = None
+        self.is_partial: bool = False  # a large packet has begun, and not ended
 
     # --- what the event loop tells the protocol of a socket
 
@@ -149,6 +151,10 @@ class Connection(Reading):
             self._handle(packets)
         if self.closed:
             return
+        held = 0 if decoder.has_more else decoder.held()
+        if held > _LARGE or self.is_partial:
+            self.is_partial = held > _LARGE
+            self.keeper.partial(self, held if self.is_partial else 0, bool(packets))
         error = decoder.error
         if error is not None:
             self.fail(error)
@@ -456,7 +462,10 @@ class Connection(Reading):
         """The client's address, as a proxy told it or as the socket has it."""
         if self.arrival is not None and self.arrival.peer:
             return self.arrival.peer
-        name = self.transport.get_extra_info("peername")
+        try:
+            name = self.transport.get_extra_info("peername")
+        except AttributeError:  # of uvloop: it has just let go of the socket
+            return "a connection that is gone"
         return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else "a local process"
 
     def lost(self) -> None:

@@ -31,5 +31,9 @@ class Keeper(Protocol):
     def opened(self, connection: "Connection") -> None:
         """It has a session now, and perhaps a keep-alive."""
 
+    def partial(self, connection: "Connection", size: int, is_new: bool) -> None:
+        """So many bytes of a large packet have come, which has not ended; 0: it has. `is_new`: it is another one than
+        before."""
+
     def gone(self, connection: "Connection") -> None:
         """The network connection has ended."""

@@ -20,6 +20,7 @@ from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Flusher, Transport
+from gateway.partial import Partials
 from gateway.sessions import Sessions
 from gateway.tls import name_in
 from gateway.uncommitted import Backlog
@@ -56,6 +57,7 @@ class MqttFront:
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.gone) if Streams is not None else None
         self._clock = Clock(self._loop, self._look)
+        self._partials = Partials(config.max_partial_bytes, self._end_partial)
 
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted."""
@@ -134,6 +136,7 @@ class MqttFront:
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
+        self._partials.drop(connection)
         connection.gate.open -= 1
         self._clock.drop(connection)
         connection.lost()
@@ -144,6 +147,19 @@ class MqttFront:
             self._clock.set(connection, min(connection.keep_alive * 1.5, _LONGEST))
         else:
             self._clock.drop(connection)
+
+    def partial(self, connection: Connection, size: int, is_new: bool) -> None:
+        """See `gateway.partial`."""
+        if size:
+            self._partials.hold(connection, size, is_new)
+        else:
+            self._partials.drop(connection)
+
+    def _end_partial(self, connection: Connection) -> None:
+        text = "packets that began and have not ended take more memory than they may (mqtt.max_partial_bytes)"
+        connection.gate.tell("partial", f"closing the connection of {connection.peer()}: {text}")
+        connection.decoder.forget()
+        connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 
     def _look(self, connection: Connection, late: float) -> None:
         """Its time may have come, `late` seconds ago."""

@@ -199,6 +199,16 @@ class Decoder:
             self._pending = bytearray(data[at:])
         return packets
 
+    def held(self) -> i64:
+        """Bytes of a packet that has begun and not ended."""
+        pending = self._pending
+        return 0 if pending is None else len(pending)
+
+    def forget(self) -> None:
+        """The packet that has begun will not be ended, and there is no other."""
+        self._pending = None
+        self._ended = True
+
     def acknowledged(self, count: int) -> None:
         """That many received messages of QoS 1 and 2 have been answered (PUBACK, PUBCOMP, PUBREC that fails)."""
         self.unacknowledged -= count

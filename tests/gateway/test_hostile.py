@@ -321,3 +321,75 @@ def test_who_is_gone_before_its_answer_fills_no_log(
     """Such as one that sends pings, takes no pongs and resets."""
     REQUESTS.error("Error handling request", exc_info=error)
     assert bool(caplog.records) == is_told
+
+
+async def test_who_is_gone_has_no_address(node: Node) -> None:
+    """uvloop fails where others say that they do not know; what is told of the connection is told all the same."""
+
+    class LetGo:
+        def get_extra_info(self, _name: str) -> object:
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    (connection,) = node._front.connections
+    transport, connection.transport = connection.transport, LetGo()  # type: ignore[assignment]
+    assert connection.peer() == "a connection that is gone"
+    connection.transport = transport
+    await client.disconnect()
+
+
+# --- packets that do not end
+
+
+LARGE = wire.publish(5, b"t", bytes(900_000), 1, 1)
+
+
+async def test_packets_that_never_end_take_a_bounded_memory(
+    make_node: MakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of all together the one that has taken the longest goes, and who ends its packets is served."""
+    node = await make_node(mqtt__max_partial_bytes=3_000_000)
+    partials = node._front._partials
+    clients = []
+    for number in range(3):
+        clients.append(await RawClient.connect(node.ports.mqtt, b"c%d" % number, 5))
+        clients[number].send(LARGE[:-1])
+        while partials._total < (number + 1) * (len(LARGE) - 1):  # noqa: ASYNC110  nobody tells of it
+            await asyncio.sleep(0.01)
+    clients[0].send(LARGE[-1:] + LARGE[:-1])  # another one, and so the youngest
+    await clients[0].expect(PUBACK)
+    late = await RawClient.connect(node.ports.mqtt, b"late", 5)
+    late.send(LARGE[:-1])
+    assert (await clients[1].expect(DISCONNECT)).reason == 0x97
+    await clients[1].closed()
+    for client in (clients[0], clients[2], late):
+        client.send(LARGE[-1:])
+        assert (await client.expect(PUBACK)).reason == 0
+    assert (partials._total, partials._sizes) == (0, {})
+    assert len([each for each in caplog.records if "max_partial_bytes" in each.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("ends", ["drop", "bad"])
+async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str) -> None:
+    partials = node._front._partials
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(LARGE[:-1])
+    while not partials._total:  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0.01)
+    if ends == "drop":
+        await client.drop()
+    else:
+        client.send(LARGE[-1:], b"\x00\x00")
+        await client.reader.read()
+    while node._front.connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert (partials._total, partials._sizes) == (0, {})
+
+
+async def test_small_packets_of_a_large_read_are_not_counted(node: Node) -> None:
+    """What waits for the next turn of the loop is not a packet that does not end."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(*[b"\xc0\x00"] * 100_000)
+    for _ in range(100_000):
+        await client.packet()
+        assert not node._front._partials._total
