@@ -1,6 +1,8 @@
 """The documents: every relative link leads to a file, and every make target that is named exists."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,45 @@ def test_make_targets_exist(page: Path) -> None:
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8")))
     assert named <= known
+
+
+def test_every_figure_is_explained() -> None:
+    page = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
+    source = (ROOT / "gateway/metrics.py").read_text(encoding="utf-8")
+    figures = set(re.findall(r"\"(sluice_[a-z0-9_]+)\"", source))
+    assert len(figures) > 40
+    assert {name for name in figures if f"`{name}`" not in page and f"`{name}_total`" not in page} == set()
+    assert set(re.findall(r"\bsluice_(?:mqtt|store|service)_[a-z0-9_]+\b", page)) <= figures | {
+        f"{n}_total" for n in figures
+    }
+
+
+def lines_told(path: Path) -> Iterator[str]:
+    """The longest piece of the text of each line that a module has logged, but for tracebacks."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        is_log = node.func.attr in ("info", "warning", "error", "critical") and ast.unparse(node.func).startswith(
+            "log."
+        )
+        is_told = node.func.attr == "tell" and len(node.args) == 2
+        has_traceback = any(each.arg == "exc_info" for each in node.keywords)
+        if has_traceback or not (is_log or is_told):
+            continue
+        texts = [each.value for each in ast.walk(node.args[-1 if is_told else 0]) if isinstance(each, ast.Constant)]
+        pieces = [piece for text in texts if isinstance(text, str) for piece in re.split(r"%[sdr]|%\.\df", text)]
+        longest = max(pieces, key=len, default="").strip(" :,")
+        if len(longest) > 8:
+            yield longest
+
+
+def test_every_line_is_explained() -> None:
+    page = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
+    told = {
+        text
+        for package in ("gateway", "store", "notify")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for text in lines_told(path)
+    }
+    assert len(told) > 30
+    assert {text for text in told if text not in page} == set()
