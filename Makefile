@@ -17,6 +17,7 @@ SEEDS ?= 200
 FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
+NAB ?= ../shared/data/nab
 # Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile
 WORK ?= ingest
@@ -29,7 +30,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +115,9 @@ bench-cloud: $(KERNEL) ## the SDK against a node: producing, groups, reading by 
 
 bench-stream: $(KERNEL) $(LOADER) ## Spark's source against a node, beside local Parquet; lag; memory of a task (ARGS=--help)
 	@$(BIN)/python -m benchmarks.stream $(ARGS)
+
+bench-anomaly: $(STAMP) ## anomalies in labelled series: the detector beside a 3-sigma rule (NAB=folder)
+	@$(BIN)/python -m benchmarks.anomaly $(NAB)
 
 bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)

@@ -16,6 +16,7 @@ from sluice.commands import (
     serve,
     sessions,
     show,
+    stream,
     sub,
     topics,
     user,
@@ -49,6 +50,22 @@ def parser() -> argparse.ArgumentParser:
         epilog="`sluice COMMAND --help` explains a command with an example.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, demo, pub, sub, topics, find, sessions, backup, restore, show, log, user, acl, version):
+    for command in (
+        serve,
+        demo,
+        pub,
+        sub,
+        topics,
+        find,
+        sessions,
+        backup,
+        restore,
+        show,
+        stream,
+        log,
+        user,
+        acl,
+        version,
+    ):
         command.add(commands)
     return root

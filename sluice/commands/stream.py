@@ -1,0 +1,89 @@
+"""`sluice stream`: ready-made pipelines of Spark over the log, on any Spark master."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from sluice.commands import password, service
+from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, topic_filter
+
+EXAMPLE: Final = "sluice stream anomalies --parent sensors --to alerts"
+_SCHEMA: Final = "device string, time timestamp, value double"
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = declare(subparsers, "stream", "run a pipeline of Spark over the log", EXAMPLE, run)
+    names = parser.add_subparsers(dest="pipeline", required=True, metavar="PIPELINE")
+    windows = _pipeline(names, "windows", "statistics per device and window of event time")
+    windows.add_argument("--window", default="1 minute", help="its length (default: %(default)s)")
+    windows.add_argument("--late", default="1 minute", help="how late a reading may be (default: %(default)s)")
+    liveness = _pipeline(names, "liveness", "who fell silent, and who is back")
+    liveness.add_argument("--silent-after", type=seconds, default=60.0, metavar="S", help="seconds (default: 60)")
+    anomalies = _pipeline(names, "anomalies", "readings that a device should not have")
+    anomalies.add_argument("--threshold", type=float, help="how much evidence is an anomaly (default: 15)")
+    anomalies.add_argument("--warm-up", type=positive, metavar="N", help="readings before the first one (default: 300)")
+    anomalies.add_argument(
+        "--rest", dest="rest_s", type=seconds, metavar="S", help="seconds between two of a device (default: a day)"
+    )
+    enrich = _pipeline(names, "enrich", "readings with what a registry knows of their device")
+    enrich.add_argument("--registry", required=True, help="a CSV, JSON or Parquet file or folder, or a JDBC table")
+    enrich.add_argument("--registry-format", choices=("csv", "json", "parquet", "jdbc"), help="default: its suffix")
+    enrich.add_argument("--registry-key", default="device", help="its column of devices (default: device)")
+    enrich.add_argument(
+        "--registry-option", action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader, such as url="
+    )
+    archive = _pipeline(names, "archive", "down-sampled readings as hourly Parquet files", publishes=False)
+    archive.add_argument("--window", default="1 minute", help="one row each (default: %(default)s)")
+    archive.add_argument("--late", default="10 minutes", help="how late a reading may be (default: %(default)s)")
+    archive.add_argument("--folder", required=True, help="where: a path or a URI such as s3://bucket/folder")
+
+
+def _pipeline(
+    names: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, *, publishes: bool = True
+) -> argparse.ArgumentParser:
+    """A pipeline with the arguments that all have."""
+    example = f"sluice stream {name} --parent sensors"
+    example += " --to results" if publishes else " --folder archive"
+    example += " --registry devices.csv" if name == "enrich" else ""
+    parser = declare(names, name, summary, example, run)
+    source = parser.add_argument_group("source")
+    what = source.add_mutually_exclusive_group(required=True)
+    what.add_argument("--parent", help="parent topics, comma between them")
+    what.add_argument("--filter", type=topic_filter, help="an MQTT filter, such as sensors/+/temperature")
+    source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest", help="at first")
+    source.add_argument("--max-records", type=positive, metavar="N", help="of a micro-batch")
+    source.add_argument("--schema", default=_SCHEMA, help="of the JSON payload (default: %(default)s)")
+    source.add_argument("--device", default="device", help="the field that is the device, or level:N of the topic")
+    source.add_argument("--time", default="time", help="the field with the time; stored_at: when it was stored")
+    source.add_argument("--value", default="value", help="the field with the value")
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument("--master", default="local[2]", help="default: local[2]")
+    spark.add_argument(
+        "--checkpoint", type=str, help="where the query remembers how far it is (default: checkpoints/…)"
+    )
+    spark.add_argument("--every", default="5 seconds", help="a micro-batch begins (default: %(default)s)")
+    spark.add_argument("--once", action="store_true", help="end when what is there now is worked off")
+    spark.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark")
+    if publishes:
+        output = parser.add_mutually_exclusive_group()
+        output.add_argument("--to", metavar="TOPIC", help="publish results as JSON on TOPIC/device")
+        output.add_argument("--parquet", type=Path, metavar="FOLDER", help="append results to Parquet files")
+    service.add_arguments(parser)
+    return parser
+
+
+def run(arguments: Arguments) -> int:
+    try:
+        import pyspark  # noqa: F401, PLC0415
+    except ImportError:
+        print("sluice stream: Spark is not installed: pip install 'sluice[stream]'", file=sys.stderr)
+        return 1
+    from sluice.commands import stream_job  # noqa: PLC0415
+
+    try:
+        secret = password.password_of(arguments)
+    except password.NoPassword as error:
+        print(f"sluice stream: {error}", file=sys.stderr)
+        return 2
+    return stream_job.run(arguments, secret)

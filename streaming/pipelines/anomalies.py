@@ -1,0 +1,83 @@
+"""Anomalies of a numeric field, found per device as readings come: `detector` as a stateful operator of Spark."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from streaming.pipelines.detector import Detector, Settings
+from streaming.pipelines.stateful import seconds_of, timestamp_of
+
+SCHEMA = "device string, time timestamp, value double, expected double, score double"
+
+
+def anomalies(
+    readings: DataFrame,
+    settings: Settings | None = None,
+    *,
+    device: str = "device",
+    time: str = "time",
+    value: str = "value",
+) -> DataFrame:
+    """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, and the `score`.
+
+    Each device has a detector of its own (`detector`), some hundred bytes of Spark's state, kept for ever. Within a
+    micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was
+    taken is passed over, as are nulls and what is no number. The query needs `STATE_CONFIG`.
+    """
+    known = readings.select(
+        F.col(device).cast("string").alias("device"),
+        F.col(time).cast("timestamp").alias("time"),
+        F.col(value).cast("double").alias("value"),
+    ).where("device IS NOT NULL AND time IS NOT NULL AND value IS NOT NULL")
+    processor = _Detecting(settings or Settings())
+    return known.groupBy("device").transformWithState(processor, SCHEMA, "Append", "None")
+
+
+def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> DataFrame:
+    """Anomalies as messages for the sink: JSON on the topic `prefix`/device."""
+    start = F.lit(prefix) if isinstance(prefix, str) else prefix
+    return found.select(
+        F.concat(start, F.lit("/"), topic_level("device")).alias("topic"),
+        F.to_json(F.struct("*")).alias("payload"),
+        F.lit(retain).alias("retain"),
+        F.lit("application/json").alias("content_type"),
+    )
+
+
+def topic_level(column: str) -> Column:
+    """A text as one level of a topic: what a topic's name cannot have becomes an underscore."""
+    return F.regexp_replace(F.col(column), r"[/+#\x00]", "_")
+
+
+class _Detecting(StatefulProcessor):
+    """One detector per device, packed into one value of state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("detector", "state binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        state = self._state.get()
+        settings = self._settings
+        detector = Detector(settings) if state is None else Detector.unpacked(bytes(state[0]), settings)
+        taken = sorted((seconds_of(row.time), row.value) for row in rows)
+        for time, value in taken:
+            found = detector.observe(time, value) if math.isfinite(value) else None
+            if found is not None:
+                yield Row(
+                    device=key[0],
+                    time=timestamp_of(found.time),
+                    value=found.value,
+                    expected=found.expected,
+                    score=found.score,
+                )
+        self._state.update((detector.packed(),))
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,79 @@
+"""Which devices fell silent, and which are back."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from streaming.pipelines.stateful import seconds_of, timestamp_of
+
+SCHEMA = "device string, event string, time timestamp, last_seen timestamp, silent_s double"
+
+
+def liveness(
+    records: DataFrame, *, silent_after_s: float, late: str = "10 seconds", device: str = "device", time: str = "time"
+) -> DataFrame:
+    """Events of a stream: `silent` when nothing came of a device for `silent_after_s` seconds, `back` with the first
+    message after that. `time` is when it was so, `last_seen` when the device was heard before, `silent_s` how long it
+    was, or is, silent.
+
+    The clock is the records' own (`time`, best the source's `stored_at`), less `late`: a query that was away, or works
+    off a backlog, calls nobody silent who was not. It goes on as long as anybody says something: where the whole fleet
+    may fall silent, let a service publish now and then. The query needs `STATE_CONFIG`.
+    """
+    if silent_after_s <= 0:
+        raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
+    seen = (
+        records.select(F.col(device).cast("string").alias("device"), F.col(time).cast("timestamp").alias("time"))
+        .where("device IS NOT NULL AND time IS NOT NULL")
+        .withWatermark("time", late)
+    )
+    processor = _Listening(silent_after_s)
+    return seen.groupBy("device").transformWithState(processor, SCHEMA, "Append", "EventTime", eventTimeColumnName="")
+
+
+class _Listening(StatefulProcessor):
+    """Of each device when it was heard last, whether it was called silent, and a timer for when it will be."""
+
+    def __init__(self, silent_after_s: float) -> None:
+        self._silent_after_s = silent_after_s
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("seen", "last double, silent boolean")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        times = sorted(seconds_of(row.time) for row in rows)
+        last, is_silent = self._state.get() or (None, False)
+        for time in times:
+            if last is not None and time <= last:
+                continue
+            if last is not None and (is_silent or time - last > self._silent_after_s):
+                if not is_silent:  # and back within one batch, before its timer
+                    yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
+                yield _event(key[0], "back", time, last, time - last)
+            last, is_silent = time, False
+        assert last is not None
+        self._state.update((last, is_silent))
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        if not is_silent:
+            self._handle.registerTimer(round((last + self._silent_after_s) * 1000))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        state = self._state.get()
+        assert state is not None  # a timer is of a device that was heard
+        last = state[0]
+        self._state.update((last, True))
+        yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _event(device: str, event: str, time: float, last: float, silent_s: float) -> Row:
+    return Row(
+        device=device, event=event, time=timestamp_of(time), last_seen=timestamp_of(last), silent_s=float(silent_s)
+    )

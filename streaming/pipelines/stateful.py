@@ -1,0 +1,20 @@
+"""What pipelines that keep state per device have in common."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+# A query with such a pipeline needs this: Spark's other state store has neither several values per key nor timers.
+STATE_CONFIG: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def seconds_of(time: datetime) -> float:
+    """Seconds since 1970 of a timestamp as Spark's Python side hands it over: local time without a zone."""
+    return time.timestamp()
+
+
+def timestamp_of(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

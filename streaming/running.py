@@ -1,0 +1,99 @@
+"""Queries as an operator runs them: they say how far they are, and end with their batch when they are told to."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+import orjson
+from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S: Final = 0.25
+_LAST_BATCH_S: Final = 120.0  # that the running batch is given when the query is to end
+
+
+def describe(progress: Mapping[str, Any]) -> str:
+    """One line about a micro-batch: rows and rate in, how far the source is behind, the watermark, rows too late."""
+    lag = sum(_lag(source) for source in progress.get("sources") or [])
+    states = progress.get("stateOperators") or []
+    line = (
+        f"batch {progress['batchId']}: {progress['numInputRows']:,} rows in, "
+        f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s, lag {lag:,}"
+    )
+    watermark = progress.get("eventTime", {}).get("watermark")
+    if watermark:
+        line += f", watermark {watermark}"
+    if states:
+        line += f", late {sum(state.get('numRowsDroppedByWatermark', 0) for state in states):,}"
+        line += f", state {sum(state.get('numRowsTotal', 0) for state in states):,} rows"
+    return line
+
+
+def run(query: StreamingQuery, tell: Callable[[str], None], stopping: threading.Event) -> None:
+    """Tell of each micro-batch until the query ends, or `stopping` is set: then the batch that runs is let end first.
+    Raises what the query failed with."""
+    told = -1
+    while query.isActive and not stopping.is_set():
+        query.awaitTermination(_POLL_S)  # type: ignore[arg-type]
+        told = _tell(query, told, tell)
+    _end(query)
+    _tell(query, told, tell)
+    failure = query.exception()
+    if failure is not None and not stopping.is_set():
+        raise failure
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """SIGTERM and SIGINT set the event while the block runs. For the main thread."""
+    stopping = threading.Event()
+
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {each: signal.signal(each, on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(query: StreamingQuery) -> None:
+    """Stop a query when its batch has ended."""
+    deadline = time.monotonic() + _LAST_BATCH_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    query.stop()
+
+
+def _tell(query: StreamingQuery, told: int, tell: Callable[[str], None]) -> int:
+    """Tell of the batches behind `told`. Returns the last one."""
+    for progress in query.recentProgress:
+        number = progress["batchId"]
+        if number > told and (progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0):
+            tell(describe(progress))
+            told = number
+    return told
+
+
+def _lag(source: Mapping[str, Any]) -> int:
+    """Records between where a source is and where its log ends."""
+    latest, end = source.get("latestOffset"), source.get("endOffset")
+    if latest is None or end is None:
+        return 0
+    return max(0, _total(_parsed(latest)) - _total(_parsed(end)))
+
+
+def _parsed(offsets: object) -> object:
+    return orjson.loads(offsets) if isinstance(offsets, str | bytes) else offsets
+
+
+def _total(offsets: object) -> int:
+    """The sum of all offsets, by partition, or by parent topic and partition."""
+    if isinstance(offsets, Mapping):
+        return sum(_total(each) for each in offsets.values())
+    return offsets if isinstance(offsets, int) else 0

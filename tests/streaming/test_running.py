@@ -1,0 +1,78 @@
+"""What is told of a query, and how it is stopped."""
+
+import os
+import signal
+import threading
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.running import describe, run, stopped_by_signals
+
+PROGRESS: dict[str, Any] = {
+    "batchId": 3,
+    "numInputRows": 1200,
+    "processedRowsPerSecond": 599.6,
+    "sources": [{"endOffset": '{"a": {"0": 7, "1": 3}}', "latestOffset": '{"a": {"0": 9, "1": 13}}'}],
+    "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    "stateOperators": [{"numRowsDroppedByWatermark": 2, "numRowsTotal": 40}],
+    "sink": {"numOutputRows": -1},
+}
+
+
+def test_a_batch_in_a_line() -> None:
+    assert describe(PROGRESS) == (
+        "batch 3: 1,200 rows in, 600 rows/s, lag 12, watermark 2026-01-01T00:00:00.000Z, late 2, state 40 rows"
+    )
+    assert describe({"batchId": 0, "numInputRows": 0}) == "batch 0: 0 rows in, 0 rows/s, lag 0"
+    bare = {**PROGRESS, "sources": [{"endOffset": {"0": 4}, "latestOffset": None}], "stateOperators": []}
+    assert "lag 0" in describe(bare) and "state" not in describe(bare)
+
+
+class FakeQuery:
+    """A query that ends its batch only when somebody has looked a few times."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.isActive = True
+        self.recentProgress = [PROGRESS]
+        self.failure = RuntimeError("it broke") if fails else None
+        self.looks = 0
+        self.stopped_in_batch: bool | None = None
+
+    def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802
+        self.isActive = self.failure is None
+        return not self.isActive
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.looks += 1
+        return {"isTriggerActive": self.looks < 3}
+
+    def stop(self) -> None:
+        self.stopped_in_batch = self.looks < 3
+        self.isActive = False
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+
+def test_sigterm_lets_the_batch_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.running._POLL_S", 0.001)
+    query, told = FakeQuery(), list[str]()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def tell(line: str) -> None:
+        told.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with stopped_by_signals() as stopping:
+        run(cast("StreamingQuery", query), tell, stopping)
+    assert query.stopped_in_batch is False
+    assert told == [describe(PROGRESS)]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_a_query_failed_with_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="it broke"):
+        run(cast("StreamingQuery", FakeQuery(fails=True)), lambda _line: None, threading.Event())

@@ -1,0 +1,214 @@
+"""Pipelines with state per device, over a stream of files that come one by one, and what else they are made of."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset, parquet
+
+pytest.importorskip("pyspark")
+
+from streaming.pipelines.anomalies import alerts, anomalies
+from streaming.pipelines.archive import SCHEMA, Archive, downsampled
+from streaming.pipelines.detector import Detector, Settings
+from streaming.pipelines.enrichment import Registry, enriched
+from streaming.pipelines.liveness import liveness
+from streaming.pipelines.stateful import STATE_CONFIG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+SECONDS = 300  # for what Spark does on a busy machine
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+READINGS = "device string, time timestamp, value double"
+Reading = tuple[str, datetime, float]
+
+pytestmark = pytest.mark.timeout(2 * SECONDS)
+
+
+@pytest.fixture
+def stateful(spark: "SparkSession") -> Iterator["SparkSession"]:
+    for name, value in STATE_CONFIG.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in STATE_CONFIG:
+        spark.conf.unset(name)
+
+
+class Files:
+    """A stream whose micro-batches are written one after the other, and a query over it that is started again."""
+
+    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.rows: list[Row] = []
+        (folder / "in").mkdir()
+
+    def stream(self) -> "DataFrame":
+        reader = self.spark.readStream.schema(READINGS).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder / "in"))
+
+    def batch(self, number: int, readings: list[Reading]) -> None:
+        lines = [json.dumps({"device": d, "time": t.isoformat(), "value": v}) for d, t, v in readings]
+        (self.folder / "in" / f"{number}.json").write_text("\n".join(lines))
+
+    def run(self, result: "DataFrame", write: Any = None) -> None:
+        def collect(batch: "DataFrame", _number: int) -> None:
+            self.rows += batch.collect()
+
+        sink = result.writeStream.outputMode("append").foreachBatch(write or collect)
+        sink = sink.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(availableNow=True)
+        query = sink.start()
+        assert query.awaitTermination(SECONDS)
+
+
+@pytest.fixture
+def files(stateful: "SparkSession", tmp_path: Path) -> Files:
+    return Files(stateful, tmp_path)
+
+
+def naive(time: datetime) -> datetime:
+    """As Spark's Python side hands timestamps over: local time without a zone."""
+    return time.astimezone().replace(tzinfo=None)
+
+
+def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) -> None:
+    settings = Settings(warm_up=20, slots=1, rest_s=600.0)
+    series: dict[str, list[Reading]] = {}
+    for number, device in enumerate(("a", "b/c")):
+        values = [20.0 + n % 3 + (40.0 if n in (50 + number, 51 + number, 52 + number) else 0.0) for n in range(80)]
+        series[device] = [(device, BEGIN + timedelta(minutes=n), value) for n, value in enumerate(values)]
+    every = [reading for readings in series.values() for reading in readings]
+    every.sort(key=lambda reading: reading[1])
+    first, second = every[:90], every[90:]
+    files.batch(0, first[::-1])
+    files.run(anomalies(files.stream(), settings))
+    files.batch(1, [*second, second[0], ("a", BEGIN, 900.0)])
+    files.run(anomalies(files.stream(), settings))
+    expected = set()
+    for device, readings in series.items():
+        detector = Detector(settings)
+        for _, time, value in readings:
+            if (found := detector.observe(time.timestamp(), value)) is not None:
+                expected.add((device, naive(time), value, round(found.score, 6)))
+    assert len(expected) == 2
+    assert {(row.device, row.time, row.value, round(row.score, 6)) for row in files.rows} == expected
+    assert len(files.rows) == 2
+
+
+def test_alerts_are_messages(spark: "SparkSession") -> None:
+    found = spark.createDataFrame([("a/b+c", BEGIN, 9.0)], READINGS)
+    (row,) = alerts(found, "alerts/x", retain=True).collect()
+    assert (row.topic, row.retain, row.content_type) == ("alerts/x/a_b_c", True, "application/json")
+    assert json.loads(row.payload)["device"] == "a/b+c"
+
+
+def test_who_falls_silent_is_told_of_and_who_is_back(files: Files) -> None:
+    def at(second: float) -> datetime:
+        return BEGIN + timedelta(seconds=second)
+
+    def run() -> None:
+        files.run(liveness(files.stream(), silent_after_s=60, late="5 seconds"))
+
+    files.batch(0, [("a", at(0), 0), ("b", at(1), 0), ("c", at(2), 0)])
+    files.batch(1, [("a", at(30), 0), ("c", at(40), 0), ("c", at(190), 0)])  # c: silent and back in one batch
+    run()
+    assert ("c", "back", naive(at(190)), 150.0) in {(r.device, r.event, r.time, r.silent_s) for r in files.rows}
+    files.batch(2, [("a", at(200), 0)])
+    files.batch(3, [("c", at(210), 0)])
+    run()
+    events = sorted((row.device, row.event, row.time, row.last_seen, row.silent_s) for row in files.rows)
+    assert events == [
+        ("a", "back", naive(at(200)), naive(at(30)), 170.0),
+        ("a", "silent", naive(at(90)), naive(at(30)), 60.0),
+        ("b", "silent", naive(at(61)), naive(at(1)), 60.0),
+        ("c", "back", naive(at(190)), naive(at(40)), 150.0),
+        ("c", "silent", naive(at(100)), naive(at(40)), 60.0),
+    ]
+
+
+def test_a_registry_is_read_again_when_it_changes(spark: "SparkSession", tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("device,room\na,bath\na,hall\n")
+    readings = spark.createDataFrame([("a", BEGIN, 1.0), ("z", BEGIN, 2.0)], READINGS)
+    registry = Registry(spark, str(path))
+
+    def rooms() -> dict[str, str | None]:
+        rows = enriched(readings, registry.frame()).collect()
+        assert len(rows) == 2
+        return {row.device: row.registry and row.registry.room for row in rows}
+
+    assert rooms()["a"] in ("bath", "hall") and rooms()["z"] is None
+    assert registry.loads == 1
+    path.write_text("device,room\na,attic\nz,cellar\n")
+    assert rooms() == {"a": "attic", "z": "cellar"}
+    path.unlink()
+    assert rooms() == {"a": "attic", "z": "cellar"}  # while it is replaced
+    assert registry.loads == 2
+    with pytest.raises(ValueError, match="one of csv"):
+        Registry(spark, "devices.xlsx")
+
+
+def test_down_sampled_hours_are_one_file_each(files: Files, tmp_path: Path) -> None:
+    archive = Archive(str(tmp_path / "archive"))
+
+    def run() -> None:
+        files.run(downsampled(files.stream(), window="10 minutes", late="1 minute"), archive.write)
+
+    for batch in range(4):
+        times = [BEGIN + timedelta(minutes=40 * batch + 5 * step) for step in range(8)]
+        files.batch(batch, [(device, time, float(time.minute)) for time in times for device in "ab"])
+    run()
+    found = dataset.dataset(tmp_path / "archive", partitioning="hive").to_table()
+    assert [str(path.relative_to(tmp_path / "archive")) for path in sorted((tmp_path / "archive").glob("d*/*"))] == [
+        "date=2026-01-01/00.parquet",
+        "date=2026-01-01/01.parquet",
+    ]
+    rows = found.to_pylist()
+    assert len(rows) == 2 * 12 and {row["readings"] for row in rows} == {2}
+    assert [row["last"] for row in rows if row["device"] == "a"][:6] == [5.0, 15.0, 25.0, 35.0, 45.0, 55.0]
+    assert archive.close_hours(also_last=True) == ["2026-01-01T02"]
+
+
+def table(*minutes: int) -> pa.Table:
+    rows = [
+        {
+            "device": "a",
+            "window_start": BEGIN + timedelta(minutes=minute),
+            "window_end": BEGIN + timedelta(minutes=minute + 1),
+            "readings": 1,
+            **dict.fromkeys(("mean", "minimum", "maximum", "last"), float(minute)),
+        }
+        for minute in minutes
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("crash", ["before", "written", "half-removed"])
+def test_an_archive_that_a_crash_left_anywhere_has_each_row_once(tmp_path: Path, crash: str) -> None:
+    archive = Archive(str(tmp_path))
+    archive.stage(table(1, 2), 0)
+    archive.stage(table(59, 61), 1)
+    kept = tmp_path / "kept"
+    shutil.copytree(tmp_path / "_staging", kept)
+    if crash != "before":
+        archive.close_hours()
+    if crash == "half-removed":
+        (kept / "2026-01-01T00" / f"{0:020}.parquet").unlink()
+    shutil.rmtree(tmp_path / "_staging")
+    kept.rename(tmp_path / "_staging")
+    again = Archive(str(tmp_path))
+    again.stage(table(59, 61), 1)  # Spark does the batch again
+    assert again.close_hours() == ["2026-01-01T00"]
+    assert again.close_hours(also_last=True) == ["2026-01-01T01"]
+    assert not list((tmp_path / "_staging").iterdir())
+    hours = [
+        parquet.read_table(tmp_path / "date=2026-01-01" / name)["last"].to_pylist()
+        for name in ("00.parquet", "01.parquet")
+    ]
+    assert hours == [[1.0, 2.0, 59.0], [61.0]]
