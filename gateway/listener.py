@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from gateway.bind import bind, is_local, release
 from gateway.gate import Arrival, Gate, Room
 from gateway.listener_config import ListenerConfig
+from gateway.memory import keep_big_buffers, map_big_buffers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.proxy import ProxyError, ProxyHeader
 from gateway.tls import Certificates
@@ -196,7 +197,7 @@ class Listener:
                 await self._loop.connect_accepted_socket(lambda: make(gate, arrival), client)
             else:
                 await self._loop.connect_accepted_socket(
-                    lambda: make(gate, arrival),
+                    lambda: self._make_mapped(gate, arrival),
                     client,
                     ssl=self.certificates.context,
                     ssl_handshake_timeout=gate.connect_timeout,
@@ -207,6 +208,12 @@ class Listener:
             gate.refused_tls += 1
             log.debug("listener %s: no TLS with %s: %s", gate.name, arrival.peer if arrival else "a client", error)
             client.close()
+
+    def _make_mapped(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """The protocol above TLS. The loop makes the buffer for that right behind it, in the same turn."""
+        if map_big_buffers():
+            self._loop.call_soon(keep_big_buffers)
+        return self._front.make(gate, arrival)
 
 
 class _Header:

@@ -9,7 +9,7 @@ from gateway.front import MqttFront
 from gateway.gate import Gate
 from gateway.listener import Listener
 from gateway.listener_config import ListenerConfig
-from gateway.memory import map_big_buffers
+from gateway.memory import prepare_heap
 from gateway.proxy import address_text
 from gateway.websocket import WebSocketFront
 
@@ -29,8 +29,7 @@ class Listeners:
             gate = Gate(each, config.mqtt)
             own, shares = websocket if each.is_websocket else front, config.split.share_ports
             self._listeners.append(Listener(each, gate, own, front.room, shares=shares))
-        if any(listener.certificates is not None for listener in self._listeners):
-            map_big_buffers()
+        prepare_heap(any(listener.certificates is not None for listener in self._listeners))
         front.gates = [listener.gate for listener in self._listeners]
         self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
