@@ -1,6 +1,6 @@
 """The side of a node that devices see: sessions, the MQTT fronts and their listeners, over any store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.auth.authority import Authority
 from gateway.config import Config
@@ -17,12 +17,19 @@ from store.api import Store
 
 class Devices:
     """Made on the loop, started once and stopped once. `name`: of a gateway that is a process of its own; None: it
-    is alone."""
+    is alone. `way`: what there is to tell of its way to the store."""
 
     def __init__(
-        self, store: Store, authority: Authority, config: Config, counters: Counters, name: bytes | None = None
+        self,
+        store: Store,
+        authority: Authority,
+        config: Config,
+        counters: Counters,
+        name: bytes | None = None,
+        way: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._config = config
+        self._way = way
         self._joined = Joined(store, name, self.figures) if name is not None else None
         membership: Membership = self._joined or ALONE
         self.router = Router(store.stats().log_end, store.wants)
@@ -66,4 +73,4 @@ class Devices:
 
     def figures(self) -> dict[str, int]:
         """What this node counts."""
-        return {**self.sessions.sys_tree.figures(), "connections": len(self.front.connections)}
+        return {**self.sessions.sys_tree.figures(), "connections": len(self.front.connections), **self._way()}

@@ -40,7 +40,7 @@ class GatewayNode:
         )
         store.on_lost(self.over.set)
         self._authority = authority = make_authority(store, config)
-        self._devices = devices = Devices(store, authority, config, self.counters, name)
+        self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
         self._http = make_http(store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
         try:
             await devices.start(self.over.set)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
+from gateway.telling import tell_failure
 from store.api import Store
 from store.errors import GatewayEnded, StoreClosed, StoreError
 
@@ -159,7 +160,7 @@ class Joined:
                 return
             except StoreError as error:
                 if self._here.is_set():
-                    log.warning("the store does not answer: %s", error)
+                    tell_failure(log, error, "gateway %r has no answer of the store: %s", self.name)
                 self._here.clear()
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue

@@ -67,12 +67,29 @@ class NodeCollector:
 
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
+        yield from self._way_metrics()
         yield from self._listener_metrics()
         failed = CounterMetricFamily("sluice_service_logins_failed", "Wrong user names and passwords", labels=["front"])
         for front, count in self._service_logins_failed.items():
             failed.add_metric([front], count)
         yield failed
         yield from self._store_metrics()
+
+    def _way_metrics(self) -> Iterable[Metric]:
+        """Of gateways that are processes of their own."""
+        sources = {name: each for name, each in self._sources().items() if "store_reconnects" in each}
+        if not sources:
+            return
+        labels = [] if "" in sources else ["gateway"]
+        broken = CounterMetricFamily("sluice_gateway_reconnects", "Streams to the store that broke", labels=labels)
+        gaps = CounterMetricFamily("sluice_gateway_gaps", "Times that it was not told of commits", labels=labels)
+        pending = GaugeMetricFamily("sluice_gateway_pending_bytes", "Bytes the store has not answered", labels=labels)
+        for gateway, figures in sources.items():
+            own = [gateway] if labels else []
+            broken.add_metric(own, figures["store_reconnects"])
+            gaps.add_metric(own, figures.get("store_gaps", 0))
+            pending.add_metric(own, figures.get("store_pending_bytes", 0))
+        yield from (broken, gaps, pending)
 
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()

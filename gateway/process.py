@@ -40,8 +40,9 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
     its other end is closed, that is a SIGTERM. Returns the exit code."""
     logging.basicConfig(
         level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)s {_name(config)}%(name)s: %(message)s",
         stream=sys.stderr,
+        force=True,  # a child of a supervisor has its settings
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -49,6 +50,14 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
     except (StoreError, TlsError, OSError) as error:
         print(f"sluice: cannot serve: {error}", file=sys.stderr)
         return 1
+
+
+def _name(config: Config) -> str:
+    """Whose lines these are, where several processes may write to one place."""
+    split = config.split
+    if split.role == "gateway" and split.place:
+        return f"[{split.place.replace('%', '%%')}] "
+    return "" if split.role == "both" else f"[{split.role}] "
 
 
 async def _serve(config: Config, ready: int, lifeline: int) -> int:

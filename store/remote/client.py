@@ -61,6 +61,7 @@ class Intake(Protocol):
     """Makes commits of events; `notify.intake` has it."""
 
     heard: int
+    gaps: int
 
     def take(self, body: bytes) -> list[Commit]: ...
 
@@ -189,6 +190,14 @@ class RemoteStore(RemoteCalls):
         return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
 
     # --- what only a remote store has
+
+    def figures(self) -> dict[str, int]:
+        """What there is to tell of the way to the store."""
+        return {
+            "store_reconnects": max(0, self.reconnects - 1),
+            "store_gaps": self._intake.gaps,
+            "store_pending_bytes": self._appends.pending_bytes,
+        }
 
     def on_lost(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the store gave this gateway up, or cannot be reached: others may have its sessions."""

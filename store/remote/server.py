@@ -5,9 +5,12 @@ in the log, and it appends nothing any more.
 """
 
 import asyncio
+import errno
 import logging
+import socket
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -76,6 +79,7 @@ class StoreServer:
     async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen on `host:port` (0 picks a free one) or `unix:path`, with `credentials` over TLS. Returns the port.
         OSError when it is taken."""
+        _check_free(address)
         server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
@@ -272,3 +276,25 @@ class StoreServer:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _check_free(address: str) -> None:
+    """gRPC takes the place of a Unix socket that somebody listens on: his gateways would find another store there, once
+    they have to connect again. Raises OSError."""
+    if not address.startswith("unix:"):
+        return
+    path = Path(address.removeprefix("unix:"))
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                return  # of a process that is gone
+            text = f"cannot listen for gateways on {address}: it is there, and no socket"
+            raise OSError(errno.EADDRINUSE, text) from None
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen for gateways on {address}: {error}") from error
+    raise OSError(errno.EADDRINUSE, f"cannot listen for gateways on {address}: another process does")

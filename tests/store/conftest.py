@@ -10,31 +10,40 @@ from tests.store.popping import Bench
 from tests.store.remote.linked import Linked
 
 CONTRACT = {
+    "test_access",
+    "test_bury",
     "test_choosing",
     "test_engine",
     "test_held",
+    "test_held_histories",
+    "test_holes",
     "test_keys",
     "test_levels",
     "test_parents",
     "test_pop",
+    "test_pop_early",
     "test_pop_flights",
     "test_pop_histories",
     "test_pop_limits",
     "test_pop_reclaimed",
     "test_pop_settling",
     "test_pop_shares",
+    "test_privacy",
     "test_sessions",
+    "test_wills_view",
 }
 
 # What these say is true of an engine alone: at which position a record lies (a gateway's appends have one in front of
 # them), when something happens by itself, what a test makes fail inside, how much may wait.
 OF_ENGINE = {
     "test_a_busy_log_is_asked_again",
+    "test_a_cancelled_pop_was_given_to_nobody",
     "test_a_message_is_either_fired_or_recalled",
     "test_a_message_is_in_its_queues",
     "test_a_payload_is_never_taken_for_a_message",
     "test_a_pop_that_cannot_be_decided_takes_nothing",
     "test_a_refused_pop_takes_nothing",
+    "test_a_refused_settlement_leaves_what_was_under_way_before",
     "test_a_year_of_delay_with_an_hour_of_retention",
     "test_an_offset_out_of_range_names_its_queue_in_words",
     "test_any_history_with_ages_by_parent_equals_the_model",

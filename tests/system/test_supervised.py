@@ -99,10 +99,14 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
     assert enough.wait(SECONDS)
     assert sorted(got) == sorted([b"0", b"1", b"2", b"3"] * len(subscribers))
     connected(node, len(subscribers))
+    ways = re.findall(r'sluice_gateway_(\w+)\{gateway="(\w+)"\} 0\.0', get(node, "/metrics"))
+    assert {(name, gateway) for name in ("reconnects_total", "gaps_total") for gateway in ("g1", "g2")} <= set(ways)
     for subscriber in subscribers:
         subscriber.disconnect()
         subscriber.loop_stop()
     assert node.stop() == 0
+    for name in processes:
+        assert f"[{name}] gateway.process: stopping" in node.log()
     assert not any(is_there(pid) for pid in processes.values())
 
 

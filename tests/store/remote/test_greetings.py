@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import socket
 import typing
 from pathlib import Path
 from shutil import rmtree
@@ -112,6 +113,29 @@ async def test_a_gateway_that_breaks_the_rules_ends_its_stream_and_may_come_back
         pass
     again, _ = await served.greet(hello(store=welcome.store, received=0))
     assert again.goes_on
+
+
+async def test_a_socket_that_somebody_listens_on_is_left_to_him(served: Served, tmp_path: Path):
+    second = StoreServer(served.engine, served.hub, CONFIG)
+    with pytest.raises(OSError, match="another process does"):
+        await second.start(served.address)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="it is there, and no socket"):
+        await second.start(f"unix:{tmp_path / 'file'}")
+    with pytest.raises(OSError, match="cannot listen for gateways"):
+        await second.start(f"unix:{tmp_path / 'none' / 's'}")
+    welcome, _ = await served.greet(hello())
+    assert not welcome.error
+
+
+async def test_a_socket_that_a_process_left_is_taken(served: Served):
+    left = served.sockets / "left"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(left))
+        gone.listen()
+    second = StoreServer(served.engine, served.hub, CONFIG)
+    await second.start(f"unix:{left}")
+    await second.stop()
 
 
 def language() -> str:
