@@ -8,22 +8,24 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-import orjson
 from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.progress import lag, skipped
 
 _POLL_S: Final = 0.25
 _LAST_BATCH_S: Final = 120.0  # that the running batch is given when the query is to end
 
 
 def describe(progress: Mapping[str, Any]) -> str:
-    """One line about a micro-batch: rows and rate in, how far the source is behind, the watermark, rows too late."""
-    lag = sum(_lag(source) for source in progress.get("sources") or [])
+    """One line about a micro-batch: rows and rate in, how far behind, what was lost, the watermark, rows too late."""
     states = progress.get("stateOperators") or []
     line = (
         f"batch {progress['batchId']}: {progress['numInputRows']:,} rows in, "
-        f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s, lag {lag:,}"
+        f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s, lag {lag(progress):,}"
     )
     watermark = progress.get("eventTime", {}).get("watermark")
+    if lost := skipped(progress):
+        line += f", {lost:,} lost before they were read"
     if watermark:
         line += f", watermark {watermark}"
     if states:
@@ -42,7 +44,7 @@ def run(query: StreamingQuery, tell: Callable[[str], None], stopping: threading.
     _end(query)
     _tell(query, told, tell)
     failure = query.exception()
-    if failure is not None and not stopping.is_set():
+    if failure is not None:
         raise failure
 
 
@@ -78,22 +80,3 @@ def _tell(query: StreamingQuery, told: int, tell: Callable[[str], None]) -> int:
             tell(describe(progress))
             told = number
     return told
-
-
-def _lag(source: Mapping[str, Any]) -> int:
-    """Records between where a source is and where its log ends."""
-    latest, end = source.get("latestOffset"), source.get("endOffset")
-    if latest is None or end is None:
-        return 0
-    return max(0, _total(_parsed(latest)) - _total(_parsed(end)))
-
-
-def _parsed(offsets: object) -> object:
-    return orjson.loads(offsets) if isinstance(offsets, str | bytes) else offsets
-
-
-def _total(offsets: object) -> int:
-    """The sum of all offsets, by partition, or by parent topic and partition."""
-    if isinstance(offsets, Mapping):
-        return sum(_total(each) for each in offsets.values())
-    return offsets if isinstance(offsets, int) else 0

@@ -8,6 +8,7 @@ import asyncio
 from typing import Final
 
 from gateway.rpc.status import RequestError, invalid
+from gateway.rpc.told import CALLER
 from store import control
 from store.api import Appended, Store
 from store.producing import RETURNING
@@ -52,10 +53,14 @@ class Producer:
 
 
 def producer_of(name: bytes, returns: bool) -> Producer:
-    """Raises `RequestError` where it is no name. `returns`: another process may go on with it."""
+    """Raises `RequestError` where it is no name. `returns`: another process of the same user may go on with it."""
     if len(name) > MAX_NAME:
         raise invalid(f"the name of a producer has at most {MAX_NAME} bytes")
-    return Producer((RETURNING if returns else _PREFIX) + name.hex().encode())
+    if not returns:
+        return Producer(_PREFIX + name.hex().encode())
+    caller = CALLER.get()
+    user = b"" if caller is None else caller.user_name
+    return Producer(RETURNING + f"{user.hex()}/{name.hex()}".encode())
 
 
 def replaced() -> RequestError:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.running import describe, run, stopped_by_signals
+from streaming.source.offsets import Progress
 
 PROGRESS: dict[str, Any] = {
     "batchId": 3,
@@ -26,8 +27,10 @@ def test_a_batch_in_a_line() -> None:
         "batch 3: 1,200 rows in, 600 rows/s, lag 12, watermark 2026-01-01T00:00:00.000Z, late 2, state 40 rows"
     )
     assert describe({"batchId": 0, "numInputRows": 0}) == "batch 0: 0 rows in, 0 rows/s, lag 0"
-    bare = {**PROGRESS, "sources": [{"endOffset": {"0": 4}, "latestOffset": None}], "stateOperators": []}
+    bare = {**PROGRESS, "sources": [{"endOffset": {"a": {"0": 4}}, "latestOffset": None}], "stateOperators": []}
     assert "lag 0" in describe(bare) and "state" not in describe(bare)
+    gap = {**PROGRESS, "sources": [{"endOffset": Progress({("a", 0): 7}, skipped=5).to_json()}]}
+    assert ", 5 lost before they were read, watermark" in describe(gap)
 
 
 class FakeQuery:

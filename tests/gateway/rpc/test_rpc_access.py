@@ -11,8 +11,9 @@ import grpc.aio
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, Tls, blocking
+from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, OutgoingMessage, Tls, blocking
 from cloud_sdk.errors import SluiceError
+from cloud_sdk.message import STORED
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.config import ConfigError, load
 from gateway.node import Node
@@ -45,6 +46,17 @@ async def test_who_does_not_say_who_it_is_may_do_nothing(node: Node) -> None:
         for call in (stranger.send("home/x", b"x"), stranger.pull("home", 0, 0), stranger.partitions("home")):
             with pytest.raises(NotAllowed, match="say who you are: password"):
                 await call
+
+
+async def test_a_producer_that_returns_is_its_user_s_own(node: Node) -> None:
+    """Whoever knows the name of another's cannot have its messages taken for stored."""
+    await set_user(node, "bob", b"builder")
+    await set_rules(node, "bob", "allow both home/#")
+    message = OutgoingMessage("home/x", b"x")
+    for credentials, was_stored in ((ALICE, False), (Credentials("bob", "builder"), False), (ALICE, True)):
+        async with client(node, credentials) as user, user.returning_producer("work", 1) as producer:
+            (receipt,) = await producer.send_many([message])
+            assert (receipt == STORED) is was_stored
 
 
 @pytest.mark.parametrize("credentials", [Credentials("alice", "guess"), Credentials("nobody", "x")])
