@@ -20,14 +20,25 @@ def moment(text: str) -> "Until":
     if text.isascii() and text.isdigit():
         return Until(position=int(text))
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
+        return Until(time_ms=milliseconds(time(text)))
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither a position nor a time such as 2025-06-01T12:00:00Z"
         ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return Until(time_ms=(time - _EPOCH) // _MS)
+
+
+def time(text: str) -> datetime:
+    """A time: ISO 8601, UTC unless it says else."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2025-06-01T12:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def milliseconds(time: datetime) -> int:
+    """Since 1970-01-01 UTC."""
+    return (time - _EPOCH) // _MS
 
 
 def told(time_ms: int) -> str:

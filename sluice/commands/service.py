@@ -24,13 +24,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def connect(arguments: Arguments) -> "Client":
     """A client of the node, to be closed. Raises `SluiceError`."""
-    from cloud_sdk import Credentials, InvalidArgument, Tls  # noqa: PLC0415
+    from cloud_sdk import Credentials, Tls  # noqa: PLC0415
     from cloud_sdk.blocking import Client  # noqa: PLC0415
 
+    secret = _secret(arguments)
+    credentials = None if arguments.username is None else Credentials(arguments.username, secret)
+    tls = None if arguments.ca_file is None else Tls(arguments.ca_file)
+    return Client(_endpoint(arguments), retry_seconds=PATIENCE_S, credentials=credentials, tls=tls)
+
+
+def source_options(arguments: Arguments) -> dict[str, str]:
+    """The same node as options of Spark's `format("sluice")`. Raises `InvalidArgument`."""
+    options = {"endpoint": _endpoint(arguments)}
+    if arguments.username is not None:
+        options |= {"user": arguments.username, "password": _secret(arguments)}
+    if arguments.ca_file is not None:
+        options["caFile"] = str(arguments.ca_file.absolute())
+    return options
+
+
+def _endpoint(arguments: Arguments) -> str:
+    return f"{arguments.host}:{arguments.port}"
+
+
+def _secret(arguments: Arguments) -> str:
+    from cloud_sdk import InvalidArgument  # noqa: PLC0415
+
     try:
-        secret = password.password_of(arguments)
+        arguments.password = password.password_of(arguments)  # who is asked for it is asked once
     except password.NoPassword as error:
         raise InvalidArgument(str(error)) from error
-    credentials = None if arguments.username is None else Credentials(arguments.username, secret or "")
-    tls = None if arguments.ca_file is None else Tls(arguments.ca_file)
-    return Client(f"{arguments.host}:{arguments.port}", retry_seconds=PATIENCE_S, credentials=credentials, tls=tls)
+    return arguments.password or ""

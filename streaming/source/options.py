@@ -16,6 +16,7 @@ _NAMES: Final = (
     *CONNECTION_OPTIONS,
     "parent",
     "filter",
+    "history",
     "columns",
     "startingOffsets",
     "startingTimestamp",
@@ -54,6 +55,7 @@ class SourceOptions:
 
     connection: ConnectionOptions
     topics: Topics
+    history: str | None  # the folder of a history, which has what the log has not any more
     columns: tuple[str, ...]
     starting: Place  # used by a batch, and by a stream without a checkpoint
     ending: Place  # batch only
@@ -74,6 +76,7 @@ class SourceOptions:
         return cls(
             connection=ConnectionOptions.parse(given),
             topics=topics,
+            history=given.get("history"),
             columns=_columns(given),
             starting=_place(given, "starting", Edge.EARLIEST, topics),
             ending=ending,

@@ -10,9 +10,10 @@ from cloud_sdk.arrow import parts_without, record_batch, schema_of
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
 from cloud_sdk.message import Batch
+from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
-from streaming.source.planning import LogRange, Piece
+from streaming.source.planning import FileRange, LogRange, Piece
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -27,7 +28,9 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
 
     Raises `DataLossError` when a part of the piece is gone, or goes on behind it, as `failOnDataLoss` says.
     """
-    if piece is not None and piece.start < piece.end:
+    if isinstance(piece, FileRange):
+        yield from file_batches(schema, piece)
+    elif piece is not None and piece.start < piece.end:
         with options.connection.client() as client:
             yield from _Range(client, options, schema, piece).batches()
 

@@ -4,19 +4,20 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
+from streaming.history.past import Past
 from streaming.source.offsets import Offsets, Partition, advance
 
 _SAMPLE_RECORDS: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
 
 
-def within_bytes(client: Client, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
     """`end`, moved back so that [start, end) is about `max_bytes` of the log, and at least one record.
 
     Each partition's records are taken to be as large as its first ones (up to 64 of them).
     """
     backlog = {each: stop - start.get(each, 0) for each, stop in end.items() if stop > start.get(each, 0)}
-    sizes = {each: record_size(client, each, start.get(each, 0)) for each in backlog}
+    sizes = {each: record_size(client, past, each, start.get(each, 0)) for each in backlog}
     # The same fair shares as for records, of bytes.
     shares = advance({}, {each: count * sizes[each] for each, count in backlog.items()}, max_bytes)
     reached = dict(end)
@@ -27,8 +28,11 @@ def within_bytes(client: Client, start: Offsets, end: Offsets, max_bytes: int) -
     return reached
 
 
-def record_size(client: Client, partition: Partition, offset: int) -> int:
+def record_size(client: Client, past: Past, partition: Partition, offset: int) -> int:
     """Mean size of the records at an offset, in bytes of the log; at least 1."""
+    exported = past.record_size(*partition, offset)
+    if exported is not None:
+        return exported
     try:
         page = client.pull(*partition, offset, max_records=_SAMPLE_RECORDS, max_bytes=_SAMPLE_BYTES)
     except OffsetOutOfRange:  # retention was faster: the tasks will tell

@@ -7,6 +7,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cloud_sdk.blocking import Client
+from streaming.history.past import Past
 from streaming.source.offsets import Holding, Offsets, Progress, advance, ends, skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts
@@ -24,14 +25,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._client: Client | None = None  # opened by the first planning call
+        self._past: Past | None = None  # likewise
         self._until: Offsets | None = None  # AvailableNow: where this run of the query ends
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}  # a connection does not travel
+        return {**self.__dict__, "_client": None, "_past": None}  # connections do not travel
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         client = self._opened()
-        return Progress(starts(client, self._options.starting, self._holdings())).to_json()
+        return Progress(starts(client, self._past_opened(), self._options.starting, self._holdings())).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Of records. That of bytes has none of Spark's limits of its own, and is kept by `latestOffset`."""
@@ -54,7 +56,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         reached = advance(first, available, rows)
         if rows is not None and self._options.max_bytes_per_trigger is not None:
-            reached = within_bytes(self._opened(), first, reached, self._options.max_bytes_per_trigger)
+            reached = within_bytes(
+                self._opened(), self._past_opened(), first, reached, self._options.max_bytes_per_trigger
+            )
         return Progress(reached, progress.skipped + skipped).to_json()
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
@@ -64,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
         first, _ = skip_lost(self._progress(start).offsets, self._holdings(), fail=options.fail_on_data_loss)
-        cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics)
+        cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics, self._past_opened())
         return [InputPartition(piece) for piece in cut]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
@@ -86,5 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = self._options.connection.client()
         return self._client
 
+    def _past_opened(self) -> Past:
+        if self._past is None:
+            self._past = Past(self._options.history)
+        return self._past
+
     def _holdings(self) -> list[Holding]:
-        return holdings_of(self._opened(), self._options.topics)
+        return holdings_of(self._opened(), self._past_opened(), self._options.topics)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_every_command_shows_an_example_that_parses(name: str) -> None:
     text = subcommands()[name].format_help()
     example = text.rpartition("example:\n")[2].strip()
     assert example.startswith(f"sluice {name}")
-    words = [word.strip("'") for word in example.split()[1:]]
+    words = shlex.split(example)[1:]
     assert parser().parse_args(words).run is subcommands()[name].get_default("run")
 
 

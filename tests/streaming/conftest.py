@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 import record
+from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceServicer, add_SluiceServicer_to_server
 from record.layout import Kind
@@ -47,20 +48,26 @@ class FakeNode(SluiceServicer):
         self.pulls = 0
         self.endpoint = ""
 
-    def publish(self, partition: int, count: int) -> None:
-        """Add messages whose payload is their offset."""
+    def publish(self, partition: int, count: int, apart_ms: int = 1) -> None:
+        """Add messages whose payload is their offset, stored so long after each other."""
         queue = self.frames[partition]
         for offset in range(len(queue), len(queue) + count):
             topic = b"sensors/%d" % partition
             frame = record.frame(Kind.MESSAGE, 1, 0, topic, b"client", b"", b"%d" % offset)
             position = partition << 40 | offset * 1000
-            queue.append(record.seal([frame], position, 1, STORED_MS + offset, position))
+            queue.append(record.seal([frame], position, 1, STORED_MS + offset * apart_ms, position))
 
     def Partitions(self, request: pb.PartitionsRequest, context: grpc.ServicerContext) -> pb.PartitionsReply:  # noqa: N802
         numbers = range(len(self.frames)) if request.parent == "sensors" else ()
         return pb.PartitionsReply(
             partitions=[pb.Partition(partition=n, begin=self.begins[n], end=len(self.frames[n])) for n in numbers]
         )
+
+    def OffsetAt(self, request: pb.OffsetAtRequest, context: grpc.ServicerContext) -> pb.OffsetAtReply:  # noqa: N802
+        queue, begin = self.frames[request.partition], self.begins[request.partition]
+        stored = [Message(frame, 0, 0, 0).store_time for frame in queue]
+        found = [n for n in range(begin, len(queue)) if stored[n] >= request.time_ms]
+        return pb.OffsetAtReply(offset=found[0] if found else len(queue))
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:  # noqa: N802
         self.pulls += 1

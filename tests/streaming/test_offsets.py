@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming.history.past import Past
 from streaming.source.offsets import (
     DataLossError,
     Holding,
@@ -92,7 +93,7 @@ def test_pieces_cover_each_offset_once(end: Offsets, span: int) -> None:
     end = {number: offset % (span * 20) for number, offset in end.items()}
     start = {number: offset // 2 for number, offset in end.items()}
     at: dict[Partition, int] = dict(start)
-    for part in pieces(start, end, span, WHOLE):
+    for part in pieces(start, end, span, WHOLE, Past(None)):
         number = (part.parent, part.partition)
         assert part.start == at[number] < part.end <= part.start + span
         at[number] = part.end
@@ -100,8 +101,8 @@ def test_pieces_cover_each_offset_once(end: Offsets, span: int) -> None:
 
 
 def test_pieces_of_nothing() -> None:
-    assert pieces(of({0: 3}), of({0: 3}), 10, WHOLE) == []
-    assert pieces({}, of({4: 2}), 10, WHOLE) == [LogRange("p", 4, 0, 2)]
+    assert pieces(of({0: 3}), of({0: 3}), 10, WHOLE, Past(None)) == []
+    assert pieces({}, of({4: 2}), 10, WHOLE, Past(None)) == [LogRange("p", 4, 0, 2)]
 
 
 def test_holdings_as_offsets() -> None:

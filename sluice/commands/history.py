@@ -1,0 +1,204 @@
+"""`sluice history export|show|verify|clean`: what the log holds as Parquet files that outlive it."""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from sluice.commands import service
+from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds
+from sluice.commands.moment import milliseconds, size, told
+from sluice.commands.moment import time as moment
+
+if TYPE_CHECKING:
+    from cloud_sdk.blocking import Client
+    from streaming.history.export import Exported
+    from streaming.history.folder import HistoryFolder
+    from streaming.history.manifest import Manifest
+
+FAULTY: Final = 1
+_MIB: Final = 1 << 20
+
+
+def add(subparsers: Subparsers) -> None:
+    example = "sluice history export /mnt/history sensors orders"
+    parser = declare(subparsers, "history", "export the log as Parquet, and look after what was exported", example, run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    summary = "export what the log has and the history has not yet"
+    export = declare(actions, "export", summary, example, run)
+    show = declare(actions, "show", "tell what a history holds", "sluice history show /mnt/history", run)
+    summary = "read every file again, and tell what is wrong"
+    verify = declare(actions, "verify", summary, "sluice history verify s3://bucket/history sensors", run)
+    summary = "remove files that exporters left when they were killed"
+    clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run)
+    for action, work in ((export, run_export), (show, run_show), (verify, run_verify), (clean, run_clean)):
+        action.set_defaults(action=work)
+        action.add_argument("folder", metavar="FOLDER", help="the history: a path, s3://bucket/folder, …")
+        action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all that there are)")
+        action.add_argument("--json", action="store_true", help="one JSON object a line")
+    _add_export_arguments(export)
+    clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS",
+                       help="leave younger files: they may be somebody's who exports (default: a day)")  # fmt: skip
+
+
+def _add_export_arguments(export: argparse.ArgumentParser) -> None:
+    export.add_argument("--until", type=moment, metavar="TIME", help="only what was stored before this time")
+    export.add_argument(
+        "--every", type=seconds, metavar="SECONDS", help="go on until Ctrl-C or SIGTERM, once in so long"
+    )
+    export.add_argument("--file-mib", type=positive, default=256, metavar="N", help="largest file (default: 256)")
+    export.add_argument("--max-mib-per-second", type=positive, metavar="N",
+                        help="read no more of the log than this (default: as fast as it goes)")  # fmt: skip
+    export.add_argument("--allow-losses", action="store_true",
+                        help="go on where records are gone from the log and in no file; they are counted")  # fmt: skip
+    service.add_arguments(export)
+
+
+def run(arguments: Arguments) -> int:
+    """Run the action, its errors told in a line."""
+    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
+
+    try:
+        from streaming.history.manifest import HistoryError  # noqa: PLC0415
+    except ImportError as error:
+        print(f"sluice history: {error}: install Sluice with the extra `stream`", file=sys.stderr)
+        return 1
+    try:
+        return int(arguments.action(arguments))
+    except BrokenPipeError:  # the whole command's matter
+        raise
+    except (HistoryError, SluiceError, OSError) as error:
+        print(f"sluice history: {error}", file=sys.stderr)
+        return 1
+
+
+def run_export(arguments: Arguments) -> int:
+    folder = _folder(arguments)
+    with _stopping() as stopping, service.connect(arguments) as client:
+        while True:
+            began = time.monotonic()
+            for parent in arguments.parents or client.parents():
+                if not stopping.is_set():
+                    _tell_exported(arguments, _export(arguments, client, folder, parent, stopping))
+            if arguments.every is None or stopping.wait(max(0.0, arguments.every - (time.monotonic() - began))):
+                return 0
+
+
+def _export(
+    arguments: Arguments, client: "Client", folder: "HistoryFolder", parent: str, stopping: threading.Event
+) -> "Exported":
+    from streaming.history.export import Exporter, ExportOptions  # noqa: PLC0415
+
+    rate = arguments.max_mib_per_second
+    options = ExportOptions(
+        until_ms=None if arguments.until is None else milliseconds(arguments.until),
+        file_bytes=arguments.file_mib * _MIB,
+        bytes_per_second=None if rate is None else rate * _MIB,
+        allow_losses=arguments.allow_losses,
+    )
+    return Exporter(client, folder, parent, options).run(stopping)
+
+
+def _tell_exported(arguments: Arguments, done: "Exported") -> None:
+    if arguments.json:
+        facts: dict[str, Any] = asdict(done)
+        facts["spans"] = {number: [span["begin"], span["end"]] for number, span in facts["spans"].items()}
+        print(json.dumps(facts), flush=True)
+        return
+    lost = f", {done.lost} lost" if done.lost else ""
+    print(f"{done.parent}: {done.rows} records in {done.files} files, {size(done.size)}{lost}", flush=True)
+
+
+def run_show(arguments: Arguments) -> int:
+    for manifest in _manifests(arguments):
+        spans = manifest.spans()
+        first = min((each.first_ms for each in manifest.files), default=0)
+        last = max((each.last_ms for each in manifest.files), default=0)
+        facts: dict[str, Any] = {
+            "parent": manifest.parent,
+            "records": sum(each.rows for each in manifest.files),
+            "files": len(manifest.files),
+            "bytes": sum(each.size for each in manifest.files),
+            "lost": sum(span.end - span.begin for span in spans.values()) - sum(each.rows for each in manifest.files),
+            "first_ms": first,
+            "last_ms": last,
+            "spans": {str(number): [span.begin, span.end] for number, span in spans.items()},
+        }
+        if arguments.json:
+            print(json.dumps(facts))
+            continue
+        print(f"{manifest.parent}: {facts['records']} records in {facts['files']} files, {size(facts['bytes'])}, "
+              f"stored from {told(first)} to {told(last)}; {facts['lost']} lost")  # fmt: skip
+        for number, span in sorted(spans.items()):
+            print(f"  partition {number}: [{span.begin}, {span.end})")
+    return 0
+
+
+def run_verify(arguments: Arguments) -> int:
+    from streaming.history.verify import faults, orphans  # noqa: PLC0415
+
+    folder, faulty = _folder(arguments), False
+    for manifest in _manifests(arguments):
+        found, left = list(faults(folder, manifest)), orphans(folder, manifest)
+        faulty = faulty or bool(found)
+        if arguments.json:
+            facts = {"parent": manifest.parent, "files": len(manifest.files), "orphans": left}
+            print(json.dumps(facts | {"faults": [asdict(each) for each in found]}))
+            continue
+        for fault in found:
+            print(f"FAULT: {fault.path}: {fault.said}")
+        state = f"{len(found)} of them faulty" if found else "all whole"
+        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(left)} left over by exporters")
+    return FAULTY if faulty else 0
+
+
+def run_clean(arguments: Arguments) -> int:
+    from streaming.history.verify import orphans  # noqa: PLC0415
+
+    folder = _folder(arguments)
+    for manifest in _manifests(arguments):
+        left = orphans(folder, manifest, arguments.older_than)
+        for name in left:
+            folder.files.delete_file(folder.path(name))
+        if arguments.json:
+            print(json.dumps({"parent": manifest.parent, "removed": left}))
+        else:
+            print(f"{manifest.parent}: {len(left)} files removed")
+    return 0
+
+
+def _folder(arguments: Arguments) -> "HistoryFolder":
+    from streaming.history.folder import HistoryFolder  # noqa: PLC0415
+
+    return HistoryFolder(arguments.folder)
+
+
+def _manifests(arguments: Arguments) -> "Sequence[Manifest]":
+    """Of the parent topics asked for. Raises `HistoryError` where there are none."""
+    from streaming.history.manifest import HistoryError  # noqa: PLC0415
+
+    folder = _folder(arguments)
+    known = folder.parents()
+    if missing := [each for each in arguments.parents if each not in known]:
+        raise HistoryError(f"{arguments.folder} has no history of {', '.join(missing)}")
+    if not known:
+        raise HistoryError(f"there is no history in {arguments.folder}")
+    return [folder.manifest(parent) for parent in arguments.parents or known]
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: what was exported by then is kept."""
+    event = threading.Event()
+    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

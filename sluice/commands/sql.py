@@ -1,0 +1,110 @@
+"""`sluice sql`: a query over what the log and its history hold."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sluice.commands import service
+from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.moment import time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+    from streaming.sql import Catalog
+
+EXAMPLE: Final = 'sluice sql "SELECT levels[1] AS room, count(*) FROM sensors GROUP BY 1" --history /mnt/history'
+_MOST_ROWS: Final = 1000
+
+
+def add(subparsers: Subparsers) -> None:
+    summary = "run an SQL query: a table is a parent topic, what was exported and what the log holds"
+    parser = declare(subparsers, "sql", summary, EXAMPLE, run)
+    parser.add_argument("query", metavar="QUERY", help="Spark SQL; - reads it from standard input")
+    parser.add_argument("--history", metavar="FOLDER", help="a history (see `sluice history`): a path or s3://…")
+    parser.add_argument("--history-only", action="store_true", help="do not ask a node for the rest")
+    parser.add_argument("--since", type=time, metavar="TIME", help="only what was stored at or after this time")
+    parser.add_argument("--until", type=time, metavar="TIME", help="only what was stored before it")
+    parser.add_argument("--output", choices=("table", "json", "csv"), default="table", help="default: table")
+    parser.add_argument("--chart", type=Path, metavar="FILE",
+                        help="draw a PNG instead: the first column across, numbers as lines")  # fmt: skip
+    parser.add_argument("--limit", type=positive, default=_MOST_ROWS, metavar="N",
+                        help=f"rows to show (default: {_MOST_ROWS})")  # fmt: skip
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])")
+    service.add_arguments(parser)
+
+
+def run(arguments: Arguments) -> int:
+    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
+
+    try:
+        from streaming.history.manifest import HistoryError  # noqa: PLC0415
+        from streaming.java import JavaNotFound  # noqa: PLC0415
+        from streaming.sql import QueryError  # noqa: PLC0415
+    except ImportError as error:
+        print(f"sluice sql: {error}: install Sluice with the extra `stream`", file=sys.stderr)
+        return 1
+    try:
+        return _answer(arguments)
+    except (QueryError, HistoryError, JavaNotFound, SluiceError, OSError) as error:
+        print(f"sluice sql: {error}", file=sys.stderr)
+        return 1
+
+
+def _answer(arguments: Arguments) -> int:
+    from streaming.output import Form, lines  # noqa: PLC0415
+    from streaming.plot import NothingToDraw, draw  # noqa: PLC0415
+    from streaming.session import spark_session, stop  # noqa: PLC0415
+    from streaming.sql import QueryError  # noqa: PLC0415
+    from streaming.sql import run as answer  # noqa: PLC0415
+
+    query = sys.stdin.read() if arguments.query == "-" else arguments.query
+    catalog = _catalog(arguments)
+    spark = spark_session("sluice sql", master=arguments.master)
+    try:
+        frame = answer(spark, catalog, query)
+        names, rows = frame.columns, _rows(frame, arguments.limit)
+    finally:
+        stop(spark)
+    if len(rows) > arguments.limit:
+        print(f"sluice sql: there are more than {arguments.limit} rows: raise --limit", file=sys.stderr)
+        rows = rows[: arguments.limit]
+    if arguments.chart is None:
+        for line in lines(names, rows, Form(arguments.output)):
+            print(line)
+        return 0
+    try:
+        draw(names, rows, arguments.chart, title=query.strip())
+    except NothingToDraw as error:
+        raise QueryError(str(error)) from error
+    print(f"{arguments.chart}: {len(rows)} rows")
+    return 0
+
+
+def _rows(frame: "DataFrame", limit: int) -> "list[Row]":
+    """The result, and one row more than is to be shown. Raises `QueryError` for what only running it shows."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from streaming.sql import QueryError, said  # noqa: PLC0415
+
+    try:
+        return frame.limit(limit + 1).collect()
+    except PySparkException as error:
+        raise QueryError(said(error)) from error
+
+
+def _catalog(arguments: Arguments) -> "Catalog":
+    """The tables that there are. Asks the node, which says at once when it cannot be reached."""
+    from cloud_sdk.errors import InvalidArgument  # noqa: PLC0415
+    from streaming.history.folder import HistoryFolder  # noqa: PLC0415
+    from streaming.sql import Catalog  # noqa: PLC0415
+
+    if arguments.history_only and arguments.history is None:
+        raise InvalidArgument("--history-only needs --history")
+    parents = set() if arguments.history is None else set(HistoryFolder(arguments.history).parents())
+    log = None
+    if not arguments.history_only:
+        log = service.source_options(arguments)
+        with service.connect(arguments) as client:
+            parents.update(client.parents())
+    return Catalog(arguments.history, log, tuple(sorted(parents)), arguments.since, arguments.until)

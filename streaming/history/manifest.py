@@ -1,0 +1,123 @@
+"""What a history folder holds of one parent topic: pure, no file system (docs/history.md, "The manifest").
+
+Files and losses of a partition lie one behind the other without a gap, so that "exported up to here" is one number for
+each partition, and any offset below it is in exactly one file, or is known to be lost.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+FORMAT: Final = 1
+
+
+class HistoryError(RuntimeError):
+    """A history that cannot be read or gone on with; the message says what is wrong with which part of it."""
+
+
+@dataclass(slots=True, frozen=True)
+class HistoryFile:
+    """One Parquet file: the records of offsets [begin, end) of a partition, in order, that entered it on one date."""
+
+    path: str  # below the history's folder
+    partition: int
+    begin: int
+    end: int
+    rows: int  # fewer than offsets where records were gone from the log
+    size: int  # bytes
+    uncompressed: int  # bytes of its columns in memory
+    first_ms: int  # the least and the greatest `stored_at` in it, ms since 1970-01-01 UTC
+    last_ms: int
+    first_position: int  # of its first and its last record
+    last_position: int
+
+
+@dataclass(slots=True, frozen=True)
+class Loss:
+    """Offsets [begin, end) of a partition that the log no longer held when they were to be exported."""
+
+    partition: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True, frozen=True)
+class Span:
+    """Offsets [begin, end) of a partition are in the history, or known to be lost."""
+
+    begin: int
+    end: int
+
+
+@dataclass(slots=True, frozen=True)
+class Manifest:
+    """One state of the history of a parent topic. Immutable: an export makes the next one."""
+
+    parent: str
+    number: int = 0  # counts the states; 0: nothing was exported yet
+    files: tuple[HistoryFile, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    format: int = field(default=FORMAT)
+
+    def spans(self) -> dict[int, Span]:
+        """What is covered, by partition."""
+        found: dict[int, Span] = {}
+        for part in _ordered(self.files, self.losses):
+            known = found.get(part.partition)
+            found[part.partition] = Span(part.begin if known is None else known.begin, part.end)
+        return found
+
+    def last_file(self, partition: int) -> HistoryFile | None:
+        """The one with the greatest offsets."""
+        return max((each for each in self.files if each.partition == partition), key=_end, default=None)
+
+    def grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> "Manifest":
+        """The next state. Raises `HistoryError` where that would have a gap or an overlap."""
+        return replace(
+            self, number=self.number + 1, files=(*self.files, *files), losses=(*self.losses, *losses)
+        ).checked()
+
+    def within(self, since_ms: int | None, until_ms: int | None) -> Iterator[HistoryFile]:
+        """Files that may hold records stored in [since, until)."""
+        for each in self.files:
+            if (since_ms is None or each.last_ms >= since_ms) and (until_ms is None or each.first_ms < until_ms):
+                yield each
+
+    def checked(self) -> "Manifest":
+        """Itself. Raises `HistoryError` for what no exporter writes."""
+        if self.format != FORMAT:
+            raise HistoryError(f"the history of {self.parent!r} has format {self.format}; this version reads {FORMAT}")
+        ends: dict[int, int] = {}
+        for part in _ordered(self.files, self.losses):
+            expected = ends.get(part.partition, part.begin)
+            if part.begin != expected or part.end <= part.begin:
+                raise HistoryError(
+                    f"the history of {self.parent!r} is inconsistent: partition {part.partition} goes on at "
+                    f"[{part.begin}, {part.end}) behind {expected}"
+                )
+            ends[part.partition] = part.end
+        for each in self.files:
+            if not 0 < each.rows <= each.end - each.begin:
+                raise HistoryError(f"{each.path}: {each.rows} rows of offsets [{each.begin}, {each.end})")
+        return self
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def from_json(data: bytes) -> Manifest:
+    """Raises `HistoryError`."""
+    try:
+        return msgspec.json.decode(data, type=Manifest).checked()
+    except msgspec.DecodeError as error:
+        raise HistoryError(f"not a manifest: {error}") from error
+
+
+def _ordered(files: Iterable[HistoryFile], losses: Iterable[Loss]) -> list[HistoryFile | Loss]:
+    return sorted((*files, *losses), key=lambda each: (each.partition, each.begin))
+
+
+def _end(each: HistoryFile) -> int:
+    return each.end

@@ -1,0 +1,102 @@
+"""One partition on its way into a history: pulled a page at a time, written to one file after the other."""
+
+from dataclasses import dataclass, field
+
+from cloud_sdk.arrow import record_batch
+from cloud_sdk.blocking import Client
+from cloud_sdk.errors import OffsetOutOfRange
+from cloud_sdk.message import Batch
+from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryError, HistoryFile, Loss
+from streaming.history.writing import FileWriter, by_date
+
+_PAGE_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class PartitionExport:
+    """Its state: everything before `offset` is in `files`, in the file that is open, or in `losses`."""
+
+    client: Client
+    folder: HistoryFolder
+    parent: str
+    partition: int
+    offset: int
+    end: int  # of what is to be exported
+    file_bytes: int  # a file is ended when it has so many
+    allow_losses: bool
+    files: list[HistoryFile] = field(default_factory=list)  # complete
+    losses: list[Loss] = field(default_factory=list)
+    _writer: FileWriter | None = None
+    _date: str | None = None  # of the last record
+
+    def page(self) -> int:
+        """Export the next records; returns how many bytes of the log were read for it. Raises `HistoryError`,
+        `SluiceError` and `OSError`."""
+        try:
+            page = self.client.pull(self.parent, self.partition, self.offset, max_bytes=_PAGE_BYTES, until=self.end)
+        except OffsetOutOfRange as error:
+            if error.begin <= self.offset:
+                raise HistoryError(f"{self._where()}: {error}") from error
+            self._lose(min(error.begin, self.end))
+            return 0
+        if page.next_offset <= self.offset:
+            raise HistoryError(f"{self._where()} ends at {page.end}, before {self.end}")
+        self._write(page)
+        return len(page.frames)
+
+    def end_file(self) -> None:
+        """Close the file that is open, if there is one."""
+        if self._writer is not None:
+            self.files.append(self._writer.close(self.offset))
+            self._writer = None
+
+    def abandon(self) -> None:
+        """Remove the file that is open, if there is one."""
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+
+    def _write(self, page: Batch) -> None:
+        if page.gone:
+            self._refuse_losses(self.offset, page.next_offset, page.gone)
+        if page.count:
+            batch = record_batch(page.frames, self.partition, page.offset, offsets=page.offsets)
+            offsets = batch.column("offset")
+            row = 0
+            for date, part in by_date(batch, self._date):
+                self._date = date
+                writer = self._writer_of(date)
+                writer.write(part)
+                row += part.num_rows
+                self.offset = offsets[row - 1].as_py() + 1
+                if writer.size >= self.file_bytes:
+                    self.end_file()
+        if self._writer is not None:
+            self.offset = page.next_offset  # what is gone behind the last record is the file's
+        elif self.offset < page.next_offset:
+            self._lose(page.next_offset)
+
+    def _writer_of(self, date: str) -> FileWriter:
+        if self._writer is not None and self._writer.date != date:
+            self.end_file()
+        if self._writer is None:
+            self._writer = FileWriter(self.folder, self.parent, self.partition, self.offset, date)
+        return self._writer
+
+    def _lose(self, end: int) -> None:
+        """What lies before `end` is gone from the log."""
+        self._refuse_losses(self.offset, end, end - self.offset)
+        self.end_file()
+        self.losses.append(Loss(self.partition, self.offset, end))
+        self.offset = end
+
+    def _refuse_losses(self, begin: int, end: int, count: int) -> None:
+        if not self.allow_losses:
+            raise HistoryError(
+                f"{self._where()}: of the offsets [{begin}, {end}) {count} are gone from the log, and in no history. "
+                "Export with --allow-losses to note that and go on."
+            )
+
+    def _where(self) -> str:
+        return f"partition {self.partition} of {self.parent!r}"

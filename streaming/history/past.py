@@ -1,0 +1,59 @@
+"""What a source knows of a history while it plans: which offsets are in files, and in which."""
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryFile, Manifest, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Past:
+    """The histories of parent topics in a folder, each as its manifest was when it was first asked for: what was
+    exported since is in the log as well. Without a folder, nothing is in files. Raises `HistoryError`."""
+
+    def __init__(self, uri: str | None) -> None:
+        self.uri = uri
+        self._folder = None if uri is None else HistoryFolder(uri)
+        self._manifest: Callable[[str], Manifest] = cache(self._read)
+
+    def parents(self) -> list[str]:
+        """Parent topics with a history."""
+        return [] if self._folder is None else self._folder.parents()
+
+    def span(self, parent: str, partition: int) -> Span | None:
+        """What of a partition is in files or known to be lost."""
+        return self._manifest(parent).spans().get(partition)
+
+    def files(self, parent: str, partition: int, begin: int, end: int) -> list[HistoryFile]:
+        """Those with offsets of [begin, end), in order."""
+        found = (each for each in self._manifest(parent).files if each.partition == partition)
+        return sorted((each for each in found if each.begin < end and each.end > begin), key=lambda each: each.begin)
+
+    def offset_at(self, parent: str, partition: int, time_ms: int) -> int | None:
+        """Of the first record that was stored at or after a time; None when no file has one."""
+        span = self.span(parent, partition)
+        if self._folder is None or span is None:
+            return None
+        for each in self.files(parent, partition, span.begin, span.end):
+            if each.last_ms >= time_ms:
+                with self._folder.files.open_input_file(self._folder.path(each.path)) as source:
+                    rows = pq.read_table(source, columns=["stored_at", "offset"])
+                stored = rows["stored_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+                return int(rows["offset"].filter(pc.greater_equal(stored, time_ms))[0].as_py())
+        return None
+
+    def record_size(self, parent: str, partition: int, offset: int) -> int | None:
+        """Mean size of the records around an offset, in bytes; None where that is not in a file."""
+        for each in self.files(parent, partition, offset, offset + 1):
+            return max(1, each.uncompressed // each.rows)
+        return None
+
+    def _read(self, parent: str) -> Manifest:
+        return Manifest(parent) if self._folder is None else self._folder.manifest(parent)

@@ -1,0 +1,87 @@
+"""SQL over parent topics: tables that are made when a query names them."""
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from streaming.history.frame import read_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST_TABLES: Final = 64  # of one query
+_NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+class QueryError(ValueError):
+    """A query that cannot be run; the message says where and why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Catalog:
+    """Where tables come from: a history, a node's log (options of `format("sluice")`), or both."""
+
+    history: str | None
+    log: Mapping[str, str] | None
+    parents: tuple[str, ...]  # the tables that there are
+    since: datetime | None = None  # stored at or after
+    until: datetime | None = None  # stored before
+
+
+def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
+    """The query's result, not computed yet. Raises `QueryError`, and `HistoryError`.
+
+    A table is a parent topic (`sensors`, or `` `my topic` ``), with the columns of `format("sluice")` and `text`, the
+    payload as text.
+    """
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # it writes each failed attempt to standard error
+    for _ in range(_MOST_TABLES):
+        try:
+            return spark.sql(query)
+        except ParseException as error:
+            raise QueryError(said(error)) from error
+        except AnalysisException as error:
+            if error.getCondition() != _NOT_FOUND:
+                raise QueryError(said(error)) from error
+            _add_table(spark, catalog, _name(error))
+    raise QueryError(f"a query of more than {_MOST_TABLES} tables")
+
+
+def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
+    if name not in catalog.parents:
+        # Spark's names do not differ by case; topics do.
+        near = difflib.get_close_matches(name, catalog.parents, 3, 0.5)
+        known = f"did you mean {' or '.join(near)}?" if near else _told(catalog.parents)
+        raise QueryError(f"there is no table {name!r}: a table is a parent topic, the first level of topics; {known}")
+    table(spark, catalog, name).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+
+
+def table(spark: "SparkSession", catalog: Catalog, parent: str) -> "DataFrame":
+    """The records of a parent topic, with their payload as text."""
+    records = read_records(
+        spark, parent, history=catalog.history, log=catalog.log, since=catalog.since, until=catalog.until
+    )
+    return records.withColumn("text", F.try_validate_utf8(F.col("payload").cast("string")))
+
+
+def _name(error: AnalysisException) -> str:
+    quoted = (error.getMessageParameters() or {}).get("relationName", "")
+    return quoted.removeprefix("`").removesuffix("`").replace("``", "`")
+
+
+def said(error: PySparkException) -> str:
+    """Spark's words, without its stack."""
+    return str(error).split("JVM stacktrace")[0].strip()
+
+
+def _told(parents: tuple[str, ...]) -> str:
+    if not parents:
+        return "there are none yet"
+    shown = ", ".join(parents[:20])
+    return f"there are: {shown}" + (f" and {len(parents) - 20} more" if len(parents) > 20 else "")

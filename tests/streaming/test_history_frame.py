@@ -1,0 +1,153 @@
+"""History and log as one DataFrame."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cloud_sdk.blocking import Client
+from streaming.history.export import Exporter, ExportOptions
+from streaming.history.folder import HistoryFolder
+from streaming.history.frame import read_records
+from streaming.history.manifest import HistoryError
+from streaming.source.columns import SCHEMA
+from tests.streaming.conftest import STORED_MS, FakeNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+BEGIN = datetime.fromtimestamp(STORED_MS / 1000, UTC)
+HOUR_MS = 3_600_000
+
+
+def export(node: FakeNode, folder: Path, until_ms: int | None = None) -> None:
+    with Client(node.endpoint) as client:
+        Exporter(client, HistoryFolder(str(folder)), "sensors", ExportOptions(until_ms=until_ms)).run()
+
+
+def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
+    """(partition, offset) of every row, in order; each payload is its offset."""
+    rows = frame.select("partition", "offset", "payload").collect()
+    assert all(int(row.payload) == row.offset for row in rows)
+    return sorted((row.partition, row.offset) for row in rows)
+
+
+def all_of(partition: int, begin: int, end: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in range(begin, end)]
+
+
+def test_every_record_comes_once(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    log = {"endpoint": node.endpoint}
+    node.publish(0, 30, HOUR_MS)
+    node.publish(1, 4)
+    tmp_path = tmp_path / "h [1]*%2A {x}"  # a name that would be a pattern, or something else unquoted
+    export(node, tmp_path)
+    node.publish(0, 6, HOUR_MS)  # after the export, to a partition that is in the history, and to one that is not
+    node.publish(2, 5)
+    both = read_records(spark, "sensors", history=str(tmp_path), log=log)
+    assert both.columns == SCHEMA.names
+    assert offsets(both) == [*all_of(0, 0, 36), *all_of(1, 0, 4), *all_of(2, 0, 5)]
+    assert offsets(read_records(spark, "sensors", history=str(tmp_path))) == [*all_of(0, 0, 30), *all_of(1, 0, 4)]
+    assert offsets(read_records(spark, "sensors", log=log)) == offsets(both)
+    in_log = read_records(spark, "sensors", log=log).orderBy("partition", "offset").collect()
+    assert both.orderBy("partition", "offset").collect() == in_log
+
+
+def test_what_retention_took_from_the_log_is_still_there(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    node.publish(0, 20)
+    export(node, tmp_path)
+    node.publish(0, 5)
+    node.begins[0] = 20
+    frame = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
+    assert offsets(frame) == all_of(0, 0, 25)
+
+
+def test_a_hole_between_history_and_log_is_an_error(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    node.publish(0, 20)
+    export(node, tmp_path, STORED_MS + 10)
+    node.begins[0] = 15
+    frame = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
+    with pytest.raises(Exception, match="failOnDataLoss"):
+        frame.count()
+
+
+def test_a_time_reads_the_files_of_that_time(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    node.publish(0, 100, HOUR_MS)
+    export(node, tmp_path, STORED_MS + 90 * HOUR_MS)
+    log = {"endpoint": node.endpoint}
+    since, until = BEGIN + timedelta(hours=30), BEGIN + timedelta(hours=35)
+    frame = read_records(spark, "sensors", history=str(tmp_path), log=log, since=since, until=until)
+    assert offsets(frame) == all_of(0, 30, 35)
+    assert len(frame.inputFiles()) == 1
+    frame = read_records(spark, "sensors", history=str(tmp_path), log=log, since=BEGIN + timedelta(hours=88))
+    assert offsets(frame) == all_of(0, 88, 100)
+    frame = read_records(spark, "sensors", history=str(tmp_path), log=log, since=BEGIN + timedelta(hours=200))
+    assert offsets(frame) == []
+
+
+SOURCES = ["batch", "stream"]
+
+
+def read_by_source(spark: "SparkSession", node: FakeNode, history: Path, how: str, **options: str) -> "DataFrame":
+    given = {"endpoint": node.endpoint, "parent": "sensors", "history": str(history), "recordsPerTask": "7", **options}
+    if how == "batch":
+        return spark.read.format("sluice").options(**given).load()
+    query = (
+        spark.readStream.format("sluice")
+        .options(**given)
+        .load()
+        .writeStream.format("memory")
+        .queryName("seen")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return spark.table("seen")
+
+
+@pytest.mark.parametrize("how", SOURCES)
+def test_the_source_goes_through_history_first(spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str) -> None:
+    node.publish(0, 30, HOUR_MS)
+    node.publish(1, 4)
+    export(node, tmp_path)
+    node.publish(0, 6, HOUR_MS)
+    node.publish(2, 5)
+    node.begins[0] = 31  # retention takes what is in files, and one record that is in none
+    with pytest.raises(Exception, match="failOnDataLoss"):
+        read_by_source(spark, node, tmp_path, how).count()
+    node.begins[0] = 30
+    found = read_by_source(spark, node, tmp_path, how)
+    assert offsets(found) == [*all_of(0, 0, 36), *all_of(1, 0, 4), *all_of(2, 0, 5)]
+    since = BEGIN + timedelta(hours=9, minutes=30)
+    later = read_by_source(spark, node, tmp_path, how, startingTimestamp=since.isoformat())
+    assert [each for each in offsets(later) if each[0] == 0] == all_of(0, 10, 36)
+    some = read_by_source(spark, node, tmp_path, how, startingOffsets='{"0": 28, "1": 3, "2": 4}')
+    assert offsets(some) == [*all_of(0, 28, 36), (1, 3), (2, 4)]
+
+
+def test_filters_are_about_files_too(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:
+    node.publish(0, 10)
+    node.publish(1, 10)
+    export(node, tmp_path)
+    node.publish(1, 5)
+    given = {"endpoint": node.endpoint, "filter": "sensors/1/#", "history": str(tmp_path)}
+    frame = spark.read.format("sluice").options(**given).load()
+    assert offsets(frame.where("offset >= 4 AND offset < 13")) == all_of(1, 4, 13)
+    assert frame.where("topic = 'sensors/0'").count() == 0
+
+
+def test_columns_that_nobody_reads_are_not_read(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    node.publish(0, 10)
+    export(node, tmp_path)
+    frame = read_records(spark, "sensors", history=str(tmp_path)).select("offset")
+    assert "ReadSchema: struct<offset:bigint>" in frame._jdf.queryExecution().toString()
+
+
+def test_no_history_is_said(spark: "SparkSession", tmp_path: Path):
+    with pytest.raises(HistoryError, match="has no history of 'sensors'"):
+        read_records(spark, "sensors", history=str(tmp_path))

@@ -1,0 +1,60 @@
+"""SQL over parent topics, by a node of a few calls."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cloud_sdk.blocking import Client
+from streaming.history.export import Exporter
+from streaming.history.folder import HistoryFolder
+from streaming.sql import Catalog, QueryError, run
+from tests.streaming.conftest import STORED_MS, FakeNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def catalog(node: FakeNode, history: Path | None = None, **times: datetime) -> Catalog:
+    log = {"endpoint": node.endpoint}
+    return Catalog(None if history is None else str(history), log, ("orders", "sensors"), **times)
+
+
+def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:
+    node.publish(0, 8)
+    with Client(node.endpoint) as client:
+        Exporter(client, HistoryFolder(str(tmp_path)), "sensors").run()
+    node.publish(0, 2)
+    query = (
+        "WITH s AS (SELECT * FROM sensors) SELECT count(*) n, max(int(text)) last FROM s JOIN sensors USING (offset)"
+    )
+    with pytest.raises(QueryError, match=r"ambiguous|AMBIGUOUS"):
+        run(spark, catalog(node, tmp_path), query)
+    query = "WITH s AS (SELECT offset, text FROM sensors) SELECT count(*) n, max(int(text)) last FROM s"
+    assert [tuple(row) for row in run(spark, catalog(node, tmp_path), query).collect()] == [(10, 9)]
+    spark.catalog.dropTempView("sensors")
+    since = datetime.fromtimestamp(STORED_MS / 1000, UTC) + timedelta(milliseconds=4)
+    frame = run(
+        spark, catalog(node, since=since, until=since + timedelta(milliseconds=3)), "SELECT offset FROM sensors"
+    )
+    assert sorted(row.offset for row in frame.collect()) == [4, 5, 6]
+    spark.catalog.dropTempView("sensors")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT * FROM sensor", "there is no table 'sensor': .* did you mean sensors"),
+        ("SELECT * FROM zzz", "there are: orders, sensors"),
+        ("SELECT * FORM sensors", r"\^\^\^"),
+        ("", "Syntax error"),
+    ],
+)
+def test_what_is_wrong_is_said(spark: "SparkSession", node: FakeNode, query: str, said: str) -> None:
+    with pytest.raises(QueryError, match=said):
+        run(spark, catalog(node), query)

@@ -1,0 +1,128 @@
+"""`sluice history` and `sluice sql` against a whole node."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from cloud_sdk import OutgoingMessage
+from cloud_sdk.blocking import Client
+from streaming.history.folder import HistoryFolder
+from tests.system.conftest import NodeProcess
+
+COUNT = 4_000
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "sluice", *words]
+
+
+def run(*words: str, code: int = 0) -> list[dict[str, Any]]:
+    """The objects that a command printed."""
+    ended = subprocess.run(command(*words, "--json"), capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == code, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def publish(node: NodeProcess, begin: int, end: int) -> None:
+    with Client(node.endpoint) as client:
+        client.send_many(
+            OutgoingMessage(f"sensors/{n % 50}", b'{"n": %d, "pad": "%s"}' % (n, b"x" * 200)) for n in range(begin, end)
+        )
+
+
+def numbers(folder: Path) -> list[int]:
+    """Of the messages in the files that count, in ascending order."""
+    found: list[int] = []
+    for each in HistoryFolder(str(folder)).manifest("sensors").files:
+        found += (json.loads(payload)["n"] for payload in pq.read_table(folder / each.path)["payload"].to_pylist())
+    return sorted(found)
+
+
+def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    node, history = make_node(), tmp_path / "history"
+    node.start()
+    publish(node, 0, COUNT)
+    words = ("history", "export", str(history), "sensors", "--port", str(node.grpc_port))
+    slow = subprocess.Popen(command(*words, "--max-mib-per-second", "1"))
+    try:
+        deadline = time.monotonic() + 60
+        while not list(history.rglob("*.parquet")) and time.monotonic() < deadline:
+            assert slow.poll() is None
+            time.sleep(0.01)
+    finally:
+        slow.send_signal(signal.SIGKILL)
+        slow.wait(10)
+    assert list(history.rglob("*.parquet"))
+    assert HistoryFolder(str(history)).manifest("sensors").number == 0
+    (done,) = run(*words)
+    assert (done["rows"], done["lost"]) == (COUNT, 0)
+    assert numbers(history) == list(range(COUNT))
+    publish(node, COUNT, COUNT + 10)
+    node.stop()
+    node.start()
+    assert run(*words)[0]["rows"] == 10
+    assert numbers(history) == list(range(COUNT + 10))
+    (told,) = run("history", "verify", str(history))
+    assert told["faults"] == []
+    (cleaned,) = run("history", "clean", str(history), "--older-than", "0")
+    assert cleaned["removed"]
+    (shown,) = run("history", "show", str(history))
+    assert (shown["parent"], shown["records"], shown["lost"]) == ("sensors", COUNT + 10, 0)
+    first = HistoryFolder(str(history)).manifest("sensors").files[0]
+    (history / first.path).unlink()
+    (told,) = run("history", "verify", str(history), code=1)
+    assert [fault["path"] for fault in told["faults"]] == [first.path]
+
+
+def test_who_follows_stops_with_all_that_it_has(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    node, history = make_node(), tmp_path / "history"
+    node.start()
+    publish(node, 0, 10)
+    words = ("history", "export", str(history), "--port", str(node.grpc_port), "--every", "0.1", "--json")
+    follower = subprocess.Popen(command(*words), stdout=subprocess.PIPE)
+    try:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["rows"] == 10
+        publish(node, 10, 30)
+        while len(numbers(history)) < 30:
+            assert follower.stdout.readline()
+    finally:
+        os.kill(follower.pid, signal.SIGTERM)
+        follower.communicate(timeout=30)
+    assert follower.returncode == 0
+    assert numbers(history) == list(range(30))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_sql_over_history_and_log(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    node, history = make_node(), tmp_path / "history"
+    node.start()
+    publish(node, 0, 100)
+    run("history", "export", str(history), "--port", str(node.grpc_port))
+    publish(node, 100, 150)
+    where = ("--history", str(history), "--port", str(node.grpc_port), "--master", "local[2]")
+    last = "max(int(get_json_object(text, '$.n'))) AS last"
+    query = f"SELECT topic, count(*) AS n, {last} FROM sensors GROUP BY 1 ORDER BY 3 DESC"
+    told = subprocess.run(
+        command("sql", query, *where, "--output", "json", "--limit", "2"),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert [json.loads(line) for line in told.stdout.splitlines()] == [
+        {"topic": "sensors/49", "n": 3, "last": 149},
+        {"topic": "sensors/48", "n": 3, "last": 148},
+    ]
+    assert "more than 2 rows" in told.stderr
