@@ -36,6 +36,11 @@ def port_number(text: str) -> int:
     return number
 
 
+def listener_port(text: str) -> int:
+    """A TCP port; 0 picks a free one, -1 leaves the listener out."""
+    return -1 if text == "-1" else port_number(text)
+
+
 def within(low: int, high: int) -> Callable[[str], int]:
     """A number between `low` and `high`, both included."""
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, port_number
+from sluice.commands.command import Arguments, Subparsers, declare, listener_port, port_number
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -36,10 +36,13 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file; flags go before it")
     parser.add_argument("--data-dir", metavar="DIR", help="where log and views live (default: data)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--mqtt-port", type=port_number, metavar="PORT", help="MQTT over TCP (default: 1883)")
-    parser.add_argument("--ws-port", type=port_number, metavar="PORT", help="MQTT over WebSocket (default: 8083)")
+    for name, text in (
+        ("mqtt", "MQTT over TCP (default: 1883; -1: none)"),
+        ("ws", "MQTT over WebSocket (default: 8083; -1: none)"),
+        ("http", "health and metrics (default: 8080; -1: none, of a gateway)"),
+    ):
+        parser.add_argument(f"--{name}-port", type=listener_port, metavar="PORT", help=text)
     parser.add_argument("--grpc-port", type=port_number, metavar="PORT", help="cloud services (default: 7070)")
-    parser.add_argument("--http-port", type=port_number, metavar="PORT", help="health and metrics (default: 8080)")
     ways = ("anonymous", "password", "scram", "certificate")
     text = "how MQTT clients may say who they are; again for another way (default: anonymous)"
     parser.add_argument("--auth", action="append", choices=ways, help=text)
