@@ -12,6 +12,7 @@ from time import time
 from typing import Final
 
 from gateway.address import NotTaken, address
+from gateway.answers import Answers
 from gateway.appending import LastRecords, append
 from gateway.auth.access import Access
 from gateway.auth.authority import Authority
@@ -22,22 +23,19 @@ from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import Cursor, reach_of
 from gateway.drops import KeptDrops
-from gateway.exchanges import RESTORED
 from gateway.inbox import Inboxes
-from gateway.inflight import Inflight
 from gateway.membership import ALONE, Membership
 from gateway.missed import Missed
 from gateway.mqtt.aliases import TopicAliases
-from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.progress import Progress, last_records
 from gateway.pump import Pump
 from gateway.refusal import Gone, Refused
+from gateway.restoring import Restoring
 from gateway.router import Router
 from gateway.session import Session
 from gateway.shares import Shares
-from gateway.subscription import Subscription
 from gateway.subscriptions import Subscriptions
 from gateway.sys_tree import SysTree
 from gateway.turns import Turns
@@ -45,8 +43,7 @@ from gateway.wills import Wills, will_message, will_set
 from matcher.names import is_shared
 from matcher.reserved import inbox_of
 from store import control
-from store.api import Outbound, SessionState, Store
-from store.api import Subscription as StoredSubscription
+from store.api import SessionState, Store
 from store.errors import HeldByAnother, RecordTooLarge, StoreError
 
 log = logging.getLogger(__name__)
@@ -81,6 +78,8 @@ class Sessions:
         self._subscriptions = Subscriptions(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
+        self._answers = Answers(config)
+        self._restoring = Restoring(router, self._subscriptions)
         self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
         self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
         self._authority = authority
@@ -135,7 +134,7 @@ class Sessions:
         try:
             client_id = self._admit(connection, packet)
             identity = await self._access.identify(connection, packet, client_id)
-            self._check_answer(connection, packet, identity)
+            self._answers.check(connection, packet, identity)
             try:
                 async with self.turns.of(client_id):
                     await self._open(connection, packet, identity)
@@ -194,12 +193,6 @@ class Sessions:
             raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
         return b"sluice-" + uuid.uuid4().hex.encode()
 
-    def _check_answer(self, connection: Connection, packet: Connect, identity: Identity) -> None:
-        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
-        limit = packet.maximum_packet_size
-        if limit and len(self._connack(connection, packet, identity, self._expiry(packet), True)) > limit:
-            raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
-
     async def _open(self, connection: Connection, packet: Connect, identity: Identity) -> None:
         client_id = identity.client_id
         held = self.held.get(client_id)
@@ -213,7 +206,7 @@ class Sessions:
             return
         await self._membership.hold(client_id, identity.user_name)
         state = await self._store.session(client_id)
-        expiry = self._expiry(packet)
+        expiry = self._answers.expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
             self._access.refuse_session(connection, identity, "the session of this client id is another user's")
         fresh = packet.clean_start or state is None or _has_expired(state)
@@ -281,7 +274,7 @@ class Sessions:
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.durable = session.expiry_interval > 0 or state is not None
         if state is not None:
-            self._restore(session, state)
+            self._restoring.restore(session, state)
         self.held[session.client_id] = (session, connection)
         aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
         connection.aliases = TopicAliases(aliases) if aliases else None
@@ -289,11 +282,11 @@ class Sessions:
         connection.client_id = session.client_id
         connection.identity = identity
         connection.permissions = identity.permissions
-        connection.send(self._connack(connection, packet, identity, session.expiry_interval, present))
+        connection.send(self._answers.accept(connection, packet, identity, session.expiry_interval, present))
         for stored in state.subscriptions if state is not None else ():
             if is_shared(stored.topic_filter):  # not before: a message may wait for a member
                 self.shares.join(session, stored)
-        connection.opened(session, self._keep_alive(packet))
+        connection.opened(session, self._answers.keep_alive(packet))
 
     async def _look(self, session: Session, cursors: list[Cursor]) -> None:
         """The session may have missed something."""
@@ -306,7 +299,7 @@ class Sessions:
         if inbox not in session.subscriptions:
             stored = (await self._store.subscriptions(session.client_id, [inbox])).get(inbox)
             if stored is not None and inbox not in session.subscriptions and not session.closed:
-                cursor = self._take_up(session, stored).cursor
+                cursor = self._restoring.take_up(session, stored).cursor
                 await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
@@ -346,74 +339,6 @@ class Sessions:
             await append(self._store, frames)
         finally:
             self._beginning -= 1
-
-    def _expiry(self, packet: Connect) -> int:
-        """Session expiry interval to serve, in seconds."""
-        return min(packet.session_expiry_interval, self._config.max_session_expiry)
-
-    def _keep_alive(self, packet: Connect) -> int:
-        """Seconds, 0 for none. 3.1.1 has no way to tell a client another one than its own."""
-        if packet.version < 5 or not packet.keep_alive:
-            return packet.keep_alive
-        return min(packet.keep_alive, self._config.max_keep_alive)
-
-    def _connack(
-        self, connection: Connection, packet: Connect, identity: Identity, expiry: int, present: bool
-    ) -> bytes:
-        properties = ConnackProperties()
-        keep_alive = self._keep_alive(packet)
-        if expiry != packet.session_expiry_interval:
-            properties.session_expiry_interval = expiry
-        if keep_alive != packet.keep_alive:
-            properties.server_keep_alive = keep_alive
-        if not packet.client_id:
-            properties.assigned_client_id = identity.client_id
-        if packet.request_response_information and self._config.response_information:
-            properties.response_information = self._config.response_information.encode()
-        if identity.proof is not None:
-            properties.authentication_method = packet.authentication_method
-            properties.authentication_data = identity.proof
-        properties.receive_maximum = self._config.receive_maximum
-        properties.maximum_packet_size = connection.gate.max_packet_size
-        properties.topic_alias_maximum = self._config.topic_alias_maximum
-        return connack(packet.version, ReasonCode.SUCCESS, present, properties)
-
-    def _restore(self, session: Session, state: SessionState) -> None:
-        """Take up a session where the log has it."""
-        for stored in state.subscriptions:
-            if not is_shared(stored.topic_filter):
-                self._take_up(session, stored)
-        for packet_id in state.inbound:
-            session.inbound[packet_id] = RESTORED
-        first: list[Outbound] = []
-        for outbound in state.outbound:
-            cursor = session.cursor_of(outbound.topic_filter)
-            comes_by = cursor is not None and cursor.comes_by(outbound)
-            if cursor is not None and comes_by:
-                cursor.open[outbound.offset] = outbound.packet_id
-            elif cursor is not None:
-                cursor.pass_by(outbound.offset)
-            entry = Inflight(cursor if comes_by else None, outbound.topic_filter, outbound.offset, outbound.qos)
-            entry.released = outbound.released
-            session.restore(outbound.packet_id, entry)
-            if cursor is None or outbound.offset < cursor.floor or outbound.released or not comes_by:
-                first.append(outbound)
-        # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1). Those that
-        # a cursor has yet to come by are sent again in their place there.
-        first.sort(key=lambda outbound: (outbound.topic_filter, outbound.offset))
-        session.resends.extend([outbound.packet_id for outbound in first])
-        cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
-        session.marked = [cursor for cursor in cursors if cursor.next < cursor.sent_before]
-        for owed in state.owed:
-            session.owe(owed)
-
-    def _take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
-        subscription = self._subscriptions.make(session, stored)
-        if subscription.history is not None:
-            subscription.history.resumed = subscription.history.next
-        session.subscribe(subscription)
-        self._router.add(subscription)
-        return subscription
 
     # --- SUBSCRIBE, UNSUBSCRIBE
 
