@@ -253,7 +253,7 @@ async def test_what_nobody_expects_ends_the_connection(
     client = await RawClient.connect(node.ports.mqtt, b"c", version, False, **options)
     await client.disconnect()
     with monkeypatch.context() as patch:
-        patch.setattr(node._sessions._access, where, fails)
+        patch.setattr(node._authority if where == "renew" else node._sessions._access, where, fails)
         client = await RawClient.open(node.ports.mqtt, version)
         client.send(connect(version, b"c", False, will=(b"w", b"x"), **options))
         answer = await client.expect(CONNACK)
