@@ -31,7 +31,7 @@ def test_every_figure_is_explained() -> None:
     figures = set(re.findall(r"\"(sluice_[a-z0-9_]+)\"", source))
     assert len(figures) > 40
     assert {name for name in figures if f"`{name}`" not in page and f"`{name}_total`" not in page} == set()
-    assert set(re.findall(r"\bsluice_(?:mqtt|store|service)_[a-z0-9_]+\b", page)) <= figures | {
+    assert set(re.findall(r"\bsluice_(?:mqtt|store|service|gateway)_[a-z0-9_]+\b", page)) <= figures | {
         f"{n}_total" for n in figures
     }
 
