@@ -17,6 +17,7 @@ _CODES: Final = {
     grpc.StatusCode.UNAUTHENTICATED: pb.UNAUTHORIZED,
     grpc.StatusCode.PERMISSION_DENIED: pb.FORBIDDEN,
     grpc.StatusCode.RESOURCE_EXHAUSTED: pb.TOO_MANY_REQUESTS,
+    grpc.StatusCode.INVALID_ARGUMENT: pb.BAD_REQUEST,
 }
 _DEAD_LETTERS: Final = b"d"
 
@@ -56,8 +57,9 @@ def require_reading(source: Source) -> None:
 
 
 def turned_down(method: str, code: grpc.StatusCode, text: str) -> object | None:
-    """The answer to a call that is not served; None where it is none of this protocol."""
-    if not method.startswith(_SERVICE):
+    """The answer to a call that is not served; None where it is none of this protocol, or the protocol has no
+    code for that."""
+    if not method.startswith(_SERVICE) or code not in _CODES:
         return None
     called = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[method.removeprefix(_SERVICE)]
     answer = cast("Any", getattr(pb, called.output_type.name))

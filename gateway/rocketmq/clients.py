@@ -38,12 +38,12 @@ class Client:
         """Of who makes the call of this task."""
         self.who = who
         self.caller = CALLER.get()
-        self.commands: asyncio.Queue[pb.TelemetryCommand] = asyncio.Queue(_MAX_COMMANDS)
+        self.commands: asyncio.Queue[pb.TelemetryCommand | HeldMessage] = asyncio.Queue(_MAX_COMMANDS)
         self.topics: set[bytes] = set()  # parent topics that it sends to
         self.ended = asyncio.Event()
 
-    def tell(self, command: pb.TelemetryCommand) -> bool:
-        """Whether there was room for the command."""
+    def tell(self, command: pb.TelemetryCommand | HeldMessage) -> bool:
+        """Whether there was room for the command, or for the message whose transaction it is to be asked about."""
         try:
             self.commands.put_nowait(command)
         except asyncio.QueueFull:
@@ -64,7 +64,6 @@ class Clients:
         self._max_body = max_body
         self._fifo_groups = fifo_groups
         self._clients: dict[str, dict[bytes, Client]] = {}  # by client id and user
-        self._tasks: set[asyncio.Task[None]] = set()
         store.on_transaction_check(self._ask)
 
     def add(self, who: Who) -> Client:
@@ -103,10 +102,9 @@ class Clients:
         if client is not None and len(client.topics) < _MAX_TOPICS:
             client.topics.add(parent)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         for client in list(self._all()):
             client.ended.set()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def settle(self, client: Client, asked: pb.Settings) -> pb.Settings:
         """The settings that a client is to have, in answer to those that it tells. Raises `Refused`."""
@@ -132,11 +130,10 @@ class Clients:
 
     def _ask(self, halves: Sequence[HeldMessage]) -> None:
         """Have publishers asked what became of these transactions. Whom nobody can ask is asked again later."""
-        asked = [(client, half) for half in halves if (client := self._whom(half)) is not None]
-        if asked:
-            task = asyncio.get_running_loop().create_task(self._ask_each(asked))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        for half in halves:
+            client = self._whom(half)
+            if client is not None:
+                client.tell(half)
 
     def _whom(self, half: HeldMessage) -> Client | None:
         """The client that sent it, or another one that sends to the same topic."""
@@ -153,16 +150,16 @@ class Clients:
         for of_name in self._clients.values():
             yield from of_name.values()
 
-    async def _ask_each(self, asked: list[tuple[Client, HeldMessage]]) -> None:
-        for client, half in asked:
-            try:
-                stored = Stored(await self._store.message(half.handle), 0)
-            except StoreError as error:
-                log.warning("the message of an open transaction cannot be read: %s", error)
-                continue
-            message = stored.message(resource_of(parent_of(half.topic)))
-            command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(half.handle))
-            client.tell(pb.TelemetryCommand(status=OK, recover_orphaned_transaction_command=command))
+    async def question(self, half: HeldMessage) -> pb.TelemetryCommand | None:
+        """What a client is asked about a transaction, if that can still be asked."""
+        try:
+            stored = Stored(await self._store.message(half.handle), 0)
+        except StoreError as error:
+            log.warning("the message of an open transaction cannot be read: %s", error)
+            return None
+        message = stored.message(resource_of(parent_of(half.topic)))
+        command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(half.handle))
+        return pb.TelemetryCommand(status=OK, recover_orphaned_transaction_command=command)
 
 
 class Retries:

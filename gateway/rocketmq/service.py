@@ -19,7 +19,8 @@ from gateway.rocketmq.settling import Settling
 from gateway.rocketmq.status import OK, Refused, status_of
 from gateway.rpc.groups import Groups
 from gateway.rpc.limits import RpcLimits
-from store.api import Store
+from gateway.rpc.status import RequestError
+from store.api import HeldMessage, Store
 from store.config import StoreConfig
 from store.errors import StoreError
 
@@ -47,7 +48,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     async def stop(self) -> None:
         """End the Telemetry streams and renew no leases any more."""
         self._stopping = True
-        await self._clients.stop()
+        self._clients.stop()
         await self._leases.stop()
 
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
@@ -96,6 +97,9 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             received = await self._receiving.receive(request, who, context.time_remaining())
         except (Refused, StoreError) as error:
             yield pb.ReceiveMessageResponse(status=status_of(error))
+            return
+        except RequestError as error:  # the client has too much to read
+            yield pb.ReceiveMessageResponse(status=pb.Status(code=pb.TOO_MANY_REQUESTS, message=str(error)))
             return
         if not received.messages:
             yield pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message came"))
@@ -155,10 +159,15 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             while not ended.done():
                 command = asyncio.create_task(client.commands.get())
                 await asyncio.wait((command, ended), return_when=asyncio.FIRST_COMPLETED)
-                if command.done():
-                    yield command.result()
-                else:
+                if not command.done():
                     command.cancel()
+                    break
+                waited = command.result()
+                # Read only now: of the messages that wait nothing is in memory.
+                told = await self._clients.question(waited) if isinstance(waited, HeldMessage) else waited
+                if told is not None:
+                    yield told
+                client.commands.task_done()
         finally:
             reader.cancel()
             ended.cancel()
@@ -177,6 +186,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
                     client.tell(pb.TelemetryCommand(status=status_of(error)))
                 else:
                     client.tell(pb.TelemetryCommand(status=OK, settings=settings))
+                await client.commands.join()  # who reads nothing is not heard
         finally:
             client.ended.set()
 

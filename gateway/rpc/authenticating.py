@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
@@ -15,6 +16,7 @@ from gateway.refusal import Refused
 from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, group_of, shows_one
 from gateway.rpc.status import abort
 from gateway.rpc.told import CALLER, REVOKED, group_state, may_read_group, topic_of
+from gateway.rpc.unread import LARGE, Unread
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 
@@ -23,6 +25,8 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+_WRONG: Final = "the request is no message of this protocol"
+_UNREADABLE: Final = object()  # stands for such a request
 _SIGNED: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
@@ -41,12 +45,14 @@ class _Turned(Exception):
 
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
     """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED. What may be done by
-    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies."""
+    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies. max_unread:
+    see `gateway.rpc.unread`."""
 
-    def __init__(self, callers: Callers, store: Store, answer: Answer) -> None:
+    def __init__(self, callers: Callers, store: Store, answer: Answer, max_unread: int) -> None:
         self._callers = callers
         self._store = store
         self._answer = answer
+        self._unread = Unread(max_unread)
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
 
     async def intercept_service(
@@ -72,13 +78,13 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             make, work = grpc.unary_stream_rpc_method_handler, self._streaming(method, handler.unary_stream, False)
         else:
             make, work = grpc.stream_stream_rpc_method_handler, self._streaming(method, handler.stream_stream, True)
-        return make(work, handler.request_deserializer, handler.response_serializer)
+        return make(work, _reading(handler.request_deserializer), handler.response_serializer)
 
     def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
             try:
                 caller = await self._enter(method, request, context)
-                reply = await inner(request, context)
+                reply = await _served(inner, request, context)
                 if caller.permissions is not None or caller.is_revoked:  # it may have waited long
                     await self._allow(caller, method, request)
             except _Turned as turned:
@@ -94,9 +100,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         async def write(asked: Any, context: Context) -> None:
             try:
                 caller = await self._enter(method, asked, context)
+                await _served(inner, given(caller, asked, context), context)
             except _Turned as turned:
                 await _end(context, turned.code, str(turned))
-            await inner(given(caller, asked, context), context)
 
         async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
             try:
@@ -113,8 +119,12 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
         """Who calls, and may."""
         caller = await self._caller(context)
+        if request is _UNREADABLE:
+            raise _Turned(grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
         await self._allow(caller, method, request)
         CALLER.set(caller)
+        if method in LARGE:
+            self._unread.enter(context)
         return caller
 
     async def _told(self, method: str, turned: _Turned, context: Context) -> Any:
@@ -181,7 +191,29 @@ async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context
     async for request in requests:
         if caller.is_revoked:
             await _end(context, grpc.StatusCode.UNAUTHENTICATED, REVOKED)
+        if request is _UNREADABLE:
+            await _end(context, grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
         yield request
+
+
+def _reading(deserialize: Any) -> Callable[[bytes], Any]:
+    """The same, that does not raise: gRPC would write a page to the log for whoever sends what is no message."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _UNREADABLE
+
+    return read
+
+
+async def _served(inner: Any, request: Any, context: Context) -> Any:
+    """What the service answers. Raises _Turned for a method that the protocol has and it has not."""
+    try:
+        return await inner(request, context)
+    except NotImplementedError:
+        raise _Turned(grpc.StatusCode.UNIMPLEMENTED, "a node does not have this method") from None
 
 
 def _denied(text: str) -> _Turned:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, wait_until
 from matcher.selector import EVERYTHING, Selection
 from store.api import Popped, Receipts, Start, Store, dead_letter_queue, partition_queue
@@ -119,7 +120,8 @@ class Groups:
                 waiter.set()
 
     async def receive(self, source: Source, wish: Wish, wait_s: float) -> Popped:
-        """Lease messages, waiting up to `wait_s` for the first one."""
+        """Lease messages, waiting up to `wait_s` for the first one. Raises `RequestError` where the connection has too
+        much to read first, and `StoreError`."""
         if not wait_s:
             return await self._pop(source, wish)
         deadline = asyncio.get_running_loop().time() + wait_s
@@ -164,18 +166,21 @@ class Groups:
                 line.wake()
 
     async def _pop(self, source: Source, wish: Wish) -> Popped:
-        return await self._store.pop(
-            source.group,
-            source.queues,
-            wish.max_records,
-            wish.max_bytes,
-            wish.invisible_ms,
-            wish.start,
-            wish.max_deliveries,
-            wish.selection,
-            wish.ordered,
-            member=wish.member,
-        )
+        async with room() as own:
+            popped = await self._store.pop(
+                source.group,
+                source.queues,
+                wish.max_records,
+                wish.max_bytes,
+                wish.invisible_ms,
+                wish.start,
+                wish.max_deliveries,
+                wish.selection,
+                wish.ordered,
+                member=wish.member,
+            )
+            own.hold(sum([len(run.data) for run in popped.runs]))
+        return popped
 
     def _join(self, source: Source, waiter: asyncio.Event) -> Line:
         key = (source.group, source.key)

@@ -14,6 +14,7 @@ class RpcLimits:
     max_unacknowledged_bytes: int = 32 << 20
     max_fetch_records: int = 16_384  # per Pull or Receive
     max_fetch_bytes: int = 4 << 20
+    max_unread_bytes: int = 64 << 20  # of replies that a connection has not taken; beyond it nothing more is looked for
     max_wait_ms: int = 60_000
     max_names: int = 10_000  # per page of Topics or Children
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included

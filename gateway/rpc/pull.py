@@ -9,6 +9,7 @@ from gateway.rpc.fields import group_name, parent_name, within
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.selecting import pulled, selected, selection_of
 from gateway.rpc.status import invalid
+from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, wait_until
 from store import control
 from store.api import Appended, Store, partition_queue
@@ -112,12 +113,10 @@ class _Reader:
 
     async def look(self, offset: int) -> pb.PullReply:
         """What there is from `offset` on."""
-        if not self._selection:
-            found = await pulled(self._store, self._queue, offset, self._until, self._max_records, self._max_bytes)
-        else:
-            found = await selected(
-                self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._selection
-            )
+        wish = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes)
+        async with room() as own:
+            found = await (selected(*wish, self._selection) if self._selection else pulled(*wish))
+            own.hold(len(found.frames))
         self._gone += found.gone
         return pb.PullReply(
             offset=found.offset,

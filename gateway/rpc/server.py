@@ -22,6 +22,8 @@ from store.api import Store
 from store.config import StoreConfig
 
 _HANDSHAKE_MS: Final = 10_000  # who connects and says nothing holds a descriptor no longer
+_PROBE_MS: Final = 60_000  # a connection that nothing comes from is asked whether somebody is there
+_PROBE_ANSWER_MS: Final = 20_000
 _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
 
 
@@ -60,7 +62,7 @@ class RpcServer:
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
         server = grpc.aio.server(
-            interceptors=[Authenticating(self._callers, self._store, turned_down)],
+            interceptors=[Authenticating(self._callers, self._store, turned_down, self._limits.max_unread_bytes)],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
@@ -68,6 +70,8 @@ class RpcServer:
                 ("grpc.so_reuseport", 0),  # a second node on the same port must fail, not share it
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", _PROBE_MS),
+                ("grpc.keepalive_timeout_ms", _PROBE_ANSWER_MS),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_concurrent_streams", config.max_streams),
                 ("grpc.max_connection_idle_ms", config.max_idle * 1000),

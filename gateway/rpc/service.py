@@ -18,6 +18,7 @@ from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.told import may_hear, may_see, seen
 from gateway.rpc.trace import Trace
+from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
 from store.api import Store, partition_queue
@@ -144,7 +145,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
                 case "key":
                     return await self._find(request)
                 case "position":
-                    return pb.FindReply(frames=await self._store.message(request.position))
+                    async with room() as own:
+                        frame = await self._store.message(request.position)
+                        own.hold(len(frame))
+                    return pb.FindReply(frames=frame)
             raise invalid("what to find a message by is missing: a key or a position")
         except (StoreError, RequestError) as error:
             await abort(context, error)
@@ -278,13 +282,15 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         key = request.key.encode()
         if not 0 < len(key) <= MAX_KEY:
             raise invalid(f"a message is found by a key of 1 to {MAX_KEY} bytes")
-        found = await self._store.by_key(
-            parent_name(request.parent),
-            key,
-            request.after if request.HasField("after") else None,
-            within(request.max_records, self._limits.max_fetch_records),
-            within(request.max_bytes, self._limits.max_fetch_bytes),
-        )
+        async with room() as own:
+            found = await self._store.by_key(
+                parent_name(request.parent),
+                key,
+                request.after if request.HasField("after") else None,
+                within(request.max_records, self._limits.max_fetch_records),
+                within(request.max_bytes, self._limits.max_fetch_bytes),
+            )
+            own.hold(len(found.data))
         return pb.FindReply(frames=found.data, after=found.after)
 
 

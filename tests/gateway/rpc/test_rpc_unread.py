@@ -1,0 +1,198 @@
+"""What hostile clients do to the gRPC port: they read nothing, send what is no message, and call what there is not."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from cloud_sdk import Client, OutgoingMessage
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.auth.authority import Authority
+from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
+from gateway.rpc import RpcLimits, RpcServer
+from gateway.rpc.status import RequestError
+from gateway.rpc.unread import Unread, room
+from store.config import StoreConfig
+from store.engine import Engine
+
+ROCKET = "/apache.rocketmq.v2.MessagingService/"
+METHODS = [
+    (f"/{service.full_name}/{method.name}", method)
+    for module in (pb, rocketmq)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+class Call:
+    """A call's context."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.done: list[Callable[[object], None]] = []
+
+    def peer(self) -> str:
+        return self._peer
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self.done.append(callback)
+
+    def end(self) -> None:
+        for callback in self.done:
+            callback(self)
+
+
+async def looked(unread: Unread, call: Call, size: int) -> None:
+    unread.enter(call)
+    async with room() as own:
+        own.hold(size)
+
+
+async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
+    unread = Unread(100)
+    calls = [Call("a") for _ in range(3)]
+    for call in calls[:2]:
+        await asyncio.create_task(looked(unread, call, 60))
+    with pytest.raises(RequestError, match="has to read first: there are 120 bytes"):
+        await asyncio.create_task(looked(unread, calls[2], 1))
+    await asyncio.create_task(looked(unread, Call("b"), 1))  # another one
+    calls[0].end()
+    await asyncio.create_task(looked(unread, Call("a"), 1))
+
+
+async def test_nothing_is_kept_of_connections_without_a_call() -> None:
+    unread = Unread(100)
+    calls = [Call("a"), Call("a"), Call("b")]
+    for call in calls:
+        await asyncio.create_task(looked(unread, call, 10))
+    for call in calls:
+        call.end()
+    assert not unread._connections
+
+
+async def test_few_look_at_a_time_for_one_connection() -> None:
+    unread, looking, go_on = Unread(1), [], asyncio.Event()
+
+    async def look(number: int) -> None:
+        unread.enter(Call("a"))
+        async with room():
+            looking.append(number)
+            await go_on.wait()
+
+    tasks = [asyncio.create_task(look(number)) for number in range(40)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(looking) == 16
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert len(looking) == 40
+
+
+@pytest.fixture
+async def port(tmp_path: Path) -> Any:
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=4 << 20))
+    server = RpcServer(engine, Authority(engine, 0), RpcLimits(max_unread_bytes=100_000))
+    yield await server.start("127.0.0.1", 0)
+    await server.stop(0.2)
+    await engine.close()
+
+
+async def test_who_does_not_read_gets_no_more_and_others_do(port: int) -> None:
+    codecs = (rocketmq.ReceiveMessageRequest.SerializeToString, rocketmq.ReceiveMessageResponse.FromString)
+    metadata = (("x-mq-client-id", "c"),)
+    request = rocketmq.ReceiveMessageRequest(group=rocketmq.Resource(name="g"), batch_size=8)
+    request.message_queue.topic.name = "home"
+    request.long_polling_timeout.FromSeconds(0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as other:
+        receive = channel.unary_stream(ROCKET + "ReceiveMessage", *codecs)
+        assert len([each async for each in receive(request, metadata=metadata)]) == 1  # the group begins
+        await other.send_many([OutgoingMessage("home/t", bytes(60_000)) for _ in range(16)])
+        stalled = aiter(receive(request, metadata=metadata, timeout=60))
+        assert (await anext(stalled)).status.code == rocketmq.OK
+        (refused,) = [each async for each in receive(request, metadata=metadata)]
+        assert refused.status.code == rocketmq.TOO_MANY_REQUESTS
+        async with other.consumer("other", "home") as consumer:  # another connection
+            assert len(await consumer.batch(5)) == 16
+        assert len([each async for each in stalled]) == 9  # what it asked for, and the time
+        async with asyncio.timeout(30):
+            # Until the node has heard that the call is over.
+            while len([each async for each in receive(request, metadata=metadata)]) < 8:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def outcome(channel: Any, path: str, method: Any, request: bytes) -> tuple[grpc.StatusCode, list[bytes]]:
+    """The code of a call and its replies."""
+    metadata, replies = (("x-mq-client-id", "c"),), []
+    with suppress(grpc.aio.AioRpcError):
+        if method.client_streaming:
+            call = channel.stream_stream(path)(metadata=metadata, timeout=20)
+            await call.write(request)
+            replies = [each async for each in call]
+        elif method.server_streaming:
+            call = channel.unary_stream(path)(request, metadata=metadata, timeout=20)
+            replies = [each async for each in call]
+        else:
+            call = channel.unary_unary(path)(request, metadata=metadata, timeout=20)
+            replies = [await call]
+    return await call.code(), replies
+
+
+@pytest.mark.parametrize(("path", "method"), METHODS, ids=[path.rpartition("/")[2] for path, _ in METHODS])
+async def test_what_is_no_message_is_said_to_be_none_and_fills_no_log(
+    port: int, path: str, method: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        code, replies = await outcome(channel, path, method, b"\xff" * 20)
+    if code is grpc.StatusCode.OK:
+        kind = getattr(rocketmq, method.output_type.name)
+        assert [kind.FromString(reply).status.code for reply in replies] in ([], [rocketmq.BAD_REQUEST])
+        assert replies or method.name == "Telemetry"  # which ends
+    else:
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records
+
+
+async def test_methods_of_the_protocol_that_a_node_does_not_have(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for call in (
+            channel.unary_unary(ROCKET + "GetOffset")(b""),
+            channel.unary_stream(ROCKET + "PullMessage")(b"").read(),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("path", "method"), METHODS, ids=[path.rpartition("/")[2] for path, _ in METHODS])
+async def test_calls_that_are_given_up_leave_nothing_behind(port: int, path: str, method: Any) -> None:
+    """At any moment: with a deadline that is over, or cancelled after a few turns of the loop."""
+    metadata = (("x-mq-client-id", "c"),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as client:
+
+        async def call(timeout: float) -> None:
+            if method.client_streaming:
+                stream = channel.stream_stream(path)(metadata=metadata, timeout=timeout)
+                await stream.write(b"")
+                await stream.read()
+            elif method.server_streaming:
+                await channel.unary_stream(path)(b"", metadata=metadata, timeout=timeout).read()
+            else:
+                await channel.unary_unary(path)(b"", metadata=metadata, timeout=timeout)
+
+        for turns in range(12):
+            task = asyncio.create_task(call(20))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(call(0), call(0.0001), return_exceptions=True)
+        await client.send("home/t", b"x")
+        assert sum(each.end - each.begin for each in await client.partitions("home")) == 1
