@@ -109,7 +109,9 @@ async def test_who_does_not_read_gets_no_more_and_others_do(port: int) -> None:
     request = rocketmq.ReceiveMessageRequest(group=rocketmq.Resource(name="g"), batch_size=8)
     request.message_queue.topic.name = "home"
     request.long_polling_timeout.FromSeconds(0)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as other:
+    window = (("grpc.http2.bdp_probe", 0),)  # of 64 KiB, and not of what the network would hold
+    endpoint = f"127.0.0.1:{port}"
+    async with grpc.aio.insecure_channel(endpoint, options=window) as channel, Client(endpoint) as other:
         receive = channel.unary_stream(ROCKET + "ReceiveMessage", *codecs)
         assert len([each async for each in receive(request, metadata=metadata)]) == 1  # the group begins
         await other.send_many([OutgoingMessage("home/t", bytes(60_000)) for _ in range(16)])
