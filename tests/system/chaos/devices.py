@@ -24,6 +24,7 @@ from tests.system.chaos.world import World
 
 EVER = 0xFFFF_FFFF
 PING_S = 1.0
+STUCK_S = 40.0  # longer than anything that befalls them
 
 
 class Device:
@@ -258,3 +259,42 @@ class Mortal(Device):
     def left(self) -> None:
         self.due.discard(self.number)
         self.left_with.add(self.number)
+
+
+class Newcomer(Device):
+    """Sets a retained value at one gateway, and has to find it at the next, to which it comes at once."""
+
+    expiry = 0
+    tick_s = 0.1
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.found = 0  # values
+        self._is_set = False
+        self._waited_s = 0.0
+
+    def connected(self, client: RawClient) -> None:
+        self._waited_s = 0.0
+        topic = b"still/" + self.name.encode()
+        if self._is_set:
+            client.send(wire.subscribe(5, 1, (topic, 0)))
+        else:
+            client.send(publish(5, topic, b"%d" % self.found, 1, 1, True))
+
+    def heard(self, client: RawClient, packet: Packet) -> None:
+        if packet.kind == PUBACK:
+            self._is_set = True
+            self.move()
+        elif packet.kind == PUBLISH and self._is_set:
+            number = int(client.parse(packet).payload)
+            if number != self.found:
+                self.world.wrong(f"{self.name} finds {number}, and has set {self.found}")
+            self.found += 1
+            self._is_set = False
+            self.move()
+
+    def ticked(self, client: RawClient) -> None:
+        self._waited_s += self.tick_s
+        if self._waited_s > STUCK_S:
+            self.world.wrong(f"{self.name} does not find {self.found}, which it has set")
+            self._waited_s = 0.0

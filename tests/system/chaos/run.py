@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from cloud_sdk import Client, SluiceError
-from tests.system.chaos.devices import Device, Mortal, Publisher, Subscriber
+from tests.system.chaos.devices import Device, Mortal, Newcomer, Publisher, Subscriber
 from tests.system.chaos.world import World
 
 PATIENCE_S = 90.0
@@ -30,6 +30,7 @@ class Run:
         self.at_1 = Subscriber(world, "at-1", (b"load/one/0", 1), (b"load/two/+", 1), (b"kept/#", 1))
         self.members = [Subscriber(world, f"member-{n}", (b"$share/g/load/#", 2)) for n in range(3)]
         self.mortals = [Mortal(world, f"mortal-{n}") for n in range(3)]
+        self.newcomers = [Newcomer(world, f"newcomer-{n}") for n in range(2)]
         self.heirs = Subscriber(world, "heirs", (b"wills/#", 2))
         self.sent: list[bytes] = []  # by the SDK, acknowledged
         self.consumed: set[bytes] = set()
@@ -66,7 +67,7 @@ class Run:
             "everybody has subscribed", lambda: all(each.subscribed.is_set() for each in self.subscribers)
         )
         consumer = client.consumer("services", "sdk", invisible_seconds=3)
-        for each in (*self.publishers, *self.mortals):
+        for each in (*self.publishers, *self.mortals, *self.newcomers):
             self._spawn(each.run())
         self._spawn(self._send(client))
         self._spawn(self._consume(consumer))
@@ -136,6 +137,9 @@ class Run:
                 self.world.wrong(f"{payload!r} of the SDK is stored {stored[payload]} times")
         self._wills(stored)
         await self._retained()
+        for newcomer in self.newcomers:
+            found = newcomer.found
+            await self._until("what is set is found", lambda: newcomer.found > found)  # noqa: B023
 
     async def _came(self, subscriber: Subscriber, publisher: Publisher) -> None:
         """All that was acknowledged came; of QoS 2 once, in order."""
@@ -223,7 +227,7 @@ class Run:
         self._tasks.append(asyncio.create_task(coroutine))
 
     async def _end(self) -> None:
-        for each in (*self.publishers, *self.subscribers, *self.mortals):
+        for each in (*self.publishers, *self.subscribers, *self.mortals, *self.newcomers):
             each.is_over = True
         for task in self._tasks:
             task.cancel()

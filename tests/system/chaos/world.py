@@ -22,6 +22,7 @@ segment_size = 4194304
 lease_ms = {LEASE_S * 1000}
 [split]
 grace_s = {GRACE_S}
+notify = "%s"
 [mqtt]
 shared_ack_timeout = 3
 """
@@ -46,7 +47,7 @@ class World:
     async def open(self) -> "World":
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "chaos.toml"
-        config.write_text(CONFIG)
+        config.write_text(CONFIG % self.rng.choice(("routed", "routed", "broadcast")))
         place = self._sockets / "s"
         flags = ("--config", str(config))
         self.store = NodeProcess(self._folder / "data", *flags, "--roles", "store", "--store-listen", f"unix:{place}")
