@@ -240,6 +240,44 @@ def inherit() -> None:
     assert (found.body, found.delivery_attempt) == (b"held", 2)
 
 
+def survive() -> None:
+    """The node is killed, and starts again, when this has said that it may: the same objects go on."""
+    pushed: Queue[str] = Queue()
+
+    def consume(message: Any) -> bool:
+        pushed.put(message.body.decode())
+        return True
+
+    service, sender = consumer("group", wait_s=5), producer("home")
+    consumer("pushed").shutdown()
+    PushConsumer(configuration(), "pushed", Listener(consume), {"home": ALL}).startup()
+    sender.send(message("before"))
+    assert bodies(service.receive(10, 60)) == ["before"]
+    assert pushed.get(timeout=60) == "before"
+    sender.send(message("kept"))
+    print("ready", flush=True)
+    assert sys.stdin.readline() == "go on\n"
+    _until_done(lambda: sender.send(message("after")))
+    found: set[str] = set()
+    while not found >= {"kept", "after"}:
+        for each in _until_done(lambda: service.receive(10, 60)):
+            found.add(each.body.decode())
+            _until_done(lambda each=each: service.ack(each))
+    while pushed.get(timeout=60) != "after":
+        continue
+
+
+def _until_done(call: Callable[[], Any]) -> Any:
+    """The client gives up sooner than a node starts."""
+    for _ in range(60):
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  whatever the client makes of it
+            print(error, file=sys.stderr)
+            time.sleep(1)
+    raise TimeoutError
+
+
 def dead_letters() -> None:
     service = consumer("group", wait_s=5)
     sender = producer("home")

@@ -70,20 +70,44 @@ def test_signatures(make_node: Callable[..., Any], tmp_path: Path) -> None:
     run(node, "signatures", tmp_path)
 
 
+Starts = Callable[[Any, str], "subprocess.Popen[str]"]
+
+
 @pytest.fixture
-def holder(rocket_node: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Any, "subprocess.Popen[str]"]]:
-    node = rocket_node()
-    process = subprocess.Popen(command(node, "hold"), stdout=subprocess.PIPE, text=True, env=_environment(tmp_path))
-    try:
-        yield node, process
-    finally:
+def scenario(tmp_path: Path) -> Iterator[Starts]:
+    """Starts services that are gone when the test ends."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(node: Any, name: str) -> "subprocess.Popen[str]":
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        processes.append(subprocess.Popen(command(node, name), text=True, env=_environment(tmp_path), **pipes))  # type: ignore[call-overload]
+        return processes[-1]
+
+    yield start
+    for process in processes:
         process.kill()
         process.communicate()
 
 
-def test_what_a_dead_push_consumer_had_comes_to_another_at_once(holder: Any, tmp_path: Path) -> None:
+def test_services_go_on_when_the_node_was_killed(rocket_node: Callable[..., Any], scenario: Starts) -> None:
+    node = rocket_node()
+    process = scenario(node, "survive")
+    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    node.kill()
+    node.start()
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n", node.log()
+
+
+def test_what_a_dead_push_consumer_had_comes_to_another_at_once(
+    rocket_node: Callable[..., Any], scenario: Starts, tmp_path: Path
+) -> None:
     """Not when its lease ends, which is a minute."""
-    node, process = holder
+    node = rocket_node()
+    process = scenario(node, "hold")
+    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     process.kill()
     run(node, "inherit", tmp_path)
