@@ -29,6 +29,9 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
         message = messages[at]
         # What is older than the subscription, no other one sends or waits for.
         is_own = offset < cursor.live and subscription is not None
+        if is_own and cursor.yields:
+            merged = session.route(message.topic)
+            is_own = merged is None or _owner(merged, message) is None
         route = subscription.route if is_own and subscription is not None else session.route(message.topic)
         if cursor.open and offset in cursor.open:
             if not session.has_room:
@@ -37,8 +40,8 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
             _resend(session, cursor.open.pop(offset), message, route, now_ms)
         else:
             owner = cursor if is_own else _owner(route, message) if route is not None else None
-            if owner is cursor and not is_own and session.ended is not None and session.had_before(message):
-                owner = None
+            if owner is cursor and not is_own and session.formers and session.had_before(cursor, offset, message):
+                owner = None  # it came by a subscription that is no more
             if owner is cursor and route is not None:
                 sent = counters.messages_sent
                 if not session.take(cursor, offset, message, route, now_ms):
@@ -71,7 +74,8 @@ def _resend(session: Session, packet_id: int, message: Message, route: Route | N
 
 
 def _owner(route: Route, message: Message) -> Cursor | None:
-    """The cursor that sends this message: the oldest, unless even that is younger than the message."""
-    if route.cursors and (message.held or route.cursors[0].start_position <= message.position):
-        return route.cursors[0]
+    """The cursor that sends this message: the first that is not younger than it."""
+    for cursor in route.cursors:
+        if message.held or cursor.start_position <= message.position:
+            return cursor
     return None

@@ -22,6 +22,7 @@ class Cursor:
         "committed",
         "durable",
         "end",
+        "fleeting",
         "floor",
         "late",
         "live",
@@ -34,6 +35,7 @@ class Cursor:
         "start_position",
         "topic_filter",
         "waits",
+        "yields",
     )
 
     def __init__(
@@ -58,7 +60,9 @@ class Cursor:
         self.reach = reach  # so far behind that it may read: a bound of what a crash forgets; 0: the log knows no floor
         self.sent_before = sent_before  # offsets below it may have been sent by a node that died
         self.live: int = 0  # messages before this offset are older than the subscription, which sends them by itself
+        self.yields: bool = False  # it does so only with what no other subscription sends
         self.waits: bool = False  # what is older than the queue is read first
+        self.fleeting: bool = False  # the log does not know it: QoS 0, and others of the session send before it
         self._first_id = crc32c(topic_filter) % _PACKET_IDS
         self.acked: set[int] = set()  # above the floor
         self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
@@ -115,6 +119,19 @@ class Cursor:
         self.next = offset
         return self._lose_open()
 
+    def begin_again(self, new: "Cursor") -> None:
+        """The log has it begin where `new` does. It still sends what it has not read before, if nobody else does."""
+        self.start_position = new.start_position
+        self.committed = self.durable = new.floor
+        if self.next < new.floor:
+            self.live, self.yields = new.floor, True
+        if self.floor < new.floor:
+            self.floor = new.floor
+            self.acked = {acked for acked in self.acked if acked >= new.floor}
+            while self.floor in self.acked:
+                self.acked.remove(self.floor)
+                self.floor += 1
+
     def _lose_open(self) -> list[int]:
         lost = [packet_id for at, packet_id in self.open.items() if at < self.next]
         self.open = {at: packet_id for at, packet_id in self.open.items() if at >= self.next}
@@ -126,12 +143,6 @@ class Cursor:
         if self.next >= self.end:
             return True
         return message.position in self.late if message.held else self.position >= message.position
-
-    def has_come_by(self, message: Message) -> bool:
-        """Whether it is known to have come by a message on a topic of its own."""
-        if message.held:
-            return message.position in self.late
-        return self.start_position <= message.position <= self.position
 
     def has_passed(self, offset: int) -> bool:
         """Whether a crash would not have the cursor come by `offset` again."""

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from gateway.appending import pieces
 from gateway.cursor import Cursor
+from gateway.former import Former
 from gateway.history import History
 from gateway.inflight import COMPLETED, RELEASED, SENT
 from gateway.mqtt.encode import pubrel
@@ -35,6 +36,7 @@ _SOME: Final = 128  # sessions that are recorded in one turn of the loop
 _PAUSE: Final = 0.01  # seconds before the next of them
 _SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a single filter asks for it
 _BESIDES: Final = 32  # bytes of it for each filter, at the most
+_PLACE: Final = 12  # bytes of it for an offset, roughly
 
 
 class Progress:
@@ -59,7 +61,10 @@ class Progress:
             self._timer.cancel()
 
     def note(self, session: Session, urgent: bool) -> None:
-        """Something of the session has to be recorded; `urgent`: a packet to the client waits for it."""
+        """Something of the session has to be recorded; `urgent`: a packet to the client waits for it. Of one that is
+        closed, `last_records` said it."""
+        if session.closed:
+            return
         if urgent:
             self._changed.pop(session, None)
             self._urgent[session] = None
@@ -111,6 +116,7 @@ class Progress:
         if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
             sent += session.unrecorded({b""})
         frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
+        frames += _forgotten(session)
         if not frames and not staged:
             return
 
@@ -124,6 +130,7 @@ class Progress:
                 return
             for cursor in cursors:
                 cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
+            session.forget_formers()
             for waiting in staged:
                 session.outlet.send(waiting.data)
             for packet_id in received:
@@ -192,6 +199,8 @@ def last_records(session: Session) -> list[bytes]:
     owed, settled, _ = session.take_owed()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
+    session.forget_formers(is_closing=True)
+    frames += _forgotten(session)
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
 
@@ -203,6 +212,22 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
         return []
     names = {*filters, *map(replay_name, filters)}
     return _sent(session.client_id, session.unrecorded(names))
+
+
+def records_of_formers(
+    client_id: bytes, doubted: list[tuple[int, bytes, int, int]], formers: list[Former]
+) -> list[bytes]:
+    """What the log must know of cursors that are to be no more, in front of that: what may be on its way, and what of
+    them younger ones may be behind."""
+    ended = [former.ended for former in formers]
+    parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
+    return _sent(client_id, doubted) + [control.outbound_changed(client_id, ended=few) for few in parts]
+
+
+def _forgotten(session: Session) -> list[bytes]:
+    forgotten = session.take_forgotten()
+    parts = _parts(forgotten, [len(topic_filter) for topic_filter, _ in forgotten])
+    return [control.outbound_changed(session.client_id, forgotten=few) for few in parts]
 
 
 def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:

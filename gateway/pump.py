@@ -17,6 +17,7 @@ from typing import Final, cast
 
 from gateway.backlog import deliver, forget_lost
 from gateway.cursor import Cursor
+from gateway.formers import Formers
 from gateway.inflight import Inflight
 from gateway.late import LateMessages, lets_in
 from gateway.message import Message
@@ -54,6 +55,7 @@ class Pump:
         self._late = LateMessages(store)
         self._retained = RetainedPages(store)
         self._replays = Replays(store, router, self._late, self.start, on_failed)
+        self._formers = Formers(store)
         self._ranges = Ranges()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._due: deque[Session] = deque()  # in line for this slice of time
@@ -162,13 +164,12 @@ class Pump:
         session.lagging = self._has_work(session)
         if session.closed or not session.lagging:
             session.window = session.full_window
-            session.ended = None
             self.forget(session)
         self._replays.start(session)  # what is older comes when there is nothing else to read
         session.tidy()
 
     def _has_work(self, session: Session) -> bool:
-        if session.retained or session.resends or self._replays.has_work(session):
+        if session.retained or session.resends or session.is_puzzled or self._replays.has_work(session):
             return True
         return self._has_messages(session)
 
@@ -188,6 +189,8 @@ class Pump:
             await self._retained.send(session, self._has_messages(session))
             if not _may_send(session):
                 return True
+        if session.is_puzzled:
+            await self._formers.learn(session)
         if session.behind >= 0:
             await self._read_log(session)
             return True
@@ -216,7 +219,7 @@ class Pump:
             stretch = Stretch(asked, fetched)
             if stretch.messages:
                 self._ranges.keep(cursor.queue, stretch)
-            if session.closed or cursor.next != asked:
+            if session.closed or cursor.next != asked or session.is_puzzled:
                 return not session.closed
             subscription = session.subscriptions.get(cursor.topic_filter)
             if subscription is None or subscription.cursor is not cursor:
@@ -307,10 +310,15 @@ class Pump:
         if session.closed:
             return False
         now_ms = int(time() * 1000)
+        if session.is_puzzled:
+            session.behind = position
+            return False
         seen = session.late_at(store_time)
         for number in range(session.behind_sent, len(messages)):
             message = messages[number]
             if message is None or message.position in seen:
+                continue
+            if session.formers and session.had_entry(position, store_time, message):
                 continue
             if not self._send_one_behind(session, message, position, now_ms):
                 session.behind, session.behind_sent = position, number
@@ -325,7 +333,8 @@ class Pump:
         if route is None or position < route.start:
             return True
         if route.cursors:
-            route = _without_cursors(session, message.topic) if position < route.cursors[0].start_position else None
+            is_older = position < min([cursor.start_position for cursor in route.cursors])
+            route = _without_cursors(session, message.topic) if is_older else None
             if route is None:
                 return True
         if route.no_local and message.publisher == session.client_id:

@@ -1,6 +1,7 @@
 """A session of the log, taken up where the log has it."""
 
 from gateway.exchanges import RESTORED
+from gateway.former import Former
 from gateway.inflight import Inflight
 from gateway.router import Router
 from gateway.session import Session
@@ -46,6 +47,7 @@ class Restoring:
         session.marked = [cursor for cursor in cursors if cursor.next < cursor.sent_before]
         for owed in state.owed:
             session.owe(owed)
+        session.formers = [Former(ended, recorded=True) for ended in state.ended] or None
 
     def take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)

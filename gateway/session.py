@@ -14,6 +14,7 @@ from typing import Final
 from gateway.counters import Counters
 from gateway.cursor import Cursor
 from gateway.exchanges import MAX_HELD, MAX_STAGED, Exchanges
+from gateway.former import Former, former_of
 from gateway.inflight import Inflight
 from gateway.message import Message
 from gateway.outlet import Outlet
@@ -23,11 +24,11 @@ from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
 from store.api import Moved, Owed
+from store.control import UNSURE
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
 _FEW: Final = 16  # subscriptions that are looked at one by one
-_MAX_ENDED: Final = 64  # cursors of subscriptions that are gone
 
 
 class Session(Exchanges):
@@ -59,7 +60,7 @@ class Session(Exchanges):
         self._shares: dict[bytes, Membership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
-        self.ended: list[Cursor] | None = None  # of subscriptions that are gone, while others may be behind them
+        self.formers: list[Former] | None = None  # subscriptions that are gone, while others may be behind them
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
 
@@ -152,17 +153,44 @@ class Session(Exchanges):
         subscription = self.subscriptions.pop(topic_filter, None)
         if subscription is not None and self._trie is not None:
             self._trie.remove(topic_filter, subscription)
-        if subscription is not None and subscription.cursor is not None and self.lagging:
-            ended = [] if self.ended is None else self.ended
-            self.ended = [*ended[-_MAX_ENDED + 1 :], subscription.cursor]
         return subscription
 
-    def had_before(self, message: Message) -> bool:
-        """Whether the message came by a subscription that is gone: another one, which was behind it, passes it over."""
-        for cursor in self.ended or ():
-            if cursor.has_come_by(message) and matches(cursor.topic_filter, message.topic):
-                return True
-        return False
+    def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
+        """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
+        has to know."""
+        found = [former_of(each, others, self.behind >= 0) for each in subscriptions]
+        formers = [former for former in found if former is not None]
+        if formers:
+            self.formers = [*(self.formers or ()), *formers]
+            self.lagging = True
+        return [former for former in formers if former.recorded]
+
+    def had_before(self, cursor: Cursor, offset: int, message: Message) -> bool:
+        """Whether the message came by a subscription that is gone: the cursor, which was behind it, passes it over."""
+        return any(former.had(cursor, offset, message) for former in self.formers or ())
+
+    def had_entry(self, position: int, store_time: int, message: Message) -> bool:
+        """The same for what has no cursor, and a message that the record at `position` let into its queues."""
+        return any(former.had_entry(position, store_time, message) for former in self.formers or ())
+
+    @property
+    def is_puzzled(self) -> bool:
+        """Whether it has to be found out first what came by a subscription that is gone."""
+        return any(not former.is_known for former in self.formers or ())
+
+    def forget_formers(self, is_closing: bool = False) -> None:
+        """Forget the subscriptions that are gone of which nobody who is left is behind."""
+        if not self.formers:
+            return
+        cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
+        left: list[Former] = []
+        for former in self.formers:
+            if not former.is_done(cursors, is_closing) or (former.for_log and self.behind >= 0 and not is_closing):
+                left.append(former)
+            elif former.recorded:
+                self.unfinished.forgotten.append((former.ended.topic_filter, former.ended.start_position))
+                self.note_change()
+        self.formers = left or None
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""
@@ -340,6 +368,8 @@ class Session(Exchanges):
             self.dropped().add_expired()
         elif not (route.no_local and message.publisher == self.client_id):
             qos = route.qos if route.qos < message.qos else message.qos
+            if cursor.fleeting:
+                qos = 0
             retain = message.retain and route.retain_as_published
             dup = offset < cursor.sent_before  # or so it may be (MQTT-3.3.1-1)
             if qos > 0:
@@ -369,4 +399,7 @@ class Session(Exchanges):
         identifiers = source.identifiers if source is not None else ()
         if entry.qos == 0:  # the record is of an older version, which did not tell: as it would be sent now
             entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
-        self.send_again(packet_id, entry, message, retain, identifiers, now_ms)
+        is_new = entry.qos == UNSURE
+        if is_new:
+            entry.qos = min(message.qos, 1 if route is None else route.qos)
+        self.send_again(packet_id, entry, message, retain, identifiers, now_ms, is_new)

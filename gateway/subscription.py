@@ -57,8 +57,8 @@ class Subscription:
             self.cursor = old.cursor
             self.cursor.reach = 0 if new is None else new.reach
             if new is not None and old.qos == 0:
-                # Meanwhile nothing was recorded, and the log has the cursor begin anew.
-                self.cursor.committed = self.cursor.durable = new.floor
+                self.cursor.begin_again(new)
+            self.cursor.fleeting = self.session.durable and self.qos == 0
         self.history = old.history
         self.is_live = old.is_live
         if old.history is not None and not old.is_live and self.cursor is not None:
@@ -76,7 +76,8 @@ class Route:
 
     A message is delivered once, at the highest QoS, with every identifier (MQTT-3.3.4-2, -4). The first
     cursor is the *owner*: the one that sends; the others pass over the message once the owner has read it. It
-    is the oldest, so that a further subscription changes neither what was sent already nor the order.
+    is the oldest, so that a further subscription changes neither what was sent already nor the order; one that the log
+    does not know comes behind all others.
     """
 
     __slots__ = ("cursors", "identifiers", "no_local", "qos", "retain_as_published", "session", "start")
@@ -101,8 +102,8 @@ class Route:
         self.identifiers: tuple[int, ...] = tuple(identifiers)
 
 
-def _age(cursor: Cursor) -> tuple[int, bytes]:
-    return cursor.start_position, cursor.topic_filter
+def _age(cursor: Cursor) -> tuple[bool, int, bytes]:
+    return cursor.fleeting, cursor.start_position, cursor.topic_filter
 
 
 class Membership:

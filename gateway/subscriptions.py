@@ -10,7 +10,7 @@ from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
-from gateway.progress import records_without
+from gateway.progress import records_of_formers, records_without
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session
@@ -139,9 +139,28 @@ class Subscriptions:
                 return
             self._expected(wishes)
 
-        # Who has no more than QoS 0 from here on has no cursor.
-        frames = records_without(session, {stored.topic_filter for stored in granted if not stored.qos})
+        frames = self._wane(session, [stored for stored in granted if not stored.qos])
         self._store.append([*frames, control.subscribed(session.client_id, granted)], done)
+
+    def _wane(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
+        """These are granted with QoS 0: the log has no cursor of theirs from here on, and others that match the same
+        messages send them. Returns the records of what such cursors did."""
+        frames = records_without(session, {stored.topic_filter for stored in granted})
+        known = [(stored, session.subscriptions.get(stored.topic_filter)) for stored in granted]
+        waning = [(stored, old) for stored, old in known if old is not None and old.qos and old.cursor is not None]
+        frames += self._remember(session, [old for _, old in waning], list(session.subscriptions.values()))
+        for stored, _ in waning:
+            self._attach(session, stored)
+        return frames
+
+    def _remember(self, session: Session, subscriptions: list[Subscription], others: list[Subscription]) -> list[bytes]:
+        """The cursors of these send no more. Returns the records of what came by them, if others may be behind, and of
+        what may have come by them before a crash."""
+        rows = [row for s in subscriptions if s.cursor is not None for row in session.doubt(s.cursor)]
+        formers = session.remember(subscriptions, others)
+        if session.is_puzzled:
+            self._pump.start(session)
+        return records_of_formers(session.client_id, rows, formers) if session.durable else []
 
     def _answer_transient(
         self,
@@ -193,7 +212,7 @@ class Subscriptions:
             return ReasonCode.TOPIC_FILTER_INVALID, why
         if is_shared(topic_filter) and not self._shares.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
-        if topic_filter not in names and len(names) >= self._config.max_subscriptions:
+        if topic_filter not in names and len(names) + len(session.formers or ()) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
         if topic_filter in names:
             wish.start = None  # it goes on where it is
@@ -305,6 +324,10 @@ class Subscriptions:
         # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
         names = {*filters, *map(replay_name, filters)}
         frames = records_without(session, set(filters))
+        ended = [s for s in session.subscriptions.values() if s.topic_filter in names]
+        frames += self._remember(
+            session, ended, [s for s in session.subscriptions.values() if s.topic_filter not in names]
+        )
         for topic_filter in filters:
             known = self._detach(session, topic_filter)
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -351,6 +374,7 @@ class Subscriptions:
             reach = reach_of(session.full_window) if is_recorded else 0
             queue = subscription_queue(topic_filter)
             cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
+            cursor.fleeting = session.durable and not is_recorded
         subscription = Subscription(
             session,
             topic_filter,

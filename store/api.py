@@ -15,6 +15,7 @@ from typing import Protocol
 from matcher.names import has_wildcard, split_shared
 from matcher.selector import EVERYTHING, Selection
 from store.appended import Appended as Appended  # noqa: PLC0414  part of this face
+from store.ended import Ended as Ended  # noqa: PLC0414  part of this face
 from store.owed import Owed as Owed  # noqa: PLC0414  part of this face
 
 
@@ -297,6 +298,7 @@ class SessionState:
     outbound: list[Outbound] = field(default_factory=list)
     user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
     owed: list[Owed] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)
@@ -363,6 +365,7 @@ class Retained:
 
     topic: bytes
     frame: bytes
+    entered: int  # position of the record by which it came to be that: of a message that was held, not its own
 
 
 @dataclass(slots=True)

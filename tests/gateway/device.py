@@ -9,7 +9,20 @@ from collections import Counter
 
 from tests.gateway import raw
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet, RawClient, ack, parse
+from tests.gateway.raw import (
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Packet,
+    RawClient,
+    ack,
+    parse,
+)
 
 EVER = 0xFFFF_FFFF
 
@@ -51,6 +64,15 @@ class Device:
             packet = await self.client.packet()
             if packet.kind == SUBACK:
                 assert packet.body[-1] == qos
+                return
+            self._take(packet)
+
+    async def unsubscribe(self, topic_filter: bytes) -> None:
+        assert self.client is not None
+        self.client.send(wire.unsubscribe(self.version, 2, topic_filter))
+        while True:
+            packet = await self.client.packet()
+            if packet.kind == UNSUBACK:
                 return
             self._take(packet)
 

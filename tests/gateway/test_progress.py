@@ -36,6 +36,19 @@ def topic(number: int) -> bytes:
     return (b"%d/" % number).ljust(LENGTH, b"x")
 
 
+@pytest.mark.parametrize("urgent", [False, True])
+async def test_of_a_session_that_is_closed_nothing_is_recorded_behind_its_end(node: Node, urgent: bool) -> None:
+    """Who reads the past for it may come back late, and say that something has changed."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    session = node._sessions.held[b"c"][0]
+    await client.drop()
+    await until(lambda: session.closed)
+    session.note(urgent)
+    progress = node._sessions._progress
+    assert session not in progress._changed
+    assert session not in progress._urgent
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_many_long_filters_are_recorded_in_pieces(node: Node, qos: int) -> None:
     """Acknowledged offsets, and packet ids of QoS 2 with the filters that they came by."""

@@ -17,7 +17,17 @@ from record.layout import (
     Kind,
 )
 from store import control
-from store.api import Owed, Rule, Subscription, User, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import (
+    Ended,
+    Owed,
+    Rule,
+    Subscription,
+    User,
+    dead_letter_queue,
+    filter_queue,
+    partition_queue,
+    topic_queue,
+)
 
 CLIENTS = (b"c1", b"c2", b"c3", b"a longer client")
 INBOXES = (*map(inbox_of, CLIENTS), inbox_of(b"100% nobody"), b"$inbox/%", b"a")  # the last two are none
@@ -197,7 +207,10 @@ class Records:
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
                 owed = [self._owed(name) for name in self._filters()] if rng.random() < 0.5 else []
                 settled = self._filters() if rng.random() < 0.2 else []
-                return control.outbound_changed(client, sent, self._numbers(), self._numbers(), owed, settled)
+                ended = [self._ended(name) for name in self._filters()] if rng.random() < 0.3 else []
+                gone = [(name, rng.randrange(4)) for name in self._filters()] if rng.random() < 0.3 else []
+                numbers = self._numbers(), self._numbers()
+                return control.outbound_changed(client, sent, *numbers, owed, settled, ended, gone)
             case 11:
                 return self._access()
             case 12:
@@ -274,6 +287,10 @@ class Records:
         """What retained values a client is to get."""
         rng = self._rng
         return Owed(name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3)))
+
+    def _ended(self, name: bytes) -> Ended:
+        """A subscription that is no more."""
+        return Ended(name, self._rng.randrange(4), self._rng.randrange(30), self._numbers())
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
         """What a client has acknowledged of a filter's messages, or of its history in the log."""

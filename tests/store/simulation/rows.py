@@ -124,7 +124,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     for topic in model.topics:
         rows[b"t" + topic.replace(b"/", b"\0")] = b""
     for topic, entry in model.retained.items():
-        rows[b"r" + topic.replace(b"/", b"\0")] = _reference(entry)[:16]
+        rows[b"r" + topic.replace(b"/", b"\0")] = _reference(entry)[:16] + _by(entry)
     for (parent, key), entries in model.keys.items():
         digest = blake2b(parent + b"\0" + key, digest_size=8).digest()
         for entry in entries:
@@ -200,6 +200,9 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
     for name, owed in session.owed.items():
         topics = b"".join(_sized(topic) for topic in (owed.after or b"", *owed.ahead))
         rows[b"R" + _sized(client) + name] = pack(">Q", owed.since) + topics
+    for (start, name), ended in session.ended.items():
+        places = ended.offset, *ended.open
+        rows[b"E" + _sized(client) + pack(">Q", start) + name] = pack(f">{len(places)}Q", *places)
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
@@ -283,7 +286,8 @@ def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth)
         elif view == b"q":
             plain.add_references(key[5:21], int.from_bytes(key[21:], "big"), value)
         elif view == b"r":
-            plain.others[key] = _reference_to(value, truth)[:16]
+            own = REFERENCE if len(value) <= REFERENCE + 8 else record.length_of(value, 0)
+            plain.others[key] = _reference_to(value[:own], truth)[:16] + value[own:]
         elif view == b"b":
             _reference_to(value, truth)
             assert b"h" + key[1:] in rows, "a message is kept that is not held"
@@ -317,6 +321,11 @@ def _batch(frames: list[bytes]) -> Batch:
 def _reference(entry: Entry) -> bytes:
     tag = record.crc32c(record.decode(entry.frame, 0)[3])
     return pack("<QIIQ", entry.position, len(entry.frame), tag, entry.time)
+
+
+def _by(entry: Entry) -> bytes:
+    """Which record let a message in, if not its own."""
+    return b"" if entry.cause == entry.position else pack("<Q", entry.cause)
 
 
 def _reference_to(value: bytes, truth: Truth) -> bytes:

@@ -1,0 +1,207 @@
+"""A subscription ends, or gets QoS 0, while a younger one that overlaps is behind it, and then the node is killed."""
+
+import pytest
+
+from gateway.node import Node
+from gateway.session import Session
+from store.api import Ended
+from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import crashed
+from tests.gateway.device import Device, Publisher, check_delivery
+from tests.gateway.raw import PUBCOMP, PUBREC
+from tests.gateway.test_delayed import HeldClock
+
+OLD, YOUNG = b"n/b", b"n/#"
+GRANTED = {b"n/b": 2, b"n/c": 2}
+
+
+async def start(node: Node, window: int = 100) -> tuple[Device, Publisher]:
+    """A device with both subscriptions, and who publishes."""
+    device = Device(node.ports.mqtt, b"d", 4, window)
+    await device.connect()
+    await device.subscribe(OLD, 2)
+    await device.subscribe(YOUNG, 2)
+    return device, Publisher(node.ports.mqtt, b"p")
+
+
+async def killed(make_node: MakeNode, node: Node, device: Device, name: str = "killed") -> Node:
+    node = await crashed(make_node, node, name)
+    await device.killed()
+    device.port = node.ports.mqtt
+    return node
+
+
+async def end(device: Device, way: str) -> None:
+    if way == "UNSUBSCRIBE":
+        await device.unsubscribe(OLD)
+    else:
+        await device.subscribe(OLD, 0)
+
+
+def session_of(node: Node) -> Session:
+    return node._sessions.held[b"d"][0]
+
+
+async def ended(node: Node) -> list[Ended]:
+    """What the log knows of subscriptions that ended."""
+    assert node._engine is not None
+    state = await node._engine.session(b"d")
+    assert state is not None
+    return state.ended
+
+
+async def acknowledge(device: Device, kind: int) -> None:
+    """Send an acknowledgement of this kind, and no other one."""
+    while not [owed for owed in device.owed if owed[0] == kind]:
+        await device.poll()
+    device.owed.sort(key=lambda owed: owed[0] != kind)
+    device.acknowledge(1)
+    await device.poll()
+
+
+async def settled(device: Device) -> None:
+    """Acknowledge what came, to the end."""
+    while device.owed or device.held or device.unsettled:
+        device.acknowledge(len(device.owed))
+        await device.poll()
+
+
+@pytest.mark.mqtt5("3.10.4-3", "4.3.3-3")
+@pytest.mark.mqtt311("3.10.4-3", "4.3.3-1")
+@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
+@pytest.mark.parametrize("completes", [False, True])
+async def test_what_is_on_its_way_comes_once(make_node: MakeNode, way: str, completes: bool) -> None:
+    """The younger one went past it above a message that is not acknowledged: the log does not know."""
+    node = await make_node()
+    device, publisher = await start(node)
+    await publisher.burst([b"n/c", b"n/b"], [1, 2])
+    await device.poll()
+    if completes:
+        for kind in (PUBREC, PUBCOMP):
+            await acknowledge(device, kind)
+    await end(device, way)
+    await killed(make_node, node, device)
+    await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
+@pytest.mark.parametrize("kills", [False, True])
+async def test_right_after_a_restart_when_it_has_read_nothing_yet(make_node: MakeNode, way: str, kills: bool) -> None:
+    """Messages of QoS 2 wait to be sent again, one of QoS 1 may have been sent, and of some nothing is left to do."""
+    node = await make_node()
+    device, publisher = await start(node)
+    await publisher.burst([b"n/c", b"n/b", b"n/c", b"n/b", b"n/b"], [1, 1, 2, 2, 2])
+    await device.poll()
+    await acknowledge(device, PUBREC)
+    node = await killed(make_node, node, device)
+    device.window = 1
+    await device.connect()
+    await end(device, way)
+    if kills:
+        await killed(make_node, node, device, "again")
+        await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+@pytest.mark.mqtt5("3.10.4-3", "4.3.2-1")
+async def test_of_qos_1_nothing_is_lost_that_a_younger_one_went_past(make_node: MakeNode) -> None:
+    node = await make_node()
+    device, publisher = await start(node)
+    await publisher.burst([b"n/b", b"n/b"], [1, 1])
+    await device.poll()
+    session = session_of(node)
+    young = session.subscriptions[YOUNG].cursor
+    assert young is not None
+    while young.durable < 2:  # the log has it behind both
+        await device.poll()
+    node = await killed(make_node, node, device)
+    device.version, device.window = 5, 1  # it reads no more than one again before its end
+    await device.connect()
+    device.seen.clear()
+    await device.unsubscribe(OLD)
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+async def test_it_is_remembered_over_connections_and_no_longer_than_needed(make_node: MakeNode) -> None:
+    node = await make_node()
+    device, publisher = await start(node, 1)
+    device.window = 1
+    device.version = 5
+    await device.connect()
+    await publisher.burst([b"n/c", b"n/b"] * 10, [2] * 20)
+    await device.poll()
+    await device.unsubscribe(OLD)
+    assert [(e.topic_filter, e.open) for e in await ended(node)] == [(OLD, [])]
+    await device.disconnect()
+    assert [e.topic_filter for e in await ended(node)] == [OLD]
+    await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+    while await ended(node):
+        await device.poll()
+    assert session_of(node).formers is None
+
+
+async def test_nothing_is_remembered_where_no_other_one_overlaps(make_node: MakeNode) -> None:
+    node = await make_node()
+    device, publisher = await start(node)
+    await device.subscribe(b"m/+", 2)
+    await publisher.burst([b"n/c", b"n/b"], [2, 2])
+    await device.unsubscribe(YOUNG)  # younger than the other
+    await device.unsubscribe(OLD)
+    assert await ended(node) == []
+    assert session_of(node).formers is None
+    await settled(device)
+
+
+async def test_the_newest_of_many_of_one_millisecond_and_delayed_ones(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the old one came to is a time: what entered its queue then is known by position."""
+    clock = HeldClock(monkeypatch)
+    node = await make_node()
+    device, publisher = await start(node, 3)
+    delayed = Publisher(node.ports.mqtt, b"q")
+    delayed._number = 500
+    await delayed.burst([b"$delayed/9/n/b"] * 4, [2] * 4)
+    await publisher.burst([b"n/c", b"n/b", b"n/b", b"n/c"], [2] * 4)
+    clock.now_ms += 10_000
+    await publisher.burst([b"n/b", b"n/c"] * 3, [2] * 6)
+    sent = [*publisher.sent, *[(b"n/b", payload, qos) for _, payload, qos in delayed.sent]]
+    while session_of(node).subscriptions[OLD].cursor.end < 9:
+        await device.poll()
+    device.acknowledge(2)
+    await device.poll()
+    await device.unsubscribe(OLD)
+    for name in ("killed", "again"):
+        node = await killed(make_node, node, device, name)
+        await device.connect()
+        device.acknowledge(1)
+        await device.poll()
+    while len(device.seen) < len(sent):
+        device.acknowledge(len(device.owed))
+        await device.poll()
+    await settled(device)
+    assert sorted(payload for _, payload, _ in device.seen) == sorted(payload for _, payload, _ in sent)
+
+
+async def test_a_subscription_that_has_qos_0_in_between_begins_again(make_node: MakeNode) -> None:
+    """Its cursor is younger then, in the log and in the session: the other one sends what both match."""
+    node = await make_node()
+    device, publisher = await start(node)
+    await publisher.burst([b"n/c", b"n/b"], [2, 2])
+    await device.poll()
+    await device.subscribe(OLD, 0)
+    await publisher.burst([b"n/b", b"n/c"], [2, 2])
+    await device.poll()
+    await device.subscribe(OLD, 2)
+    await publisher.burst([b"n/b", b"n/c"], [2, 2])
+    await device.poll()
+    session = session_of(node)
+    cursors = session.subscriptions[YOUNG].cursor, session.subscriptions[OLD].cursor
+    route = session.route(b"n/b")
+    assert route is not None
+    assert tuple(route.cursors) == cursors
+    await killed(make_node, node, device)
+    await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
