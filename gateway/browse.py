@@ -59,4 +59,4 @@ def _is_shown(name: bytes, above: bytes) -> bool:
 
 def _answer(name: bytes, what: dict[str, bool]) -> Retained:
     topic = _PREFIX + name
-    return Retained(topic, record.frame(int(Kind.MESSAGE), FLAG_RETAIN, 0, topic, b"", b"", orjson.dumps(what)))
+    return Retained(topic, record.frame(int(Kind.MESSAGE), FLAG_RETAIN, 0, topic, b"", b"", orjson.dumps(what)), 0)

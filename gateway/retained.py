@@ -97,7 +97,7 @@ def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
     subscription = request.subscription
     message = Message(value.frame, 0)
     now_ms = int(time() * 1000)
-    if message.position >= request.since:
+    if value.entered >= request.since:
         return True
     if message.expired(now_ms):
         session.dropped().add_expired()

@@ -33,7 +33,8 @@ from store.errors import LogCorrupt, OffsetOutOfRange
 from store.producing import cut_from
 from store.reader import Reader
 from store.views.fold import Views
-from store.views.retained import is_reference
+from store.views.index import REFERENCE
+from store.views.retained import entered_at, frame_in, is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
 _LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
@@ -175,7 +176,7 @@ class Queries:
             rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _LOOKS)
             there = [(topic, row) for topic, row in rows if not self._is_lost(row)]
             try:
-                found += [Retained(topic, await self._retained_frame(row)) for topic, row in there]
+                found += [Retained(topic, await self._retained_frame(row), entered_at(row)) for topic, row in there]
             except LogCorrupt:
                 if begin == self._views.begin:
                     raise
@@ -268,12 +269,12 @@ class Queries:
 
     def _is_lost(self, row: bytes) -> bool:
         """Whether a retained value is only a reference to what is gone: it could not be kept."""
-        return is_reference(row) and self._views.is_gone(record.unpack_refs(row)[0][0])
+        return is_reference(row) and self._views.is_gone(record.unpack_refs(row[:REFERENCE])[0][0])
 
     async def _retained_frame(self, row: bytes) -> bytes:
         if not is_reference(row):
-            return row
-        positions, lengths, _, _ = record.unpack_refs(row)
+            return frame_in(row)
+        positions, lengths, _, _ = record.unpack_refs(row[:REFERENCE])
         return await self._reader.records(positions, lengths)
 
 

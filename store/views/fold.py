@@ -273,7 +273,9 @@ class Views:
         position = commit.position + start
         try:
             if Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
-                self._enter_held(commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start))
+                self._enter_held(
+                    commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start), position
+                )
             elif Kind.POPPED <= kind <= Kind.GROUP_REMOVED:
                 self._fold_group(kind, commit, start, subject, payload)
             elif Kind.USER_SET <= kind <= Kind.RULES_SET:
@@ -287,9 +289,9 @@ class Views:
         except (ValueError, TypeError) as error:
             raise StoreError(f"control record of kind {kind} at position {position}: {error}") from error
 
-    def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int) -> None:
-        """Enter messages that are held no more, with the store time of the record that lets them go: store times do
-        not run backwards along a queue."""
+    def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int, by: int) -> None:
+        """Enter messages that are held no more, with the store time of the record, at `by`, that lets them go: store
+        times do not run backwards along a queue."""
         if not rows:
             return
         refs = [record.pack_refs([row.handle], [row.length], [store_time], [record.crc32c(row.topic)]) for row in rows]
@@ -302,7 +304,7 @@ class Views:
             if row.flags & FLAG_ADDRESSED:
                 self._address(commit, row.topic, row.handle, offsets[row.handle])
             if row.flags & FLAG_RETAIN:
-                self.retained.fold_moved(row.topic, reference, not row.has_payload)
+                self.retained.fold_moved(row.topic, reference, not row.has_payload, by)
 
     def _fold_share(self, kind: int, group: bytes, payload: bytes) -> None:
         if kind == Kind.SHARE_HELD:

@@ -1,14 +1,15 @@
 """The retained view: topic → the message that is its retained value (MQTT-3.3.1.3).
 
 A row is the reference of the message. Before its segment goes, the row becomes the message itself, as the sealed
-frame it was: longer than any reference, which tells the two apart.
+frame it was: longer than any reference, which tells the two apart. Behind either, for a message that was held, is the
+position of the record that let it in.
 """
 
 from itertools import islice, takewhile
 from typing import Final
 
 from matcher.names import has_wildcard, levels
-from record import position_of, unpack_refs
+from record import length_of, position_of, unpack_refs
 from store.views.count import Count
 from store.views.index import REFERENCE
 from store.views.keeping import Page
@@ -17,11 +18,25 @@ from store.views.state import State
 
 NOWHERE: Final = 1 << 64  # behind every position
 _RETAINED: Final = b"r"
+_ENTERED: Final = 8  # bytes of the position of the record that let a value in
 
 
 def is_reference(row: bytes) -> bool:
     """Whether the row says where the message is, and is not the message."""
-    return len(row) == REFERENCE
+    return len(row) <= REFERENCE + _ENTERED
+
+
+def frame_in(row: bytes) -> bytes:
+    """The message itself."""
+    return row[: length_of(row, 0)]
+
+
+def entered_at(row: bytes) -> int:
+    """Position of the record by which the value came in."""
+    own = REFERENCE if is_reference(row) else length_of(row, 0)
+    if len(row) > own:
+        return int.from_bytes(row[own:], "little")
+    return _position(row) if is_reference(row) else position_of(row, 0)
 
 
 class RetainedValues:
@@ -46,9 +61,9 @@ class RetainedValues:
             self._state.delete(_RETAINED, name)
             self.count.change(-1)
 
-    def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
-        """The same for a message whose record is older than what was folded before."""
-        self.fold(topic, reference, is_empty)
+    def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool, by: int) -> None:
+        """The same for a message whose record is older than what was folded before: that at `by` lets it in."""
+        self.fold(topic, reference + by.to_bytes(_ENTERED, "little"), is_empty)
         self.moved_from = min(self.moved_from, _position(reference))
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
@@ -57,14 +72,14 @@ class RetainedValues:
         for name, row in islice(self._state.scan(_RETAINED, after=after), limit):
             page.after = name
             if is_reference(row) and _position(row) < below:
-                page.rows.append((name, _position(row), unpack_refs(row)[1][0]))
+                page.rows.append((name, _position(row), unpack_refs(row[:REFERENCE])[1][0]))
         return page
 
     def keep(self, name: bytes, frame: bytes) -> None:
         """Put the message itself in place of its reference, unless the topic has another value by now."""
         row = self._state.get(_RETAINED, name)
         if row is not None and is_reference(row) and _position(row) == position_of(frame, 0):
-            self._state.put(_RETAINED, name, frame)
+            self._state.put(_RETAINED, name, frame + row[REFERENCE:])
 
     def matching(
         self, topic_filter: bytes, after: bytes | None, limit: int, looks: int

@@ -5,8 +5,10 @@ import pytest
 from gateway import retained
 from gateway.node import Node
 from store.engine import Engine
+from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK, Message, RawClient, ack
+from tests.gateway.test_delayed import HeldClock
 
 
 async def keep(node: Node, count: int) -> None:
@@ -72,6 +74,34 @@ async def test_a_value_that_is_replaced_meanwhile_comes_once_as_the_message_it_i
     assert [(m.payload, m.retain) for m in messages if m.topic == b"r/00040"] == [(b"new", False)]
     assert [(m.payload, m.retain) for m in messages if m.topic == b"r/00041"] == [(b"", False)]
     assert len({m.topic for m in messages}) == 50
+
+
+@pytest.mark.mqtt5("3.3.1-9")
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_delayed_value_whose_time_comes_meanwhile_comes_once(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """Its record is older than the subscription; what lets it in is not."""
+    clock = HeldClock(monkeypatch)
+    node = await make_node()
+    await keep(node, 50)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    for topic in (b"r/00040", b"r/00060"):
+        await publisher.publish(b"$delayed/9/" + topic, b"new", 1, 1, retain=True)
+    client = await come(node, durable, 1)
+    first = await held_up(client, (b"r/+", 1))
+    clock.now_ms += 10_000
+    assert node._engine is not None
+    while not await node._engine.retained(b"r/00060", None, 1):
+        await client.quiet()
+    client.send(ack(PUBACK, first.packet_id))
+    messages = [first, *await client.take(50)]
+    await client.quiet()
+    assert sorted((m.topic, m.retain) for m in messages if m.payload == b"new") == [
+        (b"r/00040", False),
+        (b"r/00060", False),
+    ]
+    assert len({m.topic for m in messages}) == 51
 
 
 @pytest.mark.parametrize("durable", [False, True])

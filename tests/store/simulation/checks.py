@@ -238,14 +238,14 @@ def naive_children(topics: Iterable[bytes], above: bytes) -> list[Child]:
 
 async def _check_retained(engine: Queries, model: Model, rng: Random) -> None:
     for name in (*FILTERS, *INBOXES, b"c"):
-        found: list[tuple[bytes, bytes]] = []
+        found: list[tuple[bytes, bytes, int]] = []
         limit = rng.choice((1, 2, 100))
         while True:
             page = await engine.retained(name, found[-1][0] if found else None, limit)
-            found += [(value.topic, value.frame) for value in page]
+            found += [(value.topic, value.frame, value.entered) for value in page]
             if len(page) < limit:
                 break
-        wanted = [(topic, entry.frame) for topic, entry in model.retained.items() if matches(name, topic)]
+        wanted = [(topic, entry.frame, entry.cause) for topic, entry in model.retained.items() if matches(name, topic)]
         assert found == sorted(wanted, key=lambda item: levels(item[0])), "retained"
 
 
