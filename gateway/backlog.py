@@ -49,7 +49,7 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
                 if is_own:
                     counters.messages_replayed += counters.messages_sent - sent
             elif (owner is None or owner.has_read(message)) and not cursor.stretched:
-                session.pass_over(cursor, offset, message)
+                session.pass_over(cursor, offset, message, owner)
             else:
                 break
         offset += 1

@@ -1,5 +1,6 @@
 """A durable subscription's place in its queue: what was read, what is acknowledged, what may be committed."""
 
+from collections import deque
 from typing import Final
 
 from gateway.message import Message
@@ -18,12 +19,14 @@ class Cursor:
 
     __slots__ = (
         "_first_id",
+        "_left",
         "acked",
         "committed",
         "durable",
         "end",
         "fleeting",
         "floor",
+        "is_over",
         "late",
         "live",
         "next",
@@ -61,10 +64,12 @@ class Cursor:
         self.sent_before = sent_before  # offsets below it may have been sent by a node that died
         self.live: int = 0  # messages before this offset are older than the subscription, which sends them by itself
         self.yields: bool = False  # it does so only with what no other subscription sends
+        self.is_over: bool = False  # its subscription is no more
         self.waits: bool = False  # what is older than the queue is read first
         self.fleeting: bool = False  # the log does not know it: QoS 0, and others of the session send before it
         self._first_id = crc32c(topic_filter) % _PACKET_IDS
         self.acked: set[int] = set()  # above the floor
+        self._left: deque[tuple[int, Cursor, int]] | None = None  # offsets left to others: to whom, and its `next` then
         self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
 
     def ack(self, offset: int) -> None:
@@ -93,6 +98,33 @@ class Cursor:
         """Read `offset` without sending its message."""
         self.read(offset, message)
         self.ack(offset)
+
+    def leave_to(self, owner: "Cursor", offset: int) -> None:
+        """The message of `offset`, which is passed over, is sent by another cursor, which has read it: until that is
+        acknowledged, a crash must have this one come by it again. That one may be no more by then."""
+        if owner.is_done_with(owner.next):
+            return
+        left = self._left
+        if left is None:
+            left = self._left = deque()
+        if not left or left[-1][1] is not owner or left[-1][2] != owner.next:
+            left.append((offset, owner, owner.next))
+
+    def is_done_with(self, offset: int) -> bool:
+        """Whether all messages before `offset` are acknowledged, or are known to the log as exchanges."""
+        return self.floor >= offset or self.is_over or self.fleeting
+
+    @property
+    def safe(self) -> int:
+        """First offset that a crash must have the session come by again: not acknowledged, or left to another cursor
+        by which it is not."""
+        left = self._left
+        while left:
+            offset, owner, behind = left[0]
+            if not owner.is_done_with(behind):
+                return min(self.floor, offset)
+            left.popleft()
+        return self.floor
 
     def comes_by(self, outbound: Outbound) -> bool:
         """Whether this may come by the message of an exchange that an earlier connection left open."""
@@ -146,7 +178,7 @@ class Cursor:
 
     def has_passed(self, offset: int) -> bool:
         """Whether a crash would not have the cursor come by `offset` again."""
-        return self.floor > offset
+        return self.floor > offset and self.safe > offset
 
     def is_behind_it(self, offset: int) -> bool:
         """Whether the cursor, should it go on at `next`, does not come by `offset` again."""
@@ -168,7 +200,7 @@ class Cursor:
     def strains(self) -> bool:
         """So much was acknowledged since the last record that the next one is due: reading would have to wait soon."""
         half = self.reach >> 1
-        return half > 0 and self.next - self.committed >= half and self.floor - self.committed >= half >> 1
+        return half > 0 and self.next - self.committed >= half and self.safe - self.committed >= half >> 1
 
     def packet_id(self, offset: int) -> int:
         """The packet id to send a message with. The same after a crash, whoever forgot it: no record says so."""

@@ -17,7 +17,6 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.outlet import Outlet
 from gateway.unfinished import RetainedRequest, Unfinished
 from store.api import Owed
-from store.control import UNSURE
 
 # Where a QoS 2 message from the client stands, by its packet id.
 ARRIVING: Final = 0  # its append is under way
@@ -235,33 +234,10 @@ class Exchanges:
         self.note_recorded(entry)
         self.inflight[packet_id] = entry
 
-    def doubt(self, cursor: Cursor) -> list[tuple[int, bytes, int, int]]:
-        """The cursor, which is to send no more, has yet to come by messages that a node that died may have sent, with
-        QoS 1: they are open exchanges from here on. Returns the rows of a record that has to say so."""
-        found: list[tuple[int, bytes, int, int]] = []
-        for offset in range(cursor.next, cursor.sent_before):
-            if offset in cursor.open:
-                continue
-            if len(self.inflight) >= MAX_HELD:
-                break
-            entry = Inflight(cursor, cursor.topic_filter, offset, UNSURE)
-            packet_id = self._allocate(entry)
-            self.restore(packet_id, entry)
-            cursor.open[offset] = packet_id
-            found.append((packet_id, cursor.topic_filter, offset, UNSURE))
-        return found
-
     def send_again(
-        self,
-        packet_id: int,
-        entry: Inflight,
-        message: Message,
-        retain: bool,
-        identifiers: tuple[int, ...],
-        now_ms: int,
-        is_new: bool,
+        self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> None:
-        """Send again under its old packet id, with DUP (MQTT-4.4.0-1). `is_new`: the log does not know the QoS."""
+        """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
         head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
         if entry.qos == 0 or self._is_oversized(head, tail):
             self.forget(packet_id, entry)
@@ -269,7 +245,7 @@ class Exchanges:
         entry.phase = SENT
         self.in_window += 1
         self.counters.messages_sent += 1
-        self._stage_or_send(packet_id, entry if is_new else None, head + _PACKET_IDS[packet_id] + tail)
+        self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
 
     def resend_without(self, cursor: Cursor) -> None:
         """Its subscription is gone: what it was to send again goes first now."""

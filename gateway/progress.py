@@ -102,7 +102,7 @@ class Progress:
         session.changed = False
         session.urgent = False
         cursors = _moved(session)
-        moved = {cursor.topic_filter: cursor.floor for cursor in cursors}
+        moved = {cursor.topic_filter: cursor.committed for cursor in cursors}
         frames = _records_of(session.client_id, moved)
         staged, received = session.take_staged()
         completed = session.free_completed()
@@ -153,9 +153,11 @@ def _moved(session: Session) -> list[Cursor]:
     moved: list[Cursor] = []
     for subscription in session.subscriptions.values():
         cursor = subscription.cursor
-        if cursor is not None and cursor.floor != cursor.committed and subscription.qos:
-            cursor.committed = cursor.floor
-            moved.append(cursor)
+        if cursor is not None and subscription.qos:
+            place = cursor.safe
+            if place > cursor.committed:
+                cursor.committed = place
+                moved.append(cursor)
         history = subscription.history
         if history is not None and history.recorded and history.floor != history.committed:
             history.committed = history.floor
@@ -214,14 +216,11 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
     return _sent(session.client_id, session.unrecorded(names))
 
 
-def records_of_formers(
-    client_id: bytes, doubted: list[tuple[int, bytes, int, int]], formers: list[Former]
-) -> list[bytes]:
-    """What the log must know of cursors that are to be no more, in front of that: what may be on its way, and what of
-    them younger ones may be behind."""
+def records_of_formers(client_id: bytes, formers: list[Former]) -> list[bytes]:
+    """What the log must know of subscriptions that end while others are behind them: in front of their end."""
     ended = [former.ended for former in formers]
     parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
-    return _sent(client_id, doubted) + [control.outbound_changed(client_id, ended=few) for few in parts]
+    return [control.outbound_changed(client_id, ended=few) for few in parts]
 
 
 def _forgotten(session: Session) -> list[bytes]:

@@ -24,7 +24,6 @@ from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
 from store.api import Moved, Owed
-from store.control import UNSURE
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
@@ -151,6 +150,9 @@ class Session(Exchanges):
             if request is not None:
                 self.answered(request)
         subscription = self.subscriptions.pop(topic_filter, None)
+        if subscription is not None and subscription.cursor is not None:
+            subscription.cursor.is_over = True
+            self.note_change()
         if subscription is not None and self._trie is not None:
             self._trie.remove(topic_filter, subscription)
         return subscription
@@ -352,7 +354,7 @@ class Session(Exchanges):
                 if not self.take(cursor, offset, message, route, now_ms):
                     self.lagging = True
             elif owner.has_read(message) and not cursor.stretched:
-                self.pass_over(cursor, offset, message)
+                self.pass_over(cursor, offset, message, owner)
             else:
                 self.lagging = True
 
@@ -384,8 +386,10 @@ class Session(Exchanges):
         self.pass_over(cursor, offset, message)
         return True
 
-    def pass_over(self, cursor: Cursor, offset: int, message: Message) -> None:
-        """Go on behind a message of the cursor that is done with."""
+    def pass_over(self, cursor: Cursor, offset: int, message: Message, owner: Cursor | None = None) -> None:
+        """Go on behind a message of the cursor that is done with, or is its owner's business."""
+        if owner is not None:
+            cursor.leave_to(owner, offset)
         cursor.pass_over(offset, message)
         self._note_progress(cursor)
 
@@ -399,7 +403,4 @@ class Session(Exchanges):
         identifiers = source.identifiers if source is not None else ()
         if entry.qos == 0:  # the record is of an older version, which did not tell: as it would be sent now
             entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
-        is_new = entry.qos == UNSURE
-        if is_new:
-            entry.qos = min(message.qos, 1 if route is None else route.qos)
-        self.send_again(packet_id, entry, message, retain, identifiers, now_ms, is_new)
+        self.send_again(packet_id, entry, message, retain, identifiers, now_ms)

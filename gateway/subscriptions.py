@@ -154,13 +154,11 @@ class Subscriptions:
         return frames
 
     def _remember(self, session: Session, subscriptions: list[Subscription], others: list[Subscription]) -> list[bytes]:
-        """The cursors of these send no more. Returns the records of what came by them, if others may be behind, and of
-        what may have come by them before a crash."""
-        rows = [row for s in subscriptions if s.cursor is not None for row in session.doubt(s.cursor)]
+        """The cursors of these send no more. Returns the records of what came by them, if others may be behind."""
         formers = session.remember(subscriptions, others)
         if session.is_puzzled:
             self._pump.start(session)
-        return records_of_formers(session.client_id, rows, formers) if session.durable else []
+        return records_of_formers(session.client_id, formers) if session.durable else []
 
     def _answer_transient(
         self,

@@ -17,7 +17,6 @@ from store.ended import Ended
 from store.owed import Owed
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
-UNSURE: Final = 3  # in place of a QoS: nobody knows whether it was sent, with QoS 1 at the most
 PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left
 
 

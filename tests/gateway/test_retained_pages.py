@@ -8,7 +8,7 @@ from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK, Message, RawClient, ack
-from tests.gateway.test_delayed import HeldClock
+from tests.gateway.test_delayed import HeldClock, engine_of
 
 
 async def keep(node: Node, count: int) -> None:
@@ -91,9 +91,7 @@ async def test_a_delayed_value_whose_time_comes_meanwhile_comes_once(
     client = await come(node, durable, 1)
     first = await held_up(client, (b"r/+", 1))
     clock.now_ms += 10_000
-    assert node._engine is not None
-    while not await node._engine.retained(b"r/00060", None, 1):
-        await client.quiet()
+    await engine_of(node).fire()
     client.send(ack(PUBACK, first.packet_id))
     messages = [first, *await client.take(50)]
     await client.quiet()

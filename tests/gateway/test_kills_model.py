@@ -1,0 +1,195 @@
+"""One durable session whose subscriptions come, go and change, while its connection and its node break, against what
+MQTT promises. Seeded: `MODEL_SEEDS=100:200` runs those."""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from gateway.node import Node
+from matcher.names import matches
+from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import crashed
+from tests.gateway.device import Device, Publisher
+from tests.gateway.test_delayed import HeldClock, engine_of
+
+FILTERS = [b"n/a", b"n/+", b"n/b", b"n/a/#", b"+/a", b"n/#"]
+TOPICS = [b"n/a", b"n/b", b"n/c"]
+STEPS = {
+    "publish": 5,
+    "publish later": 1,
+    "time goes on": 1,
+    "poll": 2,
+    "ack": 1,
+    "ack some": 4,
+    "drop": 1,
+    "disconnect": 1,
+    "take over": 1,
+    "subscribe": 3,
+    "unsubscribe": 3,
+    "kill": 2,
+}
+SEEDS = [int(number) for number in os.environ.get("MODEL_SEEDS", "0:10").split(":")]
+_MOST_KILLS = 4
+
+
+class Model:
+    """What a session's client may expect."""
+
+    def __init__(self) -> None:
+        self.now = 0  # steps
+        self.filters: dict[bytes, tuple[int, int]] = {}  # subscribed with QoS > 0: since when without a break, and QoS
+        self.any: dict[bytes, int] = {}  # filter → QoS, 0 as well
+        self.sent: dict[bytes, tuple[bytes, int, int]] = {}  # payload → topic, QoS, when
+        self.lesser: dict[bytes, int] = {}  # topic → when last what was sent with QoS 2 might have come with less
+        self.wanted: set[bytes] = set()  # topics that somebody ever subscribed to
+
+    def subscribe(self, topic_filter: bytes, qos: int) -> None:
+        self.any[topic_filter] = qos
+        since, _ = self.filters.pop(topic_filter, (self.now, 0))
+        if qos:
+            self.filters[topic_filter] = since, qos
+        self._look()
+
+    def unsubscribe(self, topic_filter: bytes) -> None:
+        self.any.pop(topic_filter, None)
+        self.filters.pop(topic_filter, None)
+        self._look()
+
+    def _look(self) -> None:
+        for topic in TOPICS:
+            levels = [qos for topic_filter, qos in self.any.items() if matches(topic_filter, topic)]
+            if levels and max(levels) < 2:
+                self.lesser[topic] = self.now
+
+    def note_sent(self, publisher: Publisher) -> None:
+        for topic, payload, qos in publisher.sent[len(self.sent) :]:
+            self.sent[payload] = topic.removeprefix(b"$delayed/5/"), qos, self.now
+        self._look()
+
+    def due(self) -> set[bytes]:
+        """What has to come, with QoS 1 or 2."""
+        rows = self.filters.items()
+        return {
+            payload
+            for payload, (topic, qos, when) in self.sent.items()
+            if qos and any(since < when and matches(topic_filter, topic) for topic_filter, (since, _) in rows)
+        }
+
+    def check(self, seen: list[tuple[bytes, bytes, int]]) -> None:
+        """`seen`: topic, payload, QoS, in the order in which the application got them."""
+        for payload, count in Counter(payload for _, payload, _ in seen).items():
+            topic, qos, when = self.sent[payload]
+            if qos == 2 and self.lesser.get(topic, -1) < when:
+                assert count == 1, f"{payload!r} came {count} times"
+        for topic, payload, qos in seen:
+            assert self.sent[payload][0] == topic
+            assert qos <= self.sent[payload][1]
+
+
+class Scenario:
+    """A device, who publishes, and what becomes of them."""
+
+    def __init__(self, make_node: MakeNode, clock: HeldClock, seed: int) -> None:
+        self.make_node = make_node
+        self.clock = clock
+        self.chance = random.Random(seed)
+        self.window = self.chance.choice([1, 3, 10, 40])
+        self.model = Model()
+        self.kills = 0
+        self.node: Node
+        self.device: Device
+        self.publisher: Publisher
+
+    async def run(self) -> None:
+        self.node = await self.make_node(mqtt__max_in_flight=self.window)
+        self.device = Device(self.node.ports.mqtt, b"d", self.chance.choice([4, 5]), self.window)
+        self.publisher = Publisher(self.node.ports.mqtt, b"p")
+        await self.device.connect()
+        first = self.chance.sample(FILTERS, self.chance.randint(1, 3))
+        for topic_filter in first:
+            await self.subscribe(topic_filter, self.chance.choice([1, 2, 2, 2]))
+        self.kept = self.chance.choice([b"", *first])  # stays as it is
+        for step in self.chance.choices(list(STEPS), list(STEPS.values()), k=40):
+            self.model.now += 1
+            await self.step(step)
+        await self.end()
+
+    async def subscribe(self, topic_filter: bytes, qos: int) -> None:
+        self.model.subscribe(topic_filter, qos)
+        await self.device.subscribe(topic_filter, qos)
+
+    async def step(self, step: str) -> None:
+        device, chance = self.device, self.chance
+        if step.startswith("publish"):
+            prefix = b"$delayed/5/" if step == "publish later" else b""
+            topics = [prefix + topic for topic in chance.choices(TOPICS, k=chance.choice([1, 3, 20]))]
+            await self.publisher.burst(topics, [chance.choice([1, 2, 2]) for _ in topics])
+            self.model.note_sent(self.publisher)
+            return
+        if step == "time goes on":
+            self.clock.now_ms += 10_000
+            await engine_of(self.node).fire()
+        elif step == "kill":
+            await self.kill()
+        elif step == "drop":
+            await device.drop()
+        elif device.client is None or step == "take over":
+            await device.connect()
+        elif step == "poll":
+            await device.poll()
+        elif step == "ack":
+            device.acknowledge(len(device.owed))
+        elif step == "ack some":
+            device.acknowledge(chance.randint(1, 10), chance)
+        elif step == "disconnect":
+            await device.disconnect()
+        elif step == "subscribe":
+            topic_filter = chance.choice(FILTERS)
+            if topic_filter != self.kept:
+                await self.subscribe(topic_filter, chance.choice([0, 1, 2, 2]))
+        elif step == "unsubscribe":
+            topic_filter = chance.choice(list(self.model.any) or FILTERS)
+            if topic_filter != self.kept:
+                self.model.unsubscribe(topic_filter)
+                await device.unsubscribe(topic_filter)
+
+    async def kill(self) -> None:
+        if self.kills == _MOST_KILLS:
+            return
+        self.kills += 1
+        name = f"killed-{self.kills}"
+        self.node = await crashed(self.make_node, self.node, name, mqtt__max_in_flight=self.window)
+        await self.device.killed()
+        if self.publisher.client is not None:
+            await self.publisher.client.drop()
+            self.publisher.client = None
+        self.device.port = self.publisher.port = self.node.ports.mqtt
+
+    async def end(self) -> None:
+        """All that is due comes, and what was begun comes to its end."""
+        device = self.device
+        self.clock.now_ms += 10_000
+        await engine_of(self.node).fire()
+        if device.client is None:
+            await device.connect()
+        due = self.model.due()
+        device.acknowledge(len(device.owed))
+        while not due <= {payload for _, payload, _ in device.seen} or device.unsettled or device.earlier:
+            await device.read()
+            device.acknowledge(len(device.owed))
+        await device.poll()
+        self.model.check(device.seen)
+        await device.disconnect()
+
+
+@pytest.mark.mqtt5(
+    "3.8.4-3", "3.8.4-4", "3.10.4-3", "3.3.4-9", "4.3.2-1", "4.3.3-1", "4.3.3-3", "4.3.3-8", "4.4.0-1", "4.5.0-1"
+)
+@pytest.mark.mqtt311("3.8.4-3", "3.10.4-3", "4.3.2-1", "4.3.3-1", "4.4.0-1", "4.5.0-1")
+@pytest.mark.parametrize("seed", range(*SEEDS))
+async def test_nothing_is_lost_and_qos_2_comes_once(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    await Scenario(make_node, HeldClock(monkeypatch), seed).run()
