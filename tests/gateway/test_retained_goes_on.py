@@ -253,6 +253,8 @@ async def test_the_last_values_are_not_forgotten_before_they_are_acknowledged(ma
     async with asyncio.timeout(10):
         while session.retained or session.changed or session.staging:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+    other = await RawClient.connect(node.ports.mqtt, b"other")
+    await other.publish(b"other", b"")  # the log has it, and the record that is before it
     node = await crashed(make_node, node, "after")
     client = await come(node)
     again = await client.take(len(first))
