@@ -1,6 +1,7 @@
 """Whose turn it is in a group, of members that take packets of different sizes."""
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import cast
 
 import pytest
@@ -71,6 +72,24 @@ def test_it_is_the_first_who_takes_it(steps: list[Member | Message | str | None]
                 model.line.append(found)
         assert line.is_empty == (not model.line)
         assert line.room(1 << 20) == 10 * len(model.line)
+
+
+FORMS = list(product([4, 5], [0, 1], [0, 127, 128]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_each_form_has_its_own_size(form: tuple[int, int, int], qos: int) -> None:
+    """A member whose maximum is just enough is found among others of all forms, for whom one byte is missing."""
+    version, granted, identifier = form
+    large = message(200, qos)
+    line = Line()
+    for other in FORMS:
+        line.add(member(member(1, *other).size_of(large, 0) - 1, *other))
+    assert line.first(large) is None
+    enough = member(member(1, version, granted, identifier).size_of(large, 0), version, granted, identifier)
+    line.add(enough)
+    assert line.first(large) is enough
 
 
 def test_who_stands_nowhere_cannot_be_taken_out() -> None:
