@@ -24,6 +24,8 @@ USERS = ((b"alice", b"wonderland"), (b"bob", b"builder"))
 NONCE = b"fuzznonce"
 SECRET = b"secret/x"  # what users may not read
 PAYLOADS = (b"", b"x", b"21.5", b"\xff\xfe", b"\xc3\xbc", bytes(100), bytes(3000))
+LARGE = bytes(80_000)  # of which the start is counted until the end has come
+_LARGE_CHANCE = 1 / 500
 _REASONS = {  # that a client may give, by the first byte of the packet
     0x40: (0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99),
     0x50: (0, 0, 0x10, 0x80, 0x97),
@@ -115,7 +117,8 @@ class Maker:
         block = self._block(version, ((0x23, 2), (0x02, 4), (0x01, 1), (0x03, 0), (0x08, 0), (0x09, 0), (0x26, 0)))
         packet_id = self.packet_id() if qos else b""
         first = 0x30 | qos << 1 | (chance.random() < 0.2) | (8 if qos and chance.random() < 0.2 else 0)
-        return wire.packet(first, wire.text(self.topic()) + packet_id + block + chance.choice(PAYLOADS))
+        payload = LARGE if chance.random() < _LARGE_CHANCE else chance.choice(PAYLOADS)
+        return wire.packet(first, wire.text(self.topic()) + packet_id + block + payload)
 
     def subscribe(self, version: int) -> bytes:
         chance = self.chance

@@ -82,6 +82,7 @@ class World:
     async def _start(self) -> None:
         ports = dict.fromkeys(("mqtt.port", "mqtt.ws_port", "grpc.port", "http.port"), 0)
         limits = {"mqtt.receive_maximum": 20, "mqtt.max_subscriptions": 50, "mqtt.response_information": "info"}
+        limits |= {"mqtt.max_packet_size": 100_000, "mqtt.max_partial_bytes": 100_000}
         limits |= {"mqtt.auth": ["anonymous", "scram"], "mqtt.acl_default": "allow", "mqtt.sys_interval_s": 1}
         self._node = Node(load(None, {**ports, **limits, "data_dir": self._folder / "data"}, {}))
         await self._node.start()

@@ -30,6 +30,14 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     "ping": lambda number: b"\xc0\x00" * 2000,
     "publish where nobody may": lambda number: wire.publish(5, b"$SYS/x", b"", 1, number),
     "publish": lambda number: wire.publish(5, b"flood/%d" % (number % 100), b"x", 0),
+    "publish thousands of user properties": lambda number: wire.publish(
+        5, b"flood/t", b"", 1, number, properties=b"\x26\0\0\0\0" * 10_000
+    ),
+    "publish the longest topics": lambda number: wire.publish(5, (b"%d/" % number).ljust(65_535, b"x"), b"", 0),
+    "subscribe to the deepest": lambda number: wire.subscribe(
+        5, number, *[(b"/".join([b"+a"[(number >> i) & 1 :][:1] for i in range(each)]), 0) for each in range(28, 128)]
+    ),
+    "begin a large packet": lambda number: wire.publish(5, b"t", bytes(1_000_000), 1, number)[:-1],
     "publish what all get": lambda number: wire.publish(5, b"to/all", b"x" * 1000, 0),
 }
 
