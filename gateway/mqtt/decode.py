@@ -130,6 +130,7 @@ class Decoder:
         "_blocks",
         "_connected",
         "_ended",
+        "_heavy",
         "_keeps_session",
         "_limit",
         "_max_packet_size",
@@ -171,6 +172,7 @@ class Decoder:
         self._method: bytes | None = None  # of authentication, in CONNECT
         self._ended = False  # DISCONNECT came
         self._pending: bytearray | None = None  # the start of a packet
+        self._heavy: i64 = 0  # what the last PUBLISH weighs beyond others
         self._needed: i64 = 0  # bytes in `_pending` that are worth a new attempt
         self._aliases: dict[int, bytes] | None = None
         self._topics = _cache.topics
@@ -252,7 +254,8 @@ class Decoder:
                     return end
                 weight += _OTHER_WEIGHT + length // _OTHER_BYTES
             at = stop
-            weight += 1
+            weight += 1 + self._heavy
+            self._heavy = 0
             if weight >= _MAX_WEIGHT:
                 self.has_more = at < end
                 break
@@ -310,6 +313,8 @@ class Decoder:
             raise MalformedPacket("the properties end beyond their packet")
         raw = reader.data[reader.at : reader.at + length]
         reader.at += length
+        if length > _CACHED_BLOCK:  # it is read each time: thousands of user properties may be in it
+            self._heavy = length // _OTHER_BYTES
         read = self._blocks.get(raw)
         return _cache.add_block(raw) if read is None else read
 

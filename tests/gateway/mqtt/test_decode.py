@@ -330,3 +330,18 @@ def test_connect_has_a_limit_of_its_own() -> None:
     assert decoder.feed(b"\x10" + wire.varint(MAX_CONNECT_SIZE)) == []
     assert decoder.error is not None
     assert decoder.error.reason == ReasonCode.PACKET_TOO_LARGE
+
+
+def test_what_has_thousands_of_properties_comes_one_by_one() -> None:
+    """Others have their turn between them; and all of it comes."""
+    decoder = Decoder()
+    decoder.feed(wire.CONNECT_5)
+    heavy = wire.publish(5, b"t", b"x", properties=b"\x26\0\0\0\0" * 3000)
+    light = wire.publish(5, b"t", b"y", properties=wire.pair(b"a", b"b"))
+    assert len(decoder.feed(light * 100)) == 100
+    assert not decoder.has_more
+    counts = [len(decoder.feed(heavy * 3 + light * 2))]
+    while decoder.has_more:
+        counts.append(len(decoder.feed(b"")))
+    assert counts == [1, 1, 1, 2]
+    assert decoder.error is None
