@@ -126,14 +126,10 @@ async def _settle(bench: Bench, model: Model, name: str, picks: list[int], delay
             del model.place.entries[offset]
         else:
             model.place.again(offset, -(bench.now + delay) if name == "unsent" else bench.now + delay)
-    done, again = (
-        [(each, 0) for each in given] if name == "done" else [],
-        [(each, delay) for each in given] if name == "again" else [],
-    )
-    assert (
-        await bench.engine.settle(b"g", done, again, [(each, 0) for each in given] if name == "unsent" else [])
-        == expected
-    )
+    done = given if name == "done" else []
+    again = [(each, delay) for each in given] if name == "again" else []
+    unsent = [(each, delay) for each in given] if name == "unsent" else []
+    assert await bench.engine.settle(b"g", done, again, unsent) == expected
 
 
 async def _compare(bench: Bench, model: Model) -> None:
