@@ -9,6 +9,7 @@ from gateway.rpc.fields import within
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
 from gateway.rpc.told import CALLER, may_see
+from gateway.rpc.unread import room
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 
@@ -59,7 +60,9 @@ class HeldCalls:
 
     async def timers(self, request: pb.TimersRequest) -> pb.TimersReply:
         limit = within(request.limit, self._limits.max_names)
-        page = await self._store.timers(request.after if request.HasField("after") else None, limit)
+        async with room() as own:
+            page = await self._store.timers(request.after if request.HasField("after") else None, limit)
+            own.hold(sum([len(each.topic) + len(each.publisher) for each in page.messages]))
         timers = [
             pb.Timer(
                 handle=each.handle,

@@ -108,12 +108,14 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         after = request.after.encode() if request.HasField("after") else None
         try:
             while True:  # until there is one: the last of them is where the caller goes on
-                page = await self._store.topics(request.prefix.encode(), after, limit)
+                async with room() as own:
+                    page = await self._store.topics(request.prefix.encode(), after, limit)
+                    own.hold(sum([len(name) for name in page.names]))
                 names = [name.decode() for name in page.names if may_see(name)]
                 after = page.after
                 if names or after is None:
                     return pb.TopicsReply(topics=names, more=after is not None)
-        except StoreError as error:
+        except (StoreError, RequestError) as error:
             await abort(context, error)
 
     async def Children(
@@ -125,7 +127,9 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             if request.above and not request.above.endswith("/"):
                 raise invalid(f"{request.above!r} are not levels with a slash behind")
             while True:  # as above
-                page = await self._store.children(request.above.encode(), after, limit)
+                async with room() as own:
+                    page = await self._store.children(request.above.encode(), after, limit)
+                    own.hold(sum([len(child.name) for child in page.children]))
                 found = page.children if request.above else list(filter(None, map(seen, page.children)))
                 after = page.after
                 if found or after is None:

@@ -19,7 +19,7 @@ _LOOKS: Final = 16  # at a time of one connection
 # Calls whose replies may be large.
 LARGE: Final = frozenset(
     (
-        *(f"/sluice.v1.Sluice/{name}" for name in ("Pull", "Receive", "Find")),
+        *(f"/sluice.v1.Sluice/{name}" for name in ("Pull", "Receive", "Find", "Topics", "Children", "Timers")),
         "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
     )
 )

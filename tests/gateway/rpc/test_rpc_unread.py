@@ -13,6 +13,7 @@ import pytest
 
 from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
 from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
 from gateway.rpc import RpcLimits, RpcServer
@@ -119,6 +120,17 @@ async def test_who_does_not_read_gets_no_more_and_others_do(port: int) -> None:
         assert (await anext(stalled)).status.code == rocketmq.OK
         (refused,) = [each async for each in receive(request, metadata=metadata)]
         assert refused.status.code == rocketmq.TOO_MANY_REQUESTS
+        stub = SluiceStub(channel)
+        for call in (
+            stub.Pull(pb.PullRequest(parent="home")),
+            stub.Receive(pb.ReceiveRequest(parent="home", group="h", invisible_ms=1)),
+            stub.Find(pb.FindRequest(parent="home", key="k")),
+            stub.Find(pb.FindRequest(position=0)),
+            stub.Topics(pb.TopicsRequest()),
+            stub.Children(pb.ChildrenRequest()),
+            stub.Timers(pb.TimersRequest()),
+        ):
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         async with other.consumer("other", "home") as consumer:  # another connection
             assert len(await consumer.batch(5)) == 16
         assert len([each async for each in stalled]) == 9  # what it asked for, and the time
