@@ -11,10 +11,12 @@ from gateway.rpc.selecting import pulled, selected, selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, wait_until
+from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 from store import control
 from store.api import Appended, Store, partition_queue
 
 _NO_END: Final = 1 << 63
+_PARTS: Final = PART_TOPIC | PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD
 
 
 class PullCalls:
@@ -103,7 +105,7 @@ class _Reader:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._selection = selection_of(request.selection, request.parent.encode())
-        self._without = request.without
+        self._without = request.without & _PARTS
         self._until = request.until or _NO_END
         self._gone = 0
 

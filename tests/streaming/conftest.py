@@ -46,14 +46,17 @@ class FakeNode(SluiceServicer):
         self.begins = [0] * partitions
         self.gone: set[tuple[int, int]] = set()  # (partition, offset)
         self.pulls = 0
+        self.asked: set[tuple[int, int]] = set()  # partitions and offsets of pulls
+        self.without: set[int] = set()  # parts that pulls did without
         self.endpoint = ""
 
-    def publish(self, partition: int, count: int, apart_ms: int = 1) -> None:
-        """Add messages whose payload is their offset, stored so long after each other."""
+    def publish(self, partition: int, count: int, *, apart_ms: int = 1, size: int = 0) -> None:
+        """Add messages whose payload is their offset, padded with blanks to `size` bytes, stored so long after each
+        other."""
         queue = self.frames[partition]
         for offset in range(len(queue), len(queue) + count):
             topic = b"sensors/%d" % partition
-            frame = record.frame(Kind.MESSAGE, 1, 0, topic, b"client", b"", b"%d" % offset)
+            frame = record.frame(Kind.MESSAGE, 1, 0, topic, b"client", b"", (b"%d" % offset).ljust(size))
             position = partition << 40 | offset * 1000
             queue.append(record.seal([frame], position, 1, STORED_MS + offset * apart_ms, position))
 
@@ -71,6 +74,8 @@ class FakeNode(SluiceServicer):
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:  # noqa: N802
         self.pulls += 1
+        self.asked.add((request.partition, request.offset))
+        self.without.add(request.without)
         queue, begin = self.frames[request.partition], self.begins[request.partition]
         if not begin <= request.offset <= len(queue):
             context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streaming.pipelines.chart import WindowRow, draw_statistics
-from streaming.pipelines.payload import with_json
+from streaming.pipelines.payload import inferred_schema, with_cbor, with_json
 from streaming.pipelines.sinks import read_updates, update_parquet
 from streaming.pipelines.windows import window_statistics
 
@@ -102,3 +102,20 @@ def test_chart_is_a_picture_of_the_devices_with_most_anomalies(tmp_path: Path) -
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="nothing to draw"):
         draw_statistics([], path, title="None")
+
+
+def test_a_schema_is_found_in_a_sample_and_cbor_is_read_by_it(spark: "SparkSession") -> None:
+    texts = [b'{"device": "d", "value": 1}', b'{"value": 2.5, "tags": ["x"]}', b"no JSON", b"[1]"]
+    json_records = spark.createDataFrame([(bytearray(text),) for text in texts], "payload binary")
+    schema = inferred_schema(json_records)
+    assert schema.simpleString() == "struct<device:string,tags:array<string>,value:double>"
+    rows = with_json(json_records, schema).select("body.*").collect()
+    read = [(row.device, row.value, row.tags) for row in rows[:3]]
+    assert read == [("d", 1.0, None), (None, 2.5, ["x"]), (None, None, None)]
+    cbor = [bytes.fromhex("a2666465766963656164" + "6576616c7565f93e00"), b"\xff", bytes.fromhex("01")]
+    records = spark.createDataFrame([(bytearray(item),) for item in cbor], "payload binary")
+    assert inferred_schema(records, "cbor").simpleString() == "struct<device:string,value:double>"
+    found = with_cbor(records, schema).select("body.device", "body.value").collect()
+    assert [tuple(row) for row in found] == [("d", 1.5), (None, None), (None, None)]
+    with pytest.raises(ValueError, match="none of 3"):
+        inferred_schema(records)

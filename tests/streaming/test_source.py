@@ -1,6 +1,7 @@
 """The data source: its readers by themselves, then through Spark."""
 
 import pickle
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,19 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 from cloud_sdk.arrow import SCHEMA
+from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER
+from streaming.option_values import OptionError
 from streaming.source.batch import BatchReader
+from streaming.source.columns import checked, schema_of
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
 from streaming.source.planning import LogRange
 from streaming.source.reading import read_piece
 from streaming.source.stream import StreamReader
+from streaming.source.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,6 +138,77 @@ def test_holes_in_a_range_are_an_error_or_skipped_and_never_read_twice(node: Any
     assert offsets_read(options(node), part_of(0, 4, 7)) == [4, 5, 6]
 
 
+def test_a_task_holds_a_few_pages_however_long_its_range(node: Any) -> None:
+    """Of what Python allocates, to which all pages belong; the node's own share, in this process too, is a page."""
+    size, page = 100_000, 300_000  # PAGE records
+    node.publish(0, 20, size=size)
+    node.publish(1, 200, size=size)
+
+    def peak(part: LogRange) -> int:
+        tracemalloc.start()
+        try:
+            assert sum(batch.num_rows for batch in read_piece(options(node), SCHEMA, part)) == part.end
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(part_of(0, 0, 6))  # what is imported and connected at first
+    short, long = peak(part_of(0, 0, 20)), peak(part_of(1, 0, 200))
+    assert long < 12 * page
+    assert long < 1.7 * short
+
+
+def test_a_micro_batch_keeps_to_its_bytes(node: Any) -> None:
+    node.publish(0, 50, size=1_000)
+    node.publish(1, 50, size=9_000)
+    node.publish(2, 1, size=100)
+    reader = StreamReader(options(node, maxBytesPerTrigger="40000"), SCHEMA)
+    limit = reader.getDefaultReadLimit()
+    at: dict[str, Any] = {"sensors": {"0": 0, "1": 0, "2": 0}}
+    rounds = 0
+    while True:
+        reached = reader.latestOffset(at, limit)
+        if reached == at:
+            break
+        ranges = [part.value for part in reader.partitions(at, reached)]
+        frames = [frame for part in ranges for frame in node.frames[part.partition][part.start : part.end]]
+        assert 0 < sum(map(len, frames)) <= 40_000
+        at, rounds = reached, rounds + 1
+    assert at == {"sensors": {"0": 50, "1": 50, "2": 1}}
+    assert rounds < 30
+    assert reader.latestOffset({"sensors": {"0": 0}}, ReadAllAvailable()) == at  # Trigger.Once asks for all
+    reader.stop()
+    tiny = StreamReader(options(node, maxBytesPerTrigger="10"), SCHEMA)
+    reached = tiny.latestOffset({"sensors": {"0": 50, "1": 7, "2": 1}}, tiny.getDefaultReadLimit())
+    assert reached == {"sensors": {"0": 50, "1": 8, "2": 1}}  # one record, whatever its size
+    tiny.stop()
+
+
+def test_columns_that_are_read_and_those_that_are_not(node: Any) -> None:
+    node.publish(0, 2, size=50)
+    lax = checked(StructType([StructField("offset", LongType()), StructField("levels", ArrayType(StringType()))]))
+    (batch,) = read_piece(options(node), lax, part_of(0, 0, 2))
+    assert batch.to_pylist() == [{"offset": 0, "levels": ["sensors", "0"]}, {"offset": 1, "levels": ["sensors", "0"]}]
+    with pytest.raises(OptionError, match="no column 'publisher'"):
+        checked(StructType([StructField("publisher", StringType())]))
+    with pytest.raises(OptionError, match="is of type bigint, not int"):
+        checked(StructType([StructField("offset", IntegerType())]))
+
+
+def test_a_pattern_is_the_tasks_work(node: Any) -> None:
+    node.publish(0, 4)
+    node.publish(1, 2)
+    wanted = Topics.of_filters("sensors/1,sensors/2/#").wanted("sensors")
+    parts = (LogRange("sensors", 0, 0, 4, wanted), LogRange("sensors", 1, 0, 2, wanted))
+    found = [
+        row
+        for part in parts
+        for batch in read_piece(options(node), checked(schema_of(["offset"])), part)
+        for row in batch.to_pylist()
+    ]
+    assert found == [{"offset": 0}, {"offset": 1}]
+
+
 def counts(frame: "DataFrame") -> Counter[tuple[int, int]]:
     return Counter((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
 
@@ -150,6 +227,19 @@ def test_spark_reads_a_batch(spark: "SparkSession", node: Any) -> None:
     assert (row.topic, row.levels, row.payload, row.client_id) == ("sensors/1", ["sensors", "1"], b"6", "client")
     assert (row.qos, row.properties, row.content_type, row.ms) == (1, {}, None, 1_767_225_600_006)
     assert counts(load(spark, node, startingOffsets="latest")) == Counter()
+
+
+def test_spark_reads_some_columns_and_shows_what_it_filters_by(spark: "SparkSession", node: Any) -> None:
+    node.publish(0, 30)
+    node.publish(1, 7)
+    chosen = load(spark, node).where("partition = 0 AND offset >= 26 AND offset < 29 AND topic LIKE 'sensors/%'")
+    assert [row.offset for row in chosen.sort("offset").select("offset").collect()] == [26, 27, 28]
+    assert node.asked == {(0, 26)}
+    reader = spark.read.format("sluice").options(endpoint=node.endpoint, parent="sensors")
+    node.without.clear()
+    rows = reader.schema("offset bigint, levels array<string>").load().collect()
+    assert {row.offset for row in rows} == set(range(30))
+    assert node.without == {PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD}
 
 
 def test_spark_streams_and_goes_on_from_its_checkpoint(spark: "SparkSession", node: Any, tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Reading a partition with holes: each record once, what is gone counted, nothing from `until` on."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import record
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.pull import PullCalls
+from record.layout import PART_PAYLOAD, Kind
+from store.api import Bounds, Fetched
+
+TOPICS = (b"t/a", b"t/b")
+
+
+@dataclass
+class Holes:
+    """A partition of which some records are gone, as the store fetches it: one run after the other."""
+
+    end: int
+    gone: frozenset[int]
+    partitions: int = 1
+
+    def frame(self, offset: int) -> bytes:
+        topic = TOPICS[offset % len(TOPICS)]
+        return record.seal([record.frame(Kind.MESSAGE, 1, 0, topic, b"c", b"", b"%d" % offset)], offset, 1, 5, 0)
+
+    async def fetch(self, _queue: bytes, offset: int, max_records: int, _max_bytes: int) -> Fetched:
+        bounds = Bounds(0, self.end)
+        if max_records <= 0:
+            return Fetched(offset, 0, b"", bounds)
+        while offset < self.end and offset in self.gone:
+            offset += 1
+        behind = offset
+        while behind < min(self.end, offset + max_records) and behind not in self.gone:
+            behind += 1
+        return Fetched(offset, behind - offset, b"".join(map(self.frame, range(offset, behind))), bounds)
+
+
+@given(
+    st.integers(0, 30),
+    st.frozensets(st.integers(0, 30)),
+    st.integers(0, 30),
+    st.integers(1, 40),
+    st.integers(1, 7),
+    st.booleans(),
+)
+async def test_each_record_once_and_the_rest_counted(
+    end: int, gone: frozenset[int], start: int, until: int, limit: int, is_selected: bool
+) -> None:
+    start = min(start, end)
+    store = Holes(end, gone)
+    calls = PullCalls(cast("Any", store), cast("Any", None), RpcLimits())
+    found: list[int] = []
+    lost, at = 0, start
+    while True:
+        request = pb.PullRequest(parent="t", offset=at, max_records=limit, until=until, without=PART_PAYLOAD | 1 << 31)
+        if is_selected:
+            request.selection.topic_filter = "t/a"
+        reply = await calls.pull(request)
+        starts = record.split(reply.frames)
+        assert reply.count == len(starts) <= limit
+        positions = [record.position_of(reply.frames, each) for each in starts]  # which are the offsets here
+        assert list(reply.offsets or range(reply.offset, reply.offset + reply.count)) == positions
+        assert {record.decode(reply.frames, each)[6] for each in starts} <= {b""}
+        found += positions
+        lost += reply.gone
+        assert at <= reply.next_offset <= max(until, at)
+        if reply.next_offset == at:
+            break
+        at = reply.next_offset
+    wanted = range(start, max(start, min(end, until)))
+    assert found == [each for each in wanted if each not in gone and (not is_selected or each % 2 == 0)]
+    assert lost == len(gone & set(wanted))
