@@ -6,7 +6,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from streaming.cbor import CborError, to_json
@@ -27,7 +27,7 @@ def with_json(records: DataFrame, schema: StructType | str, column: str = "body"
 def with_cbor(records: DataFrame, schema: StructType | str, column: str = "body") -> DataFrame:
     """The same of CBOR (RFC 8949), which goes by way of JSON: `streaming.cbor` says what becomes of what JSON has not.
     Byte strings are base64url texts."""
-    text = arrow_udf(_texts, "string", ArrowUDFType.SCALAR)(F.col("payload"))
+    text = arrow_udf(_texts, "string")(F.col("payload"))  # type: ignore[call-overload]  # its kind is in the hints
     return records.withColumn(column, F.from_json(text, schema))
 
 
