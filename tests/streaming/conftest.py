@@ -50,7 +50,7 @@ class FakeNode(SluiceServicer):
         self.without: set[int] = set()  # parts that pulls did without
         self.endpoint = ""
 
-    def publish(self, partition: int, count: int, *, apart_ms: int = 1, size: int = 0) -> None:
+    def publish(self, partition: int, count: int, apart_ms: int = 1, *, size: int = 0) -> None:
         """Add messages whose payload is their offset, padded with blanks to `size` bytes, stored so long after each
         other."""
         queue = self.frames[partition]

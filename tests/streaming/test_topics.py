@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from matcher.names import matches
+from streaming.history.past import Past
 from streaming.option_values import OptionError
 from streaming.source.offsets import Holding
 from streaming.source.pushdown import Narrowing
@@ -117,9 +118,9 @@ def test_filters_of_places() -> None:
             assert (parent, time_ms) == ("a", 1_500)
             return {0: 7, 1: 60}[partition]
 
-    assert found.start(NoClient(), {("a", 1): 0}, left) == {("a", 1): 10}
+    assert found.start(NoClient(), Past(None), {("a", 1): 0}, left) == {("a", 1): 10}
     assert found.end({("a", 1): 50, ("a", 0): 100}) == {("a", 1): 50, ("a", 0): 71}
     assert narrowed(In(("offset",), (3, 8))).end({("a", 1): 50}) == {("a", 1): 9}
     timed = narrowed(GreaterThanOrEqual(("stored_at",), datetime(1970, 1, 1, 0, 0, 1, 500_999, UTC)))
     start = {("a", 0): 5, ("a", 1): 0}
-    assert timed.start(NoClient(), start, holdings) == {("a", 0): 7, ("a", 1): 50}  # not behind the end
+    assert timed.start(NoClient(), Past(None), start, holdings) == {("a", 0): 7, ("a", 1): 50}  # not behind the end
