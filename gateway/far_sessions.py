@@ -43,7 +43,7 @@ class FarSessions:
         """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
         Raises StoreError."""
         async with self._members.taken(client_id) as was_held:
-            state = await self._store.session(client_id)
+            state = await self._store.session_row(client_id)
             frames, wills = await self._wills.overdue(client_id, None)
             if state is not None:
                 await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])

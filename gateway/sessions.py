@@ -205,7 +205,7 @@ class Sessions:
         if connection.closed:
             return
         await self._membership.hold(client_id, identity.user_name)
-        state = await self._store.session(client_id)
+        state = await self._store.session_row(client_id)
         expiry = self._answers.expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
             self._access.refuse_session(connection, identity, "the session of this client id is another user's")
@@ -452,7 +452,7 @@ class Sessions:
         async with self.turns.of(client_id):
             was_held = client_id in self.held
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
-            state = await self._store.session(client_id)
+            state = await self._store.session_row(client_id)
             frames, wills = await self.wills.overdue(client_id, None)
             self.kept_drops.take(client_id)
             if state is not None:

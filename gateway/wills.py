@@ -170,5 +170,5 @@ class Wills:
 
     async def _may_wait(self, will: StoredWill) -> bool:
         """Whether the will's session outlives its connection."""
-        state = await self._store.session(will.client_id)
+        state = await self._store.session_row(will.client_id)
         return state is not None and not state.closed_at and state.expiry_interval > 0

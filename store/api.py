@@ -481,6 +481,9 @@ class Store(Protocol):
 
     async def session(self, client_id: bytes) -> SessionState | None: ...
 
+    async def session_row(self, client_id: bytes) -> SessionState | None:
+        """The session without what it has (subscriptions, packet ids, what is owed to it): one row to read."""
+
     async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         """The session's subscriptions with these filters, by filter, at a cost that does not grow with the others."""
 

@@ -142,6 +142,9 @@ class Queries:
     async def session(self, client_id: bytes) -> SessionState | None:
         return self._views.sessions.session(client_id)
 
+    async def session_row(self, client_id: bytes) -> SessionState | None:
+        return self._views.sessions.session_row(client_id)
+
     async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         return self._views.sessions.subscriptions(client_id, filters)
 

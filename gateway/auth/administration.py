@@ -105,7 +105,7 @@ class Administration:
 
     async def _end_stored(self, client_id: bytes) -> None:
         """A session that no node holds; the will that it left may not be sent any more."""
-        state = await self._store.session(client_id)
+        state = await self._store.session_row(client_id)
         if state is not None:
             epoch = state.epoch
             ends = [control.will_dropped(client_id, epoch), control.session_ended(client_id, epoch)]

@@ -103,6 +103,7 @@ USERS: Final = Method[list[User]]("users")
 RULES: Final = Method[list[Rule]]("rules")
 RULES_OF_ALL: Final = Method[list[tuple[bytes, list[Rule]]]]("rules_of_all")
 PRODUCED: Final = Method[tuple[int, int] | None]("produced")
+SESSION_ROW: Final = Method[SessionState | None]("session_row")
 
 
 class RemoteCalls:
@@ -140,6 +141,9 @@ class RemoteCalls:
 
     async def session(self, client_id: bytes) -> SessionState | None:
         return await self._ask(SESSION, client_id)
+
+    async def session_row(self, client_id: bytes) -> SessionState | None:
+        return await self._ask(SESSION_ROW, client_id)
 
     async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
         return await self._ask(SUBSCRIPTIONS, client_id, filters)

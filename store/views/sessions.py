@@ -219,10 +219,9 @@ class Sessions:
 
     def session(self, client_id: bytes) -> SessionState | None:
         """The session with all it has."""
-        row = self._row(client_id)
-        if row is None:
+        found = self.session_row(client_id)
+        if found is None:
             return None
-        found = SessionState(client_id, row.epoch, row.expiry, row.closed_at, user_name=row.user)
         for name, value in self._state.all(owned(_SUBSCRIPTIONS, client_id)):
             found.subscriptions.append(_subscription(name, value))
         found.inbound.extend(self.inbound.of(client_id))
@@ -236,6 +235,13 @@ class Sessions:
         found.owed.extend([_owed(name, row) for name, row in self._state.all(owned(_OWED, client_id))])
         found.ended.extend([_ended(name, row) for name, row in self._state.all(owned(_ENDED, client_id))])
         return found
+
+    def session_row(self, client_id: bytes) -> SessionState | None:
+        """The session without what it has."""
+        row = self._row(client_id)
+        if row is None:
+            return None
+        return SessionState(client_id, row.epoch, row.expiry, row.closed_at, user_name=row.user)
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
         """Up to `limit` client ids, sorted, behind `after`."""

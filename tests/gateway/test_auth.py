@@ -453,16 +453,16 @@ async def test_who_authenticated_again_stays_when_the_password_changes_before(no
 
 async def test_a_user_that_goes_while_it_is_coming(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the check of the password and CONNACK."""
-    store_session = type(node._engine).session
+    store_session = type(node._engine).session_row
     removed = asyncio.Event()
 
-    async def session(engine: object, client_id: bytes) -> object:
+    async def session_row(engine: object, client_id: bytes) -> object:
         if not removed.is_set():
             removed.set()
             await ask(node, "user-remove", name="alice")
         return await store_session(engine, client_id)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(node._engine), "session", session)
+    monkeypatch.setattr(type(node._engine), "session_row", session_row)
     client, connack = await login(node.ports.mqtt, b"alice", b"wonderland", expiry=100)
     assert connack.reason == 0x86
     await client.closed()
