@@ -76,6 +76,9 @@ async def test_no_retained_messages_at_subscribe_and_retain_as_published(node: N
     plain = await RawClient.connect(node.ports.mqtt, b"a", 5)
     await plain.subscribe((GROUP, 1))
     await plain.quiet()
+    await publisher.publish(b"t/x", b"mid", retain=True)
+    message = (await plain.take(1))[0]
+    assert (message.payload, message.retain) == (b"mid", False)
     await plain.subscribe((GROUP, 0x09))  # retain as published
     await plain.quiet()
     await publisher.publish(b"t/x", b"new", retain=True)

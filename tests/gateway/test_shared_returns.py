@@ -52,6 +52,7 @@ async def test_only_member_keeps_what_it_has(make_node: MakeNode) -> None:
     await publish(node, b"t/x", b"1")
     message = await only.message()
     await until_round(node, 12)
+    assert node.counters.shared_returned == 0
     only.send(ack(PUBACK, message.packet_id))
     await only.quiet()
     await until_groups(node, {GROUP: 0})
