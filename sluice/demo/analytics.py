@@ -1,8 +1,9 @@
-"""The Spark job: two streaming queries over the log, then a chart. A process of its own.
+"""The Spark job: three streaming queries over the log, then a chart. A process of its own.
 
-One query appends every reading to Parquet, the other keeps statistics and anomalies per device and
-window. JSON lines: out `{"ready": true}`, then `{"rows": …}` every second; in `finish` (or end of file),
-after which it works off what the log holds, draws and says `{"windows": …, "anomalies": …, …}`.
+One query appends every reading to Parquet, the second keeps statistics and anomalies per device and window, the third
+finds anomalies as they come and publishes them to MQTT, on `alerts/` and the device. JSON lines: out `{"ready": true}`,
+then `{"rows": …}` every second; in `finish` (or end of file), after which it works off what the log holds, draws and
+says `{"windows": …, "anomalies": …, "alerts": …, …}`.
 """
 
 import argparse
@@ -12,22 +13,30 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from cloud_sdk.blocking import Client
 from sluice.demo.readings import PARENT, PAYLOAD_SCHEMA
+from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.chart import WindowRow, draw_statistics
+from streaming.pipelines.detector import Settings
 from streaming.pipelines.payload import with_json
 from streaming.pipelines.sinks import append_parquet, read_updates, update_parquet
+from streaming.pipelines.stateful import STATE_CONFIG
 from streaming.pipelines.windows import window_statistics
 from streaming.session import spark_session, stop
 
+ALERTS: Final = "alerts"  # the parent topic of what is found
 WINDOW: Final = "6 hours"
 _LATE: Final = "2 days"  # of replay time: some seconds of the demo's
 _EVERY: Final = "2 seconds"
 _K: Final = 6.0
 _MIN_SPREAD: Final = 0.3  # the sensors' resolution: below it nothing is an anomaly
+_DETECTING: Final = Settings(warm_up=40, min_scale=_MIN_SPREAD, rest_s=6 * 3600.0)  # the stretches are days, not months
 _KEYS: Final = ("device", "window_start")
+_RESTARTS: Final = 5  # of queries that failed, in a run
 _FINISH_POLL: Final = 1.0  # seconds between progress lines
 
 
@@ -38,18 +47,83 @@ def readings_of(spark: SparkSession, endpoint: str) -> DataFrame:
     return with_json(records, PAYLOAD_SCHEMA).select("body.*", "topic", "partition", "offset", "stored_at")
 
 
-def start(spark: SparkSession, endpoint: str, folder: Path) -> list[StreamingQuery]:
-    """Start both queries."""
-    statistics = window_statistics(
-        readings_of(spark, endpoint), window=WINDOW, late=_LATE, k=_K, min_spread=_MIN_SPREAD
-    )
-    checkpoints = folder / "checkpoints"
-    return [
-        append_parquet(
-            readings_of(spark, endpoint), folder / "readings", checkpoints / "readings", name="readings", every=_EVERY
-        ),
-        update_parquet(statistics, folder / "updates", checkpoints / "windows", name="windows", every=_EVERY),
-    ]
+class Queries:
+    """The queries, which are started again when they fail: Spark waits for its Python processes for ten seconds, which
+    on a busy machine is too short, and whatever it was, checkpoints and sinks make each row count once."""
+
+    def __init__(self, spark: SparkSession, endpoint: str, folder: Path) -> None:
+        self._spark = spark
+        self._endpoint = endpoint
+        self._folder = folder
+        self._starts = (self._readings, self._windows, self._alerts)
+        self._running: list[StreamingQuery] = []
+        self._restarts = 0
+        self._rows: dict[int, int] = {}  # by batch
+
+    def start(self) -> None:
+        """Start one after the other: the processes of all at once would slow each other down."""
+        for start in self._starts:
+            self._running.append(start())
+            if len(self._running) < len(self._starts):  # nobody waits for alerts
+                self._work_off(len(self._running) - 1)
+
+    def rows(self) -> int:
+        """Readings that are in Parquet so far. Spark remembers the last hundred batches; we keep the others' counts.
+        Starts again what has failed; raises why when that happens too often."""
+        for number in range(len(self._running)):
+            self._revive(number)
+        progress = self._running[0].recentProgress
+        self._rows.update((each["batchId"], each["numInputRows"]) for each in progress)
+        return sum(self._rows.values())
+
+    def finish(self) -> int:
+        """Work off what the log holds, then stop. Returns the rows."""
+        for number in range(len(self._running)):
+            self._work_off(number)
+        rows = self.rows()
+        for query in self._running:
+            query.stop()
+        return rows
+
+    def _work_off(self, number: int) -> None:
+        while True:
+            try:
+                self._running[number].processAllAvailable()
+            except StreamingQueryException:
+                self._revive(number)
+            else:
+                return
+
+    def _revive(self, number: int) -> None:
+        failure = self._running[number].exception()
+        if failure is None:
+            return
+        self._restarts += 1
+        if self._restarts > _RESTARTS:
+            raise failure
+        self._running[number] = self._starts[number]()
+
+    def _readings(self) -> StreamingQuery:
+        rows = readings_of(self._spark, self._endpoint)
+        return append_parquet(
+            rows, self._folder / "readings", self._checkpoint("readings"), name="readings", every=_EVERY
+        )
+
+    def _windows(self) -> StreamingQuery:
+        readings = readings_of(self._spark, self._endpoint)
+        statistics = window_statistics(readings, window=WINDOW, late=_LATE, k=_K, min_spread=_MIN_SPREAD)
+        return update_parquet(
+            statistics, self._folder / "updates", self._checkpoint("windows"), name="windows", every=_EVERY
+        )
+
+    def _alerts(self) -> StreamingQuery:
+        found = alerts(anomalies(readings_of(self._spark, self._endpoint), _DETECTING), ALERTS)
+        writer = found.writeStream.format("sluice").options(endpoint=self._endpoint, publisher="spark")
+        writer = writer.queryName("alerts").option("checkpointLocation", str(self._checkpoint("alerts")))
+        return writer.trigger(processingTime=_EVERY).start()
+
+    def _checkpoint(self, name: str) -> Path:
+        return self._folder / "checkpoints" / name
 
 
 def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
@@ -76,32 +150,23 @@ def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
 def run(endpoint: str, folder: Path) -> None:
     """The whole job. Raises what a query failed with."""
     scratch = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "spark")}
-    spark = spark_session("sluice-demo", config=scratch)
+    spark = spark_session("sluice-demo", config={**scratch, **STATE_CONFIG})
     try:
-        queries = start(spark, endpoint, folder)
-        for query in queries:
-            query.processAllAvailable()  # the first batch, empty or not: from here on it keeps up
+        queries = Queries(spark, endpoint, folder)
+        queries.start()
         _say(ready=True)
-        seen: dict[int, int] = {}
         while not select.select([sys.stdin], [], [], _FINISH_POLL)[0]:
-            _say(rows=_rows(queries[0], seen))
-        for query in queries:
-            query.processAllAvailable()
-        rows = _rows(queries[0], seen)
-        for query in queries:
-            query.stop()
-        _say(rows=rows, **draw(spark, folder))
+            _say(rows=queries.rows())
+        rows = queries.finish()
+        _say(rows=rows, alerts=_published(endpoint), **draw(spark, folder))
     finally:
         stop(spark)
 
 
-def _rows(query: StreamingQuery, seen: dict[int, int]) -> int:
-    """Rows read so far. Spark remembers the last hundred batches; `seen` keeps the others' counts."""
-    failure = query.exception()
-    if failure is not None:
-        raise failure
-    seen.update((progress["batchId"], progress["numInputRows"]) for progress in query.recentProgress)
-    return sum(seen.values())
+def _published(endpoint: str) -> int:
+    """Alerts that are in the log."""
+    with Client(endpoint) as client:
+        return sum(bounds.end - bounds.begin for bounds in client.partitions(ALERTS))
 
 
 def _say(**line: object) -> None:

@@ -21,18 +21,20 @@ from sluice.demo.node import NodeProcess
 from sluice.demo.process import Child, DemoError
 from sluice.demo.readings import PARENT
 from sluice.demo.service import CloudService
-from sluice.demo.subscriber import Subscriber
+from sluice.demo.subscriber import Operator, Subscriber
 from sluice.demo.summary import Outcome, Received, print_summary
 from sluice.demo.tally import Tally, from_ranges
 
-_SPARK_SECONDS: Final = 90  # its start on a busy machine
+_SPARK_SECONDS: Final = 180  # its start on a busy machine
 _SILENCE_SECONDS: Final = 30  # the longest that fleet or Spark may say nothing
-_CATCH_UP_SECONDS: Final = 60
+_CATCH_UP_SECONDS: Final = 180
 _GIVE_UP_FACTOR: Final = 3  # the fleet gives up after this many times the replay's length
 _LEAVE_SECONDS: Final = 5  # for Spark to stop its JVM
 _POLL: Final = 0.1
 _ABSENT: Final = "absent-device"
 _DASHBOARD: Final = "dashboard"
+_OPERATOR: Final = "operator"
+_ALERTS: Final = "alerts"  # where the Spark job publishes
 _COMMANDED: Final = "cgm-01"
 
 
@@ -113,6 +115,7 @@ class Show:
         self._spark = Child("the Spark job", folder / "spark.log")
         self._dashboard = Subscriber(_DASHBOARD, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5)
         self._absent = Subscriber(_ABSENT, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv311)
+        self._operator = Operator(_OPERATOR, f"{_ALERTS}/#", version=MQTTProtocolVersion.MQTTv5)
         self._service: CloudService | None = None
         self._background: list[asyncio.Task[None]] = []
         self._planned = 0
@@ -158,6 +161,7 @@ class Show:
         await asyncio.to_thread(self._absent.disconnect)
         self._tell(f"{_ABSENT} has subscribed to {PARENT}/# and left: its session stays")
         await asyncio.to_thread(self._dashboard.connect, ports.mqtt)
+        await asyncio.to_thread(self._operator.connect, ports.mqtt)
         ready = await self._fleet.message(_SILENCE_SECONDS)
         self._planned = _number(ready, "planned")
         starting = self.progress.add_task("Spark starts", total=None)
@@ -205,6 +209,8 @@ class Show:
         async with asyncio.timeout(_CATCH_UP_SECONDS):
             await self._background[-1]
         self._show_progress()
+        alerts = self._analysis.get("alerts", 0)
+        await self._until("the operator to get the alerts", lambda: len(self._operator.alerts) >= alerts)
 
     async def count(self) -> Outcome:
         """Compare, by device and sequence number, what was acknowledged with what each party has."""
@@ -234,6 +240,8 @@ class Show:
             restart=self._start_seconds,
             absent_seconds=self._absent_seconds,
             analysis=self._analysis,
+            alerts_received=self._operator.received,
+            alerts_distinct=len(self._operator.alerts),
             disk_bytes=self.node.disk_bytes(),
             seconds=time.monotonic() - self._began,
             folder=self._folder,
@@ -249,7 +257,7 @@ class Show:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        for subscriber in (self._dashboard, self._absent):
+        for subscriber in (self._dashboard, self._absent, self._operator):
             await asyncio.to_thread(subscriber.disconnect)
         for child in (self._fleet, self._spark):
             await child.leave(_LEAVE_SECONDS)

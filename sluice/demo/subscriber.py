@@ -6,7 +6,7 @@ the tally; others read its totals.
 
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
@@ -82,7 +82,22 @@ class Subscriber:
             self._subscribed.set()
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        self._take(orjson.loads(message.payload))
+
+    def _take(self, reading: dict[str, Any]) -> None:
         now = time.time()
-        reading = orjson.loads(message.payload)
         self.tally.add(reading["device"], reading["seq"])
         self.latencies.append((reading["sent"], now - reading["sent"]))
+
+
+class Operator(Subscriber):
+    """Whom alerts are for: how many came, and which."""
+
+    def __init__(self, client_id: str, topic_filter: str, *, version: MQTTProtocolVersion) -> None:
+        super().__init__(client_id, topic_filter, version=version)
+        self.received = 0
+        self.alerts: set[tuple[str, str]] = set()  # device, and time of the reading
+
+    def _take(self, reading: dict[str, Any]) -> None:
+        self.received += 1
+        self.alerts.add((reading["device"], reading["time"]))

@@ -41,6 +41,8 @@ class Outcome:
     restart: float  # of that, the node's start until it was ready
     absent_seconds: float
     analysis: dict[str, int]
+    alerts_received: int  # of Spark's alerts, by an MQTT subscriber
+    alerts_distinct: int
     disk_bytes: int  # log and views
     seconds: float
     folder: Path
@@ -54,6 +56,7 @@ class Outcome:
             and len(self.answers) > 0
             and self.outage > 0
             and self.analysis.get("windows", 0) > 0
+            and self.alerts_received == self.alerts_distinct == self.analysis.get("alerts", 0)
         )
 
 
@@ -118,6 +121,13 @@ def _figures(outcome: Outcome) -> Table:
     analysis = outcome.analysis
     windows, anomalies, devices = (analysis.get(name, 0) for name in ("windows", "anomalies", "devices"))
     table.add_row("Spark", f"{windows:,} windows of {devices:,} devices, {anomalies:,} readings flagged as anomalies")
+    table.add_row(
+        "alerts",
+        f"{analysis.get('alerts', 0):,} anomalies that Spark found live and published to MQTT; "
+        f"the operator's client got {outcome.alerts_received:,}, each once"
+        if outcome.alerts_received == outcome.alerts_distinct
+        else f"[bold red]{outcome.alerts_received:,} received, of which {outcome.alerts_distinct:,} are distinct[/]",
+    )
     table.add_row("chart", str(outcome.folder / "chart.png"))
     table.add_row("Parquet", str(outcome.folder / "readings") + " and windows beside it")
     table.add_row("took", f"{outcome.seconds:.0f} s")

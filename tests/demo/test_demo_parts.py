@@ -123,7 +123,9 @@ def outcome(**change: object) -> Outcome:
         "outage": 1.2,
         "restart": 0.5,
         "absent_seconds": 0.3,
-        "analysis": {"windows": 3, "anomalies": 1, "devices": 1, "rows": 1},
+        "analysis": {"windows": 3, "anomalies": 1, "devices": 1, "rows": 1, "alerts": 2},
+        "alerts_received": 2,
+        "alerts_distinct": 2,
         "disk_bytes": 10_000_000,
         "seconds": 50.0,
         "folder": Path("demo"),
@@ -141,6 +143,13 @@ def printed(result: Outcome) -> str:
 def test_verdict_when_all_is_there() -> None:
     assert outcome().complete
     assert "No acknowledged message was lost" in printed(outcome())
+
+
+def test_alerts_that_come_twice_or_not_at_all_are_no_success() -> None:
+    for received, distinct in ((3, 2), (1, 1)):
+        assert not outcome(alerts_received=received, alerts_distinct=distinct).complete
+    assert "2, each once" in printed(outcome())
+    assert "3 received, of which 2" in printed(outcome(alerts_received=3))
 
 
 def test_verdict_names_what_is_missing() -> None:

