@@ -91,8 +91,8 @@ async def test_acknowledgement_of_what_is_not_sent_yet_means_nothing(
 async def test_hand_over_that_is_refused_is_tried_again_at_once(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, error: StoreBusy | None
 ) -> None:
-    """Not when the lease has run out."""
-    node = await make_node(mqtt__shared_ack_timeout=3600)
+    """Not when the lease has run out; and it does not count as delivered."""
+    node = await make_node(mqtt__shared_ack_timeout=3600, store__max_deliveries=1)
     client = (await members(node, 1, 5, 2, receive_maximum=1))[0]
     engine = node._engine
     assert engine is not None
