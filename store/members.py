@@ -134,6 +134,10 @@ class Members:
         """Whether what a gateway says counts."""
         return name in self._gateways
 
+    def has_ended(self, name: bytes) -> bool:
+        """Whether what it says does not count any more, of a gateway that was there."""
+        return self._see_to is not None and name not in self._gateways
+
     @property
     def gateways(self) -> dict[bytes, Mapping[str, int]]:
         """Those that are there, with what they count."""

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import socket
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -16,6 +17,7 @@ import pytest
 import notify.wire
 from notify.hub import Hub
 from notify.intake import Intake
+from store import control
 from store.api import HeldMessage, Store, StoreStats
 from store.config import StoreConfig
 from store.engine import Engine
@@ -153,3 +155,23 @@ def language() -> str:
 def test_another_language_is_another_version():
     """Where this fails, store and gateway of before and of now do not understand each other: raise `VERSION`."""
     assert (VERSION, language()) == (3, "eb4c6e47da55bc16")
+
+
+async def test_a_gateway_that_ended_while_it_was_away_appends_nothing_more(served: Served):
+    """The store was restarted, and has taken it for dead before it was back: its clients are elsewhere."""
+
+    async def see_to(_is_gone: Callable[[bytes], bool]) -> None:
+        """There is nothing of it."""
+
+    members = served.engine.members
+    await members.serve(see_to)
+    for name in (b"a", b"b"):
+        await members.join(name, None, False)
+        await served.server._record([control.produced(name + b"@1", 7, 0)])  # by the store of before
+    await members.leave(b"a")
+    welcome, _ = await served.greet(hello(b"a@1", b"another process"))
+    assert not welcome.is_known
+    assert served.server.gateways == {}
+    there, _ = await served.greet(msgspec.msgpack.encode(Hello(VERSION, b"b@1", "b", b"another process", 0, False)))
+    assert (there.is_known, there.sequence) == (True, 7)
+    await members.stop()
