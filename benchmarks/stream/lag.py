@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 _LOADER: Final = Path(__file__).parents[1] / "load" / "mqttload"
+_PARENT: Final = "load"  # of its topics
 _TRIGGER: Final = "1 second"
 _WARM: Final = 3  # the first batches, in which Spark compiles its code
 
@@ -48,7 +49,7 @@ def measured(spark: SparkSession, endpoint: str, mqtt_port: int, rate: int, seco
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()  # warm: its topics are there
-        options = {"endpoint": endpoint, "filter": "bench/#", "columns": "topic,stored_at", "startingOffsets": "latest"}
+        options = {"endpoint": endpoint, "parent": _PARENT, "columns": "topic,stored_at", "startingOffsets": "latest"}
         records = spark.readStream.format("sluice").options(**options).load()
         writer = records.writeStream.foreachBatch(lags.note).option("checkpointLocation", checkpoint)
         query = writer.trigger(processingTime=_TRIGGER).start()

@@ -1,4 +1,4 @@
-"""What one task holds, alone in a process of its own: `python -m benchmarks.stream.memory ENDPOINT PARENT COLUMNS`."""
+"""What one task holds, alone in a process of its own: `python -m benchmarks.stream.memory ENDPOINT PARENT BYTES`."""
 
 import resource
 import sys

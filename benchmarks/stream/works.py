@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-PARENT: Final = "load"
+PARENT: Final = "fleet"
 SCHEMA: Final = "device string, time timestamp, value double"
 FIXED: Final = ("partition", "stored_at", "qos", "position")
 _QUERY_SECONDS: Final = 1_800
