@@ -66,8 +66,9 @@ def test_every_example_is_in_the_list() -> None:
         "delayed_reminder.py",
         "transactional_outbox.py",
         "sql_subscription.py",
+        "spark_notebook.py",
     ]
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 async def test_fleet_telemetry(node: NodeProcess) -> None:
