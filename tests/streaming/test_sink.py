@@ -23,6 +23,7 @@ from tests.system.conftest import NodeProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # Spark's start, on a busy machine
 NEEDED = {"endpoint": "127.0.0.1:7070", "topic": "results/all"}
 
 
@@ -139,7 +140,7 @@ def test_spark_streams_from_the_log_to_the_log(spark: "SparkSession", real_node:
         results = records.load().select(F.lit("results/x").alias("topic"), "payload")
         sink = results.writeStream.format("sluice").option("endpoint", real_node.endpoint)
         query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(200)
 
     run()
     expected = Counter(b"%d" % number for number in range(50))
