@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sluice.commands import password, service
+from sluice.commands import service
 from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, topic_filter
 
 EXAMPLE: Final = "sluice stream anomalies --parent sensors --to alerts"
@@ -79,11 +79,12 @@ def run(arguments: Arguments) -> int:
     except ImportError:
         print("sluice stream: Spark is not installed: pip install 'sluice[stream]'", file=sys.stderr)
         return 1
+    from cloud_sdk import InvalidArgument  # noqa: PLC0415
     from sluice.commands import stream_job  # noqa: PLC0415
 
     try:
-        secret = password.password_of(arguments)
-    except password.NoPassword as error:
+        connection = service.source_options(arguments)
+    except InvalidArgument as error:
         print(f"sluice stream: {error}", file=sys.stderr)
         return 2
-    return stream_job.run(arguments, secret)
+    return stream_job.run(arguments, connection)

@@ -31,14 +31,15 @@ _START_S: Final = 60.0  # until a query that has begun its first batch says its 
 _FIELDS: Final = ("topic", "levels", "payload", "stored_at")
 
 
-def run(arguments: Arguments, password: str | None) -> int:
-    """Run the pipeline. Exit code 0: it was told to stop, or `--once` is done; 1: it failed."""
+def run(arguments: Arguments, connection: dict[str, str]) -> int:
+    """Run the pipeline over the node that `connection` says, in options of `format("sluice")`. Exit code 0: it was told
+    to stop, or `--once` is done; 1: it failed."""
     try:
         config = {**STATE_CONFIG, **dict(_pair(each) for each in arguments.conf)}
         with stopped_by_signals() as stopping:
             spark = spark_session(f"sluice stream {arguments.pipeline}", master=arguments.master, config=config)
             try:
-                query = _start(spark, arguments, _connection(arguments, password))
+                query = _start(spark, arguments, connection)
                 _say(f"{arguments.pipeline} runs on {arguments.master}")
                 run_query(query, _say, stopping)
             except PySparkException as error:
@@ -143,15 +144,6 @@ def _write_batch(rows: DataFrame, arguments: Arguments, connection: dict[str, st
 def _print(rows: DataFrame, _number: int) -> None:
     for line in rows.toJSON().toLocalIterator():
         print(line, flush=True)
-
-
-def _connection(arguments: Arguments, password: str | None) -> dict[str, str]:
-    options = {"endpoint": f"{arguments.host}:{arguments.port}"}
-    if arguments.username is not None:
-        options.update(user=arguments.username, password=password or "")
-    if arguments.ca_file is not None:
-        options["caFile"] = str(arguments.ca_file)
-    return options
 
 
 def _pair(text: str) -> tuple[str, str]:
