@@ -20,6 +20,8 @@ FIRST ?= 1
 NAB ?= ../shared/data/nab
 # Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile
+# What nothing compiled is in, or that takes whole programs: once is enough.
+UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks)
 WORK ?= ingest
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
@@ -70,7 +72,7 @@ test-pure: $(STAMP) .clients ## run the quick tests on a copy without compiled c
 	@git ls-files -z --cached --others --exclude-standard \
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
 		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
-	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python $(PYTEST) -m "not slow" $(ARGS)
+	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python $(PYTEST) -m "not slow" $(UNCOMPILED) $(ARGS)
 
 simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
