@@ -71,6 +71,7 @@ class Producer:
         self._sequence = 0
         self._returns = returning is not None
         self._ends = False  # nobody carries it on
+        self._failed: SluiceError | None = None  # what a numbered request came to
         self._name = returning or secrets.token_bytes(16)  # of this producer: no other has it, in no other run
         self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
         self._room = asyncio.Event()
@@ -85,8 +86,15 @@ class Producer:
 
     async def send_numbered(self, sequence: int, frames: Sequence[bytes]) -> list[Receipt]:
         """Store unsealed frames as requests numbered from `sequence` on, one for each part of them that fits a request:
-        the same frames make the same parts. What was stored of them before is not stored again."""
-        units = [await self._enqueue(part, size, sequence + index) for index, (part, size) in enumerate(_parts(frames))]
+        the same frames make the same parts. What was stored of them before is not stored again. Behind a part that is
+        not stored none is: all that is numbered before something stored is taken for stored when it is sent again."""
+        units: list[_Unit] = []
+        try:
+            for part, size in _parts(frames):
+                units.append(await self._enqueue(part, size, sequence + len(units)))
+        except BaseException:
+            self._failed = self._failed or InvalidArgument("a part of the work was given up: do it again")
+            raise
         return await self._all(units)
 
     def requests(self, frames: Sequence[bytes]) -> int:
@@ -122,6 +130,8 @@ class Producer:
             await self._room.wait()
         if self._closed:
             raise ClientClosed("the client is closed")
+        if self._failed is not None:
+            raise self._failed
         unit = _Unit(frames, size, sequence)
         self._waiting.append(unit)
         self._waiting_bytes += size
@@ -174,6 +184,8 @@ class Producer:
             while not reader.done() and not self._is_idle:
                 is_first = await self._write_ready(call, is_first)
             if not reader.done():
+                if not self._returns:  # without it the node could not tell this end from a stream that breaks
+                    await call.write(pb.ProduceRequest(ends=True))
                 await call.done_writing()
                 await asyncio.wait((reader,), timeout=_CLOSING_S)
             elif not self._is_idle:
@@ -264,6 +276,8 @@ class Producer:
     def _settle(self, unit: _Unit, outcome: list[Receipt] | SluiceError) -> None:
         self._waiting_bytes -= unit.size
         self._room.set()
+        if self._returns and isinstance(outcome, SluiceError):
+            self._failed = self._failed or outcome
         if unit.receipts.done():  # its caller was cancelled
             return
         if isinstance(outcome, SluiceError):

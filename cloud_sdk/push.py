@@ -78,6 +78,8 @@ class PushConsumer:
         waiting = [delivery.lease for lane in self._lanes for delivery in lane]
         self._lanes.clear()
         self._consumer.settle((), waiting)
+        for lease in waiting:
+            self._held.pop(lease, None)  # nor extend their leases
         for _ in self._workers:
             self._work.release()
         await asyncio.gather(*self._workers, return_exceptions=True)

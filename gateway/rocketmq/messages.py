@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 import record
 from gateway.mqtt.properties import MessageProperties, build_message_block, read_message_block
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -181,7 +183,7 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
     pairs.extend(user.items())
     pairs.append((MESSAGE_ID, system.message_id))
     if system.HasField("born_timestamp"):
-        pairs.append((BORN, str(system.born_timestamp.ToMilliseconds())))
+        pairs.append((BORN, str(_ms(system.born_timestamp, pb.BAD_REQUEST))))
     if system.tag:
         if not is_tag(system.tag):
             raise Refused(pb.ILLEGAL_MESSAGE_TAG, f"{system.tag[:100]!r} is not a tag")
@@ -226,10 +228,18 @@ def _due_ms(system: pb.SystemProperties, now_ms: int) -> int | None:
         )
     if not is_delayed:
         return None
-    due_ms = system.delivery_timestamp.ToMilliseconds()
+    due_ms = _ms(system.delivery_timestamp, pb.ILLEGAL_DELIVERY_TIME)
     if due_ms > now_ms + _MAX_DELAY_MS:
         raise Refused(pb.ILLEGAL_DELIVERY_TIME, f"a message is delayed by {_MAX_DELAY_MS // 1000} s at the most")
     return due_ms if due_ms > now_ms else None
+
+
+def _ms(time: Timestamp, code: "pb.Code") -> int:
+    """Since 1970. Raises `Refused` for what protobuf takes for no time."""
+    try:
+        return int(time.ToMilliseconds())
+    except ValueError as error:
+        raise Refused(code, str(error)) from error
 
 
 def _body(message: pb.Message, most: int) -> bytes:

@@ -1,5 +1,6 @@
 """Asks of each gRPC call who makes it and whether he may: an interceptor around the services, which know of nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from inspect import isasyncgenfunction
@@ -13,6 +14,7 @@ from google.protobuf.message import DecodeError
 from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
+from gateway.rpc.limits import RpcLimits
 from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, group_of, shows_one
 from gateway.rpc.status import abort
 from gateway.rpc.told import CALLER, REVOKED, group_state, may_read_group, topic_of
@@ -45,14 +47,14 @@ class _Turned(Exception):
 
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
     """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED. What may be done by
-    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies. max_unread:
-    see `gateway.rpc.unread`."""
+    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies."""
 
-    def __init__(self, callers: Callers, store: Store, answer: Answer, max_unread: int) -> None:
+    def __init__(self, callers: Callers, store: Store, answer: Answer, limits: RpcLimits) -> None:
         self._callers = callers
         self._store = store
         self._answer = answer
-        self._unread = Unread(max_unread)
+        self._unread = Unread(limits.max_unread_bytes)
+        self._max_handles = limits.max_handles
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
 
     async def intercept_service(
@@ -155,7 +157,10 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if caller.permissions is None or name == method or name in STREAMS:
             return
         if name in PUBLISHES:
-            for handle in request.handles:
+            if len(request.handles) > self._max_handles:
+                return  # the service says so, before it does anything
+            for handle in set(request.handles):
+                await asyncio.sleep(0)  # there may be many: others have their turn
                 if not await self._is_granted(caller.may_publish, handle):
                     raise _denied("the topic of a message may not be published to")
             return

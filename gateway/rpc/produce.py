@@ -12,6 +12,7 @@ The rules of the file:
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Final
 
 import grpc.aio
 
@@ -20,10 +21,12 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.producers import Producer, producer_of, replaced
-from gateway.rpc.status import RequestError, abort
+from gateway.rpc.status import RequestError, abort, invalid
 from store import control
 from store.api import Appended, Store
 from store.errors import RecordTooLarge, StoreError
+
+_TOLD: Final = 10  # faults of one request
 
 
 class ProduceStream:
@@ -31,6 +34,7 @@ class ProduceStream:
 
     __slots__ = (
         "_check",
+        "_ends",
         "_failure",
         "_limits",
         "_producer",
@@ -50,7 +54,8 @@ class ProduceStream:
         self._store = store
         self._streams = streams  # of producers, by name
         self._producer: Producer | None = None
-        self._returns = False  # the producer: it is remembered when the stream has ended
+        self._returns = False  # the producer: others do its work again, and give it the same numbers
+        self._ends = False  # the client has said so: nothing is sent again
         self._limits = limits
         self._check = check
         self._results: list[pb.ProduceResult] = []  # ready to be written
@@ -77,7 +82,7 @@ class ProduceStream:
             raise fault
         if self._failure is not None:
             await abort(context, self._failure)
-        if self._producer is not None and not self._returns:  # the client has closed: nothing is sent again
+        if self._producer is not None and self._ends:  # a stream that just ends may be one that broke
             self._store.append([control.producer_ended(self._producer.name)], _ignore)
 
     def stop(self, reason: RequestError) -> None:
@@ -94,6 +99,7 @@ class ProduceStream:
             if is_first and request.producer and not await self._attach(request):
                 return
             is_first = False
+            self._ends = self._ends or request.ends
             self._take(request)
             while self._full():
                 self._progress.clear()
@@ -108,7 +114,7 @@ class ProduceStream:
                 older.stop(replaced())
             self._streams[producer.name] = self
             self._producer = producer
-            self._returns = request.returns and not request.ends
+            self._returns = request.returns
             if request.again:
                 await producer.recall(self._store)
         except (StoreError, RequestError) as error:
@@ -142,14 +148,17 @@ class ProduceStream:
         try:
             frames = record.check_unsealed(request.frames)
         except ValueError as error:
-            self._answer(pb.ProduceResult(sequence=request.sequence, error=f"frames: {error}"))
+            self._refuse(request.sequence, f"frames: {error}")
             return
         if len(frames) > self._limits.max_request_records:
             error_text = f"{len(frames)} records in one request, the limit is {self._limits.max_request_records}"
-            self._answer(pb.ProduceResult(sequence=request.sequence, error=error_text))
+            self._refuse(request.sequence, error_text)
             return
         faults = self._check.faults(frames)
         result = pb.ProduceResult(sequence=request.sequence)
+        if faults and self._returns:
+            self._refuse(request.sequence, "; ".join(f"message {index}: {reason}" for index, reason in faults[:_TOLD]))
+            return
         if faults:
             result.rejected.extend(pb.Rejection(index=index, reason=reason) for index, reason in faults)
             wrong = {index for index, _ in faults}
@@ -180,9 +189,17 @@ class ProduceStream:
                 result.store_time = appended.store_time
             self._answer(result)
         elif isinstance(error, RecordTooLarge):
-            self._answer(pb.ProduceResult(sequence=result.sequence, error=str(error)))
+            self._refuse(result.sequence, str(error))
         else:
             self._fail(error)
+
+    def _refuse(self, sequence: int, error: str) -> None:
+        """Store nothing of a request. Of a producer that returns nothing behind it either: when the work is done again,
+        all that is numbered before something stored is taken for stored."""
+        if self._returns:
+            self._fail(invalid(error))
+        else:
+            self._answer(pb.ProduceResult(sequence=sequence, error=error))
 
     def _answer(self, result: pb.ProduceResult) -> None:
         self._results.append(result)

@@ -62,7 +62,7 @@ class RpcServer:
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
         server = grpc.aio.server(
-            interceptors=[Authenticating(self._callers, self._store, turned_down, self._limits.max_unread_bytes)],
+            interceptors=[Authenticating(self._callers, self._store, turned_down, self._limits)],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from store.remote.wire import NUMBER, Item, items
 log = logging.getLogger(__name__)
 
 _BUSY_S: Final = 0.005  # between two looks whether a busy store has room
+_DONE: Final = object()
 _Filters = tuple[list[bytes], list[bytes]]
 _decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
 
@@ -67,6 +68,8 @@ class Attached:
         self._cut: tuple[int, int] = (0, 0)  # (sequence, records) of an append of which only the last few are missing
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._queued: deque[tuple[int, int, bytes]] = deque()  # calls while much waits to be sent
+        self._taking: asyncio.Task[None] | None = None  # a message that a busy store has no room for yet
+        self._is_closed = False
 
     def cut(self, sequence: int, missing: int) -> None:
         """Of this append all but the last few records are in the log."""
@@ -74,21 +77,46 @@ class Attached:
 
     def close(self) -> None:
         """The gateway is gone: what it asked for is not done."""
+        self._is_closed = True
         self._feeds.close(self._feed)
         self._queued.clear()
         for task in self._calls.values():
             task.cancel()
+        if self._taking is not None:
+            self._taking.cancel()
         if self.timer is not None:
             self.timer.cancel()
         if self.stream is not None:
             self.stream.end()
 
     async def take(self, message: bytes) -> None:
-        """A message of the gateway. Raises `LinkBroken`."""
+        """A message of the gateway: as a whole, also where the stream breaks meanwhile, for it does not come again.
+        Raises `LinkBroken`."""
+        steps = self._steps(message)
+        if self._taking is None and next(steps, _DONE) is _DONE:
+            return
+        self._taking = asyncio.get_running_loop().create_task(self._go_on(steps, self._taking))
+        await asyncio.shield(self._taking)
+
+    async def _go_on(self, steps: Iterator[None], before: asyncio.Task[None] | None) -> None:
+        """Take the rest of a message, behind that of the one `before`."""
+        try:
+            if before is not None:
+                await asyncio.wait((before,))
+            for _ in steps:
+                await asyncio.sleep(_BUSY_S)  # the gateway is not read on
+        finally:
+            if self._taking is asyncio.current_task():
+                self._taking = None
+
+    def _steps(self, message: bytes) -> Iterator[None]:
+        """Take a message; each step is one look at a store that has no room. Raises `LinkBroken`."""
         try:
             for kind, body in items(message):
+                if self._is_closed:
+                    return
                 if kind == Item.APPEND:
-                    await self._append(body)
+                    yield from self._append(body)
                 elif kind == Item.CALL:
                     self._call(body)
                 elif kind == Item.CANCEL:
@@ -125,7 +153,7 @@ class Attached:
 
     # --- appends
 
-    async def _append(self, body: bytes) -> None:
+    def _append(self, body: bytes) -> Iterator[None]:
         sequence: int = SEQUENCE.unpack_from(body)[0]
         frames = record.check_unsealed(body[SEQUENCE.size :], False)
         spread = len(body) - SEQUENCE.size - len(frames[-1]) if frames else 0
@@ -134,11 +162,11 @@ class Attached:
             spread = -1
         done = partial(self._appended, sequence, spread)
         frames.insert(0, control.produced(self.producer, sequence, len(frames)))
-        while (error := self._store.offer(frames, done)) is not None:
+        while not self._is_closed and (error := self._store.offer(frames, done)) is not None:
             if not isinstance(error, StoreBusy):
                 self._refuse(sequence, error)
                 return
-            await asyncio.sleep(_BUSY_S)  # the gateway is not read on
+            yield
 
     def _appended(self, sequence: int, spread: int, appended: Appended) -> None:
         if appended.error is not None:

@@ -232,3 +232,26 @@ async def test_handlers_of_the_blocking_face_run_in_threads(node) -> None:
                 wrong.wait()
 
     await asyncio.to_thread(work)
+
+
+async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client: Client) -> None:
+    """The handler that runs takes longer than a lease, whose extension is not for what was given back."""
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def handler(_: Delivery) -> None:
+        begun.set()
+        await release.wait()
+
+    await client.send_many([OutgoingMessage("orders/x", b"%d" % number) for number in range(3)])
+    consumer = client.push_consumer("g", "orders", handler, concurrency=1, invisible_seconds=0.6)
+    async with client.consumer("g", "orders") as other:
+        await consumer.__aenter__()
+        await begun.wait()
+        while len(consumer._held) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0.35)  # an extension later
+        got = await other.batch(0)
+        release.set()
+        await closing
+    assert len(got) == 2

@@ -157,6 +157,8 @@ def test_a_half_of_a_transaction() -> None:
         (message(message_group="g"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(message_type=pb.DELAY), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(message_type=pb.DELAY, delivery_timestamp=at(5_000_000)), pb.ILLEGAL_DELIVERY_TIME),
+        (message(message_type=pb.DELAY, delivery_timestamp={"seconds": 1 << 62}), pb.ILLEGAL_DELIVERY_TIME),
+        (message(born_timestamp={"seconds": 1 << 62}), pb.BAD_REQUEST),
         (message(tag="a|b"), pb.ILLEGAL_MESSAGE_TAG),
         (message(keys=["k"] * 17), pb.ILLEGAL_MESSAGE_KEY),
         (message(keys=["k" * 256]), pb.ILLEGAL_MESSAGE_KEY),

@@ -17,7 +17,7 @@ from cloud_sdk.message import STORED
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.config import ConfigError, load
 from gateway.node import Node
-from store.api import Commit, HeldMessage
+from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
@@ -46,6 +46,24 @@ async def test_who_does_not_say_who_it_is_may_do_nothing(node: Node) -> None:
         for call in (stranger.send("home/x", b"x"), stranger.pull("home", 0, 0), stranger.partitions("home")):
             with pytest.raises(NotAllowed, match="say who you are: password"):
                 await call
+
+
+async def test_what_was_refused_is_not_taken_for_stored_when_the_work_is_done_again(node: Node) -> None:
+    """A piece of work is stored up to what is refused, and what comes behind that comes with the work done again."""
+    engine = node._engine
+    assert engine is not None
+    work = [[OutgoingMessage(topic, b"x")] for topic in ("home/x", "away/x", "home/x")]
+    async with client(node) as user, user.returning_producer("work", 1) as producer:
+        await producer.send_many(work[0])
+        for messages in work[1:]:
+            with pytest.raises(InvalidArgument, match="message 0: the topic may not be published to"):
+                await producer.send_many(messages)
+    await set_rules(node, "alice", "allow both home/#", "allow both away/#")
+    async with client(node) as user, user.returning_producer("work", 1) as producer:
+        receipts = [await producer.send_many(messages) for messages in work]
+    assert [receipt == [STORED] for receipt in receipts] == [True, False, False]
+    ends = [(await engine.bounds(topic_queue(topic))).end for topic in (b"home/x", b"away/x")]
+    assert ends == [2, 1]
 
 
 async def test_a_producer_that_returns_is_its_user_s_own(node: Node) -> None:

@@ -44,8 +44,9 @@ class Bench:
         await self.server.stop(0.1)
         await self.engine.close()
 
-    async def produce(self, *requests: pb.ProduceRequest, ends: bool = False) -> list[pb.ProduceResult]:
-        """The results of a stream, which breaks then, or ends as a client's that closes."""
+    async def produce(self, *requests: pb.ProduceRequest, ends: bool | None = None) -> list[pb.ProduceResult]:
+        """The results of a stream, which breaks then (ends: None), or ends: as a client's that closes, or as if the
+        node had not heard why."""
         call = self.stub.Produce(None)
         for each in requests:
             await call.write(each)
@@ -54,7 +55,10 @@ class Bench:
             reply = await call.read()
             assert isinstance(reply, pb.ProduceReply)
             results += reply.results
-        if ends:
+        if ends is not None:
+            if ends:
+                await call.write(pb.ProduceRequest(ends=True))
+                await call.read()
             await call.done_writing()
             assert await call.code() is grpc.StatusCode.OK
         call.cancel()
@@ -91,6 +95,13 @@ async def test_it_is_known_after_a_restart_and_until_the_client_closes(bench: Be
     assert await bench.stored() == [b"1", b"2", b"3"]
     while await bench.engine.producers(None, 10):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+
+
+async def test_a_stream_that_ends_without_a_word_may_have_broken(bench: Bench) -> None:
+    """gRPC tells the end of what is read before it tells that the connection broke."""
+    await bench.produce(request(1, b"1", first=True), ends=False)
+    await bench.produce(request(1, b"1", first=True, again=True), ends=False)
+    assert await bench.stored() == [b"1"]
 
 
 async def test_of_a_request_that_a_crash_cut_only_the_rest_is_stored(bench: Bench) -> None:
