@@ -107,6 +107,7 @@ class Connection(Reading):
         self.is_will_dropped: bool = False  # however the connection ends: it may not be sent any more
         self.disconnect_packet: Disconnect | None = None
         self.is_partial: bool = False  # a large packet has begun, and not ended
+        self.outside: int = 0  # bytes of one that wait for others in front of the decoder: in a WebSocket's message
 
     # --- what the event loop tells the protocol of a socket
 
@@ -151,10 +152,7 @@ class Connection(Reading):
             self._handle(packets)
         if self.closed:
             return
-        held = 0 if decoder.has_more else decoder.held()
-        if held > _LARGE or self.is_partial:
-            self.is_partial = held > _LARGE
-            self.keeper.partial(self, held if self.is_partial else 0, bool(packets))
+        self._count_partial(bool(packets))
         error = decoder.error
         if error is not None:
             self.fail(error)
@@ -162,6 +160,18 @@ class Connection(Reading):
             self.putting_off = True
             self.pause_reading()
             self.flusher.call_later(0.0, self._go_on)
+
+    def held_outside(self, size: int, is_new: bool) -> None:
+        """So many bytes have come that are not handed on before others come."""
+        self.outside = size
+        if not self.closed:
+            self._count_partial(is_new)
+
+    def _count_partial(self, is_new: bool) -> None:
+        held = self.outside + (0 if self.decoder.has_more else self.decoder.held())
+        if held > _LARGE or self.is_partial:
+            self.is_partial = held > _LARGE
+            self.keeper.partial(self, held if self.is_partial else 0, is_new)
 
     def _go_on(self) -> None:
         """The other clients have had their turn: on with what this one has sent."""

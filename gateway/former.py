@@ -5,14 +5,15 @@ younger one may be behind what it sent: in what it has read, or in what the log 
 after a crash. So it is remembered what came by the old one, in the log too, until no younger one is behind any of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.subscription import Subscription
 from matcher.cover import overlaps
-from matcher.names import matches
-from store.api import Ended, subscription_queue
+from matcher.names import is_shared, matches
+from matcher.reserved import filter_of
+from store.api import Ended, SessionState, subscription_queue
 
 
 class Former:
@@ -36,6 +37,10 @@ class Former:
         ended = self.ended
         own, its = (ended.start_position, ended.topic_filter), (cursor.start_position, cursor.topic_filter)
         return own < its and overlaps(ended.topic_filter, cursor.topic_filter)
+
+    def may_concern(self, coming: Iterable[bytes]) -> bool:
+        """The same of subscriptions that have no cursor yet: of these filters."""
+        return any(overlaps(self.ended.topic_filter, each) for each in coming if not filter_of(each))
 
     def know(self, time: int, positions: set[int], first: dict[Cursor, int], left: dict[Cursor, int]) -> None:
         """All that came by it entered before `time`, or is at one of the positions. For each younger cursor: the offset
@@ -71,9 +76,11 @@ class Former:
         return True
 
 
-def former_of(subscription: Subscription, others: Iterable[Subscription], is_behind: bool) -> Former | None:
-    """What has to be remembered of a subscription whose cursor sends no more, for these others. `is_behind`: those of
-    them that have no cursor are."""
+def former_of(
+    subscription: Subscription, others: Iterable[Subscription], coming: Iterable[bytes], is_behind: bool
+) -> Former | None:
+    """What has to be remembered of a subscription whose cursor sends no more, for these others. `coming`: filters of
+    those whose records are on their way, or are there. `is_behind`: those of them that have no cursor are."""
     cursor = subscription.cursor
     if cursor is None:
         return None
@@ -83,7 +90,24 @@ def former_of(subscription: Subscription, others: Iterable[Subscription], is_beh
         if other is subscription:
             continue
         if other.cursor is not None:
-            former.recorded = former.recorded or former.concerns(other.cursor)
+            # One that the log does not know sent nothing that others do: what it went past is theirs, again too.
+            former.recorded = former.recorded or (not cursor.fleeting and former.concerns(other.cursor))
         elif is_behind:
             former.for_log = former.for_log or overlaps(cursor.topic_filter, other.topic_filter)
+    former.recorded = former.recorded or (not cursor.fleeting and former.may_concern(coming))
     return former if former.recorded or former.for_log else None
+
+
+def ended_of(state: SessionState, filters: Collection[bytes]) -> list[Ended]:
+    """The same of a session that nobody has: these subscriptions of it are to end."""
+    own = [each for each in state.subscriptions if each.qos and not is_shared(each.topic_filter)]
+    left = [each for each in own if each.topic_filter not in filters]
+    found: list[Ended] = []
+    for old in own:
+        if old.topic_filter not in filters:
+            continue
+        age = old.start_position, old.topic_filter
+        if any((o.start_position, o.topic_filter) > age and overlaps(old.topic_filter, o.topic_filter) for o in left):
+            sent = [o.offset for o in state.outbound if o.topic_filter == old.topic_filter and o.offset >= old.offset]
+            found.append(Ended(old.topic_filter, old.start_position, old.offset, sorted(sent)))
+    return found

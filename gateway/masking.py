@@ -3,6 +3,7 @@
 aiohttp's reader checks everything else about frames, and takes these as they come.
 """
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 _NO_FRAME: Final = b"\xf0\x80"  # reserved bits: the reader ends the connection with 1002
@@ -19,10 +20,16 @@ class FrameReader(Protocol):
 class MaskedFrames:
     """Stands in front of a reader, and gives it no frame without a mask."""
 
-    __slots__ = ("_header", "_left", "_reader")
+    __slots__ = ("_first", "_header", "_kept", "_left", "_on_held", "_reader", "_size")
 
-    def __init__(self, reader: FrameReader) -> None:
+    def __init__(self, reader: FrameReader, on_held: Callable[[int, bool], None] | None = None) -> None:
+        """on_held: called with the bytes of a message that has begun and not ended, for which the reader waits, and
+        whether one has ended since the last call."""
         self._reader = reader
+        self._on_held = on_held
+        self._first = 0  # byte of the frame that is under way
+        self._size = 0  # bytes of its payload
+        self._kept = 0  # of the frames before it that belong to the same message
         self._header = b""  # the start of a frame whose length has not come
         self._left = 0  # bytes of a frame that are still to come
 
@@ -30,6 +37,7 @@ class MaskedFrames:
         data = self._header + data
         self._header = b""
         at, end = self._left, len(data)
+        has_ended = 0 < at <= end and self._end_frame()
         while at < end:
             size = _header_size(data, at)
             if size < 0:
@@ -38,10 +46,27 @@ class MaskedFrames:
             if size == 0 or at + size > end:
                 self._left = 0
                 self._header = data[at:]
-                return self._reader.feed_data(data[:at])
-            at += size + _length(data, at)
+                return self._feed(data[:at], has_ended)
+            self._first, self._size = data[at], _length(data, at)
+            at += size + self._size
+            if at <= end:
+                has_ended |= self._end_frame()
         self._left = at - end
-        return self._reader.feed_data(data)
+        return self._feed(data, has_ended)
+
+    def _end_frame(self) -> bool:
+        """The frame that was under way is whole. Whether its message is."""
+        if self._first & 0x08:  # a control frame, perhaps between those of a message
+            return False
+        is_last = self._first >= 0x80
+        self._kept = 0 if is_last else self._kept + self._size
+        return is_last
+
+    def _feed(self, data: bytes, has_ended: bool) -> tuple[bool, bytes]:
+        answer = self._reader.feed_data(data)
+        if self._on_held is not None:
+            self._on_held(self._kept + (self._size - self._left if self._left else 0), has_ended)
+        return answer
 
     def feed_eof(self) -> None:
         self._reader.feed_eof()

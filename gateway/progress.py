@@ -23,7 +23,7 @@ from gateway.session import Session
 from gateway.telling import tell_failure
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, Owed, Store
+from store.api import Appended, Ended, Owed, Store
 from store.control import PASSED
 from store.errors import StoreError
 
@@ -218,7 +218,10 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
 
 def records_of_formers(client_id: bytes, formers: list[Former]) -> list[bytes]:
     """What the log must know of subscriptions that end while others are behind them: in front of their end."""
-    ended = [former.ended for former in formers]
+    return records_of_ended(client_id, [former.ended for former in formers])
+
+
+def records_of_ended(client_id: bytes, ended: list[Ended]) -> list[bytes]:
     parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
     return [control.outbound_changed(client_id, ended=few) for few in parts]
 

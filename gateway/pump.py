@@ -359,7 +359,9 @@ def _may_have(session: Session, entry: Inflight, message: Message) -> bool:
     changed since the session was opened; of a retained value there is the topic alone to go by."""
     permissions = session.outlet.permissions
     name = filter_of(entry.topic_filter) or entry.topic_filter
-    return permissions is None or permissions.may_subscribe(name or message.topic)
+    if permissions is None or (name and permissions.may_subscribe(name)):
+        return True
+    return permissions.may_subscribe(message.topic)
 
 
 def _without_cursors(session: Session, topic: bytes) -> Route | None:

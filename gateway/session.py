@@ -160,7 +160,7 @@ class Session(Exchanges):
     def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
         """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
         has to know."""
-        found = [former_of(each, others, self.behind >= 0) for each in subscriptions]
+        found = [former_of(each, others, self.subscribing, self.behind >= 0) for each in subscriptions]
         formers = [former for former in found if former is not None]
         if formers:
             self.formers = [*(self.formers or ()), *formers]
@@ -175,6 +175,12 @@ class Session(Exchanges):
         """The same for what has no cursor, and a message that the record at `position` let into its queues."""
         return any(former.had_entry(position, store_time, message) for former in self.formers or ())
 
+    def find_out(self, cursor: Cursor) -> None:
+        """The cursor is new here, and its record may be older than the end of others."""
+        for former in self.formers or ():
+            if former.concerns(cursor):
+                former.is_known = False
+
     @property
     def is_puzzled(self) -> bool:
         """Whether it has to be found out first what came by a subscription that is gone."""
@@ -187,7 +193,8 @@ class Session(Exchanges):
         cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
         left: list[Former] = []
         for former in self.formers:
-            if not former.is_done(cursors, is_closing) or (former.for_log and self.behind >= 0 and not is_closing):
+            is_done = former.is_done(cursors, is_closing) and not former.may_concern(self.subscribing)
+            if not is_done or (former.for_log and self.behind >= 0 and not is_closing):
                 left.append(former)
             elif former.recorded:
                 self.unfinished.forgotten.append((former.ended.topic_filter, former.ended.start_position))

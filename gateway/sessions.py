@@ -23,13 +23,14 @@ from gateway.connection import Connection
 from gateway.counters import Counters
 from gateway.cursor import Cursor, reach_of
 from gateway.drops import KeptDrops
+from gateway.former import ended_of
 from gateway.inbox import Inboxes
 from gateway.membership import ALONE, Membership
 from gateway.missed import Missed
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
-from gateway.progress import Progress, last_records
+from gateway.progress import Progress, last_records, records_of_ended
 from gateway.pump import Pump
 from gateway.refusal import Gone, Refused
 from gateway.restoring import Restoring
@@ -311,6 +312,7 @@ class Sessions:
                 if withheld := self._access.withheld(identity, state):
                     frames.append(control.outbound_changed(state.client_id, completed=withheld))
                 if forbidden := self._access.forbidden(identity, state):
+                    frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
                     frames.append(control.unsubscribed(state.client_id, forbidden))
             if state is not None and frames:
                 await append(self._store, frames)

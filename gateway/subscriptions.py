@@ -241,6 +241,8 @@ class Subscriptions:
         session.subscribe(subscription)
         if subscription.is_live:
             self._router.add(subscription)
+        if old is None and subscription.cursor is not None:
+            session.find_out(subscription.cursor)
         return old is None
 
     def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:

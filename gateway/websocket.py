@@ -91,7 +91,7 @@ class WebSocketFront:
         handshake.leave()
         transport = _WebSocketTransport(socket, request.transport)
         connection = self._front.accept(transport, handshake.gate, handshake.arrival)
-        transport.connection = connection
+        transport.connection = handshake.connection = connection
         writer = asyncio.create_task(transport.write_out())
         try:
             async for message in socket:
@@ -111,7 +111,7 @@ class WebSocketFront:
 class _Handshake(web.RequestHandler):
     """A connection that is to become a WebSocket, or to end soon."""
 
-    __slots__ = ("_on_wait", "_timer", "_waiting", "arrival", "gate", "source")
+    __slots__ = ("_on_wait", "_timer", "_waiting", "arrival", "connection", "gate", "source")
 
     def __init__(
         self,
@@ -130,6 +130,7 @@ class _Handshake(web.RequestHandler):
             keepalive_timeout=gate.connect_timeout,
         )
         self.source = ""
+        self.connection: Connection | None = None  # what it has become
         self.gate = gate
         self.arrival = arrival
         self._waiting = waiting
@@ -173,7 +174,11 @@ class _Handshake(web.RequestHandler):
             self.gate.opening -= 1
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        super().set_parser(MaskedFrames(parser), data_received_cb)  # type: ignore[arg-type]
+        super().set_parser(MaskedFrames(parser, self._held), data_received_cb)  # type: ignore[arg-type]
+
+    def _held(self, size: int, has_ended: bool) -> None:
+        if self.connection is not None:
+            self.connection.held_outside(size, has_ended)
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)

@@ -20,6 +20,8 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Gone, Refused
+from matcher.cover import overlaps
+from matcher.names import is_shared
 from matcher.reserved import filter_of
 from store.api import Commit, SessionState, Store, User
 from store.errors import StoreError
@@ -176,12 +178,17 @@ class Access:
     def withheld(self, identity: Identity, state: SessionState) -> list[int]:
         """Packet ids of messages that an earlier connection, perhaps another user's, left on their way by what the
         client may not subscribe to, whether the session still does or not. Retained values do not say by what they
-        came: each is looked at when it would be sent again. Where PUBREC came, no message is sent again."""
+        came: each is looked at when it would be sent again, and so is what another subscription may match that stays.
+        Where PUBREC came, no message is sent again."""
         permissions = identity.permissions
         if permissions is None:
             return []
         names = {outbound.topic_filter for outbound in state.outbound if outbound.topic_filter}
         denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
+        if denied:
+            filters = [each.topic_filter for each in state.subscriptions if not is_shared(each.topic_filter)]
+            left = [each for each in filters if permissions.may_subscribe(each)]
+            denied = {name for name in denied if not any(overlaps(filter_of(name) or name, each) for each in left)}
         return [each.packet_id for each in state.outbound if not each.released and each.topic_filter in denied]
 
     # --- changes

@@ -1,14 +1,18 @@
 """A subscription ends, or gets QoS 0, while a younger one that overlaps is behind it, and then the node is killed."""
 
+import asyncio
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from gateway.node import Node
 from gateway.session import Session
-from store.api import Ended
+from store.api import Ended, Subscription
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import Device, Publisher, check_delivery
-from tests.gateway.raw import PUBCOMP, PUBREC
+from tests.gateway.people import set_rules
+from tests.gateway.raw import PUBCOMP, PUBREC, SUBACK, Packet
 from tests.gateway.test_delayed import HeldClock, engine_of
 
 OLD, YOUNG = b"n/b", b"n/#"
@@ -117,6 +121,90 @@ async def test_of_qos_1_nothing_is_lost_that_a_younger_one_went_past(make_node: 
     device.seen.clear()
     await device.unsubscribe(OLD)
     await check_delivery(device, publisher.sent[:2], GRANTED)
+
+
+@pytest.mark.mqtt5("4.3.2-1")
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_it_went_past_with_qos_0_is_the_others(make_node: MakeNode, qos: int) -> None:
+    """Its cursor is not in the log, and sends nothing that another one sends: that is not lost with its end."""
+    node = await make_node()
+    device, publisher = await start(node)
+    await device.subscribe(OLD, 0)
+    await publisher.burst([b"n/b", b"n/b"], [qos, qos])
+    await device.poll()
+    await device.unsubscribe(OLD)
+    await killed(make_node, node, device)
+    if qos == 1:
+        device.seen.clear()
+    await device.connect()
+    await asyncio.wait_for(check_delivery(device, publisher.sent, GRANTED), 10)
+
+
+@pytest.mark.mqtt5("4.3.2-1", "4.3.3-3")
+@pytest.mark.parametrize("kills", [False, True])
+async def test_rules_that_end_it_leave_the_other_one_what_is_its_own(make_node: MakeNode, kills: bool) -> None:
+    """n/# may be subscribed to no more, and n/b may: what both match comes, and with QoS 2 once."""
+    node = await make_node()
+    device = Device(node.ports.mqtt, b"d", 4, 100)
+    await device.connect()
+    await device.subscribe(b"n/#", 2)
+    await device.subscribe(b"n/b", 2)
+    publisher = Publisher(node.ports.mqtt, b"p")
+    await publisher.burst([b"n/b", b"n/b", b"n/b"], [1, 2, 2])
+    await device.poll()
+    for kind in (PUBREC, PUBCOMP):
+        await acknowledge(device, kind)
+    if kills:
+        node = await killed(make_node, node, device)
+    await set_rules(node, "", "deny subscribe n/x")
+    await device.killed()
+    before = len(device.seen)
+    await device.connect()
+    publisher.port, publisher.client = node.ports.mqtt, None
+    await publisher.burst([b"n/b"], [2])  # behind all that was to come
+    await asyncio.wait_for(check_delivery(device, publisher.sent, GRANTED), 10)
+    assert publisher.sent[0] in device.seen[before:]  # it was not acknowledged
+
+
+@pytest.mark.mqtt5("4.3.3-3")
+@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
+async def test_it_ends_before_the_younger_one_is_answered(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The younger one is in the log, and not yet made: it begins in front of what came by the old one meanwhile."""
+    node = await make_node()
+    device = Device(node.ports.mqtt, b"d", 4, 100)
+    await device.connect()
+    await device.subscribe(OLD, 2)
+    publisher = Publisher(node.ports.mqtt, b"p")
+    store = engine_of(node)
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+    find = store.subscriptions
+
+    async def find_slowly(client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+        found = await find(client_id, filters)
+        if YOUNG in filters:
+            asked.set()
+            await goes_on.wait()
+        return found
+
+    monkeypatch.setattr(store, "subscriptions", find_slowly)
+    waits = asyncio.create_task(device.subscribe(YOUNG, 2))
+    await asked.wait()
+    waits.cancel()
+    await publisher.burst([b"n/b"], [2])
+    await device.poll()
+    await end(device, way)
+    goes_on.set()
+    while YOUNG not in session_of(node).subscriptions:  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0.01)
+    await publisher.burst([b"n/c"], [2])
+    device._take = _without_subacks(device._take)  # type: ignore[method-assign]
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+def _without_subacks(take: Callable[[Packet], None]) -> Callable[[Packet], None]:
+    return lambda packet: None if packet.kind == SUBACK else take(packet)
 
 
 async def test_it_is_remembered_over_connections_and_no_longer_than_needed(make_node: MakeNode) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 
+import aiohttp
 import pytest
 
 from gateway.connection import Connection
@@ -384,6 +385,41 @@ async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str
     while node._front.connections:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert (partials._total, partials._sizes) == (0, {})
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+async def test_what_a_websocket_holds_back_is_counted_too(make_node: MakeNode, frames: int) -> None:
+    """A message that has not ended is handed on to nobody."""
+    node = await make_node(mqtt__max_partial_bytes=3_000_000)
+    partials = node._front._partials
+    async with aiohttp.ClientSession() as session:
+        sockets = []
+        for number in range(4):
+            url = f"http://127.0.0.1:{node.ports.ws}/mqtt"
+            socket = await session.ws_connect(url, protocols=("mqtt",))
+            await socket.send_bytes(connect(5, b"c%d" % number))
+            await socket.receive()
+            size = -(-len(LARGE) // frames)
+            parts = [LARGE[at : at + size] for at in range(0, len(LARGE), size)]
+            kinds = [2, *[0] * (frames - 1)]
+            kinds[-1] |= 0x80  # the last one
+            whole = b""
+            for kind, part in zip(kinds, parts, strict=True):
+                whole += bytes((kind, 0xFF)) + len(part).to_bytes(8, "big") + bytes(4) + part
+            before = partials._total
+            socket._writer.transport.write(whole[:-1])
+            sockets.append(socket)
+            while partials._total < min(before + len(LARGE) - 1, 3 * (len(LARGE) - 1)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        while len(node._front.connections) == 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        told = await sockets[0].receive()
+        assert told.data[:1] == b"\xe0"
+        assert told.data[2] == 0x97
+        for socket in sockets[1:]:
+            socket._writer.transport.write(LARGE[-1:])
+            assert (await socket.receive()).data[:1] == b"\x40"
+        assert (partials._total, partials._sizes) == (0, {})
 
 
 async def test_small_packets_of_a_large_read_are_not_counted(node: Node) -> None:
