@@ -177,6 +177,7 @@ def last_records(session: Session) -> list[bytes]:
     sent: list[tuple[int, bytes, int, int]] = []
     completed: list[int] = []
     client_id = session.client_id
+    frames = list(session.unsaid)
     _, received = session.take_staged()
     for packet_id, entry in session.inflight.items():
         is_behind = entry.cursor is None or entry.cursor.is_behind_it(entry.offset)
@@ -189,7 +190,7 @@ def last_records(session: Session) -> list[bytes]:
         elif entry.phase == RELEASED and is_passed:
             sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
             received.append(packet_id)
-    frames = _sent(client_id, sent)
+    frames += _sent(client_id, sent)
     if received:
         frames.append(control.outbound_changed(client_id, received=received))
     subscriptions = session.subscriptions.values()

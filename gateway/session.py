@@ -30,6 +30,9 @@ _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
 _FEW: Final = 16  # subscriptions that are looked at one by one
 
 
+_NOTHING: Final[list[bytes]] = []  # of all sessions: never changed
+
+
 class Session(Exchanges):
     """A client's session, held by this node."""
 
@@ -60,6 +63,7 @@ class Session(Exchanges):
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
         self.formers: list[Former] | None = None  # subscriptions that are gone, while others may be behind them
+        self.unsaid: list[bytes] = _NOTHING  # records of changed subscriptions that the log had no room for
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
 

@@ -131,16 +131,19 @@ class Subscriptions:
         session.subscribing.update([stored.topic_filter for stored in granted])
         session.subscribing.update([replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
+        frames = self._wane(session, [stored for stored in granted if not stored.qos])
+        frames.append(control.subscribed(session.client_id, granted))
+
         def done(appended: Appended) -> None:
             if appended.error is not None:
+                session.unsaid = session.unsaid + frames
                 connection.append_failed(appended.error)
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply, wishes))
                 return
             self._expected(wishes)
 
-        frames = self._wane(session, [stored for stored in granted if not stored.qos])
-        self._store.append([*frames, control.subscribed(session.client_id, granted)], done)
+        self._store.append(frames, done)
 
     def _wane(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
         """These are granted with QoS 0: the log has no cursor of theirs from here on, and others that match the same
@@ -339,8 +342,11 @@ class Subscriptions:
             connection.send(reply)
             return
 
+        frames.append(control.unsubscribed(session.client_id, filters))
+
         def done(appended: Appended) -> None:
             if appended.error is not None:
+                session.unsaid = session.unsaid + frames
                 connection.append_failed(appended.error)
                 return
             for topic_filter in filters:  # a SUBSCRIBE that was under way may have come back meanwhile
@@ -348,7 +354,7 @@ class Subscriptions:
             session.orphan(names)
             connection.send(reply)
 
-        self._store.append([*frames, control.unsubscribed(session.client_id, filters)], done)
+        self._store.append(frames, done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
         if session.has_shares and topic_filter in session.shares:

@@ -25,8 +25,9 @@ _OPEN: Final = b"a"  # client → reach of its connection, and the gateway that 
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
+# What is owed, by filter, and what came by subscriptions that ended, by `_ENDED`, start and filter: none begins so.
 _OWED: Final = b"R"
-_ENDED: Final = b"E"
+_ENDED: Final = b"\0"
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
@@ -196,12 +197,12 @@ class Sessions:
         for packet_id in event.completed:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
         self._owe(client, event)
-        bucket = owned(_ENDED, client)
+        bucket = owned(_OWED, client)
         for each in event.ended:
             places = b"".join([place.to_bytes(8, "big") for place in (each.offset, *each.open)])
-            self._state.put(bucket, each.start_position.to_bytes(8, "big") + each.topic_filter, places)
+            self._state.put(bucket, _ENDED + each.start_position.to_bytes(8, "big") + each.topic_filter, places)
         for topic_filter, start_position in event.forgotten:
-            name = start_position.to_bytes(8, "big") + topic_filter
+            name = _ENDED + start_position.to_bytes(8, "big") + topic_filter
             if self._state.get(bucket, name) is not None:
                 self._state.delete(bucket, name)
 
@@ -232,8 +233,11 @@ class Sessions:
             is_released = bool(marks & _RELEASED)
             sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
             found.outbound.append(sent)
-        found.owed.extend([_owed(name, row) for name, row in self._state.all(owned(_OWED, client_id))])
-        found.ended.extend([_ended(name, row) for name, row in self._state.all(owned(_ENDED, client_id))])
+        for name, value in self._state.all(owned(_OWED, client_id)):
+            if name.startswith(_ENDED):
+                found.ended.append(_ended(name[1:], value))
+            else:
+                found.owed.append(_owed(name, value))
         return found
 
     def session_row(self, client_id: bytes) -> SessionState | None:
@@ -316,7 +320,7 @@ class Sessions:
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
         self.inbound.drop(client_id, goes_on)
-        for bucket in (owned(_OUTBOUND, client_id), owned(_OWED, client_id), owned(_ENDED, client_id)):
+        for bucket in (owned(_OUTBOUND, client_id), owned(_OWED, client_id)):
             for name in [name for name, _ in self._state.scan(bucket)]:
                 self._state.delete(bucket, name)
 

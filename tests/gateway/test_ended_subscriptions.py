@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+import record
 from gateway.node import Node
 from gateway.session import Session
-from store.api import Ended, Subscription
+from record.layout import Kind
+from store.api import Appended, Ended, Subscription
+from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import Device, Publisher, check_delivery
@@ -286,5 +289,34 @@ async def test_a_subscription_that_has_qos_0_in_between_begins_again(make_node: 
     assert route is not None
     assert tuple(route.cursors) == cursors
     await killed(make_node, node, device)
+    await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+@pytest.mark.mqtt5("3.10.4-3", "4.3.3-3")
+@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
+async def test_a_busy_store_hears_of_its_end_when_the_connection_ends(make_node: MakeNode, way: str) -> None:
+    """The log would have the subscription as it was, and what is done by it would be done again."""
+    node = await make_node()
+    device, publisher = await start(node)
+    if way == "UNSUBSCRIBE":
+        await device.unsubscribe(YOUNG)
+    await publisher.burst([b"n/b", b"n/b"], [1, 2])
+    await device.poll()
+    for kind in (PUBREC, PUBCOMP):
+        await acknowledge(device, kind)
+    store = engine_of(node)
+    append = store.append
+
+    def refuse(frames: Sequence[bytes], done: Callable[[Appended], None]) -> None:
+        if record.decode(frames[-1], 0)[0] not in (Kind.SUBSCRIBED, Kind.UNSUBSCRIBED):
+            append(frames, done)
+            return
+        store.append = append  # type: ignore[method-assign]
+        asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
+
+    store.append = refuse  # type: ignore[method-assign]
+    with pytest.raises(EOFError):
+        await end(device, way)
     await device.connect()
     await check_delivery(device, publisher.sent, GRANTED)

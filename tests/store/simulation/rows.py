@@ -202,7 +202,7 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
         rows[b"R" + _sized(client) + name] = pack(">Q", owed.since) + topics
     for (start, name), ended in session.ended.items():
         places = ended.offset, *ended.open
-        rows[b"E" + _sized(client) + pack(">Q", start) + name] = pack(f">{len(places)}Q", *places)
+        rows[b"R" + _sized(client) + b"\0" + pack(">Q", start) + name] = pack(f">{len(places)}Q", *places)
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
