@@ -98,6 +98,7 @@ class Scenario:
         self.window = self.chance.choice([1, 3, 10, 40])
         self.model = Model()
         self.kills = 0
+        self.again: dict[bytes, int] = {}  # what a kill found without its PUBACK → how many had been seen by then
         self.node: Node
         self.device: Device
         self.publisher: Publisher
@@ -160,12 +161,21 @@ class Scenario:
             return
         self.kills += 1
         name = f"killed-{self.kills}"
+        levels = {payload: qos for _, payload, qos in self.device.seen}
+        for payload in [*self.device.unsettled.values(), *self.device.earlier.values()]:
+            if levels[payload] == 1:
+                self.again[payload] = len(self.device.seen)
         self.node = await crashed(self.make_node, self.node, name, mqtt__max_in_flight=self.window)
         await self.device.killed()
         if self.publisher.client is not None:
             await self.publisher.client.drop()
             self.publisher.client = None
         self.device.port = self.publisher.port = self.node.ports.mqtt
+
+    def come(self) -> set[bytes]:
+        """What has come; again, where that has to be."""
+        seen = enumerate(self.device.seen)
+        return {payload for number, (_, payload, _) in seen if number >= self.again.get(payload, 0)}
 
     async def end(self) -> None:
         """All that is due comes, and what was begun comes to its end."""
@@ -176,7 +186,7 @@ class Scenario:
             await device.connect()
         due = self.model.due()
         device.acknowledge(len(device.owed))
-        while not due <= {payload for _, payload, _ in device.seen} or device.unsettled or device.earlier:
+        while not due <= self.come() or device.unsettled or device.earlier:
             await device.read()
             device.acknowledge(len(device.owed))
         await device.poll()
