@@ -168,7 +168,8 @@ class Joined:
             for group in attendance.groups:
                 look(group)
             for client_id, is_taken_over in attendance.orders:
-                if client_id not in self._ordered:
+                # What it is only asked for has no connection here, though `_come_back` named it.
+                if client_id not in self._ordered and (client_id in self._holds or client_id not in self._asking):
                     self._ordered.add(client_id)
                     self._spawn(self._give_up(client_id, is_taken_over, give_up))
 

@@ -305,6 +305,7 @@ class Members:
             if hold is None or hold.gateway is gateway:
                 self._there(name)
                 self._holds[client_id] = _Hold(gateway, user)
+                gateway.orders.pop(client_id, None)  # about what it had, or only asked for, before
                 return
             if hold.user and hold.user != user:
                 raise HeldByAnother(client_id)
@@ -317,6 +318,8 @@ class Members:
             hold = self._holds.get(client_id)
             if hold is not None and hold.gateway is gateway:
                 self._free(client_id)
+            else:
+                gateway.orders.pop(client_id, None)
         self.on_free()
 
     async def _given_up(self, client_id: bytes, hold: _Hold, is_taken_over: bool) -> None:
