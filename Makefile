@@ -21,7 +21,7 @@ NAB ?= ../shared/data/nab
 # Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile
 # What nothing compiled is in, or that takes whole programs: once is enough.
-UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks)
+UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks system sluice cloud_sdk)
 WORK ?= ingest
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
