@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,6 @@ TOPICS: Final = 1_000
 BATCH: Final = 2_048  # messages in one send_many
 IN_FLIGHT: Final = 64  # single sends
 MEMBERS: Final = 8  # of the group
-LEASED: Final = 256  # messages that a member takes at once, and acknowledges together
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,14 +74,14 @@ async def sent_singly(client: Client, count: int) -> int:
     return count // IN_FLIGHT * IN_FLIGHT
 
 
-async def consumed(client: Client, count: int) -> int:
-    """A new group, whose members take batches and acknowledge each message."""
+async def consumed(client: Client, count: int, leased: int) -> int:
+    """A new group, whose members take so many messages at once, and acknowledge them together."""
     group = f"bench-{time.time_ns()}"
     got = 0
 
     async def member() -> None:
         nonlocal got
-        async with client.consumer(group, "load", max_records=LEASED) as consumer:
+        async with client.consumer(group, "load", max_records=leased) as consumer:
             while got < count:
                 deliveries = await consumer.batch(0.5)
                 got += len(deliveries)
@@ -113,7 +113,8 @@ def works_of(endpoint: str, folder: Path) -> list[Work]:
     return [
         Work("producer, batched and durable", 200 * BATCH, 150_000, 5.0, produced),
         Work("single awaited sends, 64 in flight", 64 * 500, 10_000, None, sent_singly),
-        Work("group, acknowledged in batches of 256", 150_000, 80_000, None, consumed),
+        Work("group, acknowledged in batches of 32", 50_000, 80_000, None, partial(consumed, leased=32)),
+        Work("group, acknowledged in batches of 256", 150_000, 80_000, None, partial(consumed, leased=256)),
         Work("pull by offset", 300_000, 300_000, None, pulled),
         Work("RocketMQ's Python client, send", 1_000, 640, None, sync),
         Work("RocketMQ's Python client, send_async, 64 in flight", 3_000, 1_540, None, many),
