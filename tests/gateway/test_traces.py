@@ -46,7 +46,7 @@ async def test_sessions_are_in_the_trace_of_a_message(node: Node) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_shared_subscription_is_a_group_in_it(node: Node, qos: int) -> None:
     member = await RawClient.connect(node.ports.mqtt, b"worker", 5, False, expiry=EVER)
-    await member.subscribe((b"$share/work/jobs/#", qos))
+    await member.subscribe((b"$share/crew/jobs/#", qos))
     sender = await RawClient.connect(node.ports.mqtt, b"boss", 5)
     sender.send(wire.publish(5, b"jobs/1", b"x", qos, 1))
     await sender.expect(PUBACK if qos == 1 else PUBREC)
@@ -60,9 +60,9 @@ async def test_a_shared_subscription_is_a_group_in_it(node: Node, qos: int) -> N
         while True:
             events = await client.trace(message.position)
             happened = [(event.happened, event.who) for event in events[1:]]
-            if (Happened.FINISHED, "$share/work/jobs/#") in happened:
+            if (Happened.FINISHED, "$share/crew/jobs/#") in happened:
                 break
             await asyncio.sleep(0.05)
-    assert happened[0] == (Happened.LEASED, "$share/work/jobs/#")
+    assert happened[0] == (Happened.LEASED, "$share/crew/jobs/#")
     if qos == 2:
         assert (Happened.SENT, "worker") in happened
