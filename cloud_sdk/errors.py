@@ -1,8 +1,9 @@
 """What can go wrong when talking to a node, each with what to do about it."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
@@ -85,6 +86,8 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
 
 # What gRPC's own client says, under a code that a node may also send, when the connection ends within a write.
 _FROM_CORE: Final = "Internal error from Core"
+_STATUS_S: Final = 1.0  # until the node's status has come, of a stream that can be written to no more
+_LOOK_S: Final = 0.005
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
@@ -94,9 +97,22 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
         metadata = cast("grpc.aio.Metadata", error.trailing_metadata())
         return OffsetOutOfRange(message, int(metadata.get("sluice-begin", 0)), int(metadata.get("sluice-end", 0)))
     if error.code() is grpc.StatusCode.INTERNAL and error.details() == _FROM_CORE:
-        return Unavailable(f"the connection broke: {error.debug_error_string()}")
+        return Unavailable("the connection broke within a write")
     kind = _KINDS.get(error.code())
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")
+
+
+async def why_ended(call: "grpc.aio.StreamStreamCall[Any, Any]") -> SluiceError:
+    """Why a stream cannot be written to any more. Mostly the node has ended it, and its status says why: that may come
+    a moment after the write that failed, and takes the place of what gRPC's own client says about that."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _STATUS_S
+    while await call.details() == _FROM_CORE and loop.time() < until:  # noqa: ASYNC110 - it has no event for that
+        await asyncio.sleep(_LOOK_S)
+    code, details = await call.code(), await call.details()
+    if code is grpc.StatusCode.OK:
+        return Unavailable("the node ended the stream")
+    return from_rpc(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await call.trailing_metadata(), details, ""))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Final
 import grpc.aio
 
 from cloud_sdk.connection import Connection, Retry, is_passing
-from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, from_rpc
+from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, why_ended
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -191,10 +191,8 @@ class Producer:
             elif not self._is_idle:
                 reader.result()
                 raise Unavailable("the node ended the stream")
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error) from error
-        except asyncio.InvalidStateError as error:  # written to after it broke: the call knows why
-            raise Unavailable(f"the stream broke: {await call.details()}") from error
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: written to after its end
+            raise await why_ended(call) from error
         finally:
             call.cancel()
             reader.cancel()
