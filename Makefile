@@ -18,8 +18,9 @@ FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
 NAB ?= ../shared/data/nab
-# Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other.
-PYTEST := -m pytest --numprocesses 2 --dist loadfile
+# Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other, the
+# files in the order of tests/conftest.py.
+PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 # What nothing compiled is in, or that takes whole programs: once is enough.
 UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks system sluice cloud_sdk)
 WORK ?= ingest

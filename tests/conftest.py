@@ -1,7 +1,11 @@
 """For all tests: hypothesis judges what is true, never how long it took; processes start as they should."""
 
 import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import settings
 
 # gRPC as of 1.81 ends a child between fork and exec (its issue 43055): once a test has used it, none gets a JVM.
@@ -9,3 +13,20 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
+
+_TESTS: Final = Path(__file__).parent
+_HEAVY: Final = {"streaming", "system", "examples", "benchmarks"}  # folders of files that take long
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long go first, those of one folder beside those of another: Spark has work for every core, whole
+    nodes mostly wait. One that begins last would keep one process busy and the others waiting."""
+    places: dict[Path, int] = {}  # of files that take long, in their folder
+    files = Counter[str]()
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if item.path not in places and (folder in _HEAVY or item.get_closest_marker("slow") is not None):
+            places[item.path] = files[folder]
+            files[folder] += 1
+    last = len(items)
+    items.sort(key=lambda item: places.get(item.path, last))
