@@ -1,6 +1,7 @@
 """A local Spark session that knows the `sluice` format, keeps to loopback and downloads nothing."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from pyspark.sql import SparkSession
 from streaming.java import JavaChoice, java_home
 from streaming.source import SluiceDataSource
 
+_HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)(:|$)")
+_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _JVM_SECONDS: Final = 20  # its shutdown hooks, on a busy machine
 
 
@@ -25,13 +28,13 @@ def spark_session(
 ) -> SparkSession:
     """Start Spark in this process (or take the one that runs) and register the data source.
 
-    `config` adds to or replaces what is set here. Raises `JavaNotFound`. On a cluster, build the
-    session as usual and call `register` instead.
+    `config` adds to or replaces what is set here. Where the master is on this machine, all of it keeps to loopback; the
+    executors of another one have to reach the driver, and its own address is Spark's choice (`spark.driver.host`).
+    Raises `JavaNotFound`.
     """
-    _prepare_environment(java)
+    _prepare_environment(java, is_here=is_here(master))
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **(_LOOPBACK if is_here(master) else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -43,6 +46,11 @@ def spark_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
+
+
+def is_here(master: str) -> bool:
+    """Whether a master is on this machine, and nobody else's."""
+    return _HERE.match(master) is not None
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -66,11 +74,14 @@ def stop(spark: SparkSession) -> None:
         gateway.proc.wait(_JVM_SECONDS)
 
 
-def _prepare_environment(java: JavaChoice | None) -> None:
-    """What the JVM and its Python workers inherit: the Java, this very Python, and where our packages lie."""
+def _prepare_environment(java: JavaChoice | None, *, is_here: bool) -> None:
+    """What the JVM and its Python workers inherit: the Java, this very Python, and where our packages lie. Workers on
+    other machines have a Python of their own where `PYSPARK_PYTHON` says so."""
     os.environ["JAVA_HOME"] = str(java_home(java))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if is_here:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     here = str(Path(__file__).resolve().parent.parent)
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
