@@ -72,13 +72,13 @@ class _Reader:
     def _indefinite(self, major: int, depth: int) -> object:
         """Up to a break. Pieces of a string are strings of its kind."""
         if major in (2, 3):
-            pieces = b""
+            pieces = bytearray()
             while not self._is_break():
                 first = self._take(1)[0]
                 if first >> 5 != major or first & 31 == _INDEFINITE:
                     raise CborError("a piece of a string is no string of its kind")
                 pieces += self._take(self._argument(first & 31))
-            return _string(major, pieces)
+            return _string(major, bytes(pieces))
         if major == 4:
             items: list[object] = []
             while not self._is_break():

@@ -52,7 +52,7 @@ def inferred_schema(sample: DataFrame, payload_format: Format = "json", *, rows:
 def _json_object(payload: bytes) -> str | None:
     try:
         return json.dumps(value) if isinstance(value := json.loads(payload), dict) else None
-    except ValueError:
+    except (ValueError, RecursionError):  # which is what nests too deep
         return None
 
 

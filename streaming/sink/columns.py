@@ -29,6 +29,7 @@ _NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
 _TEXT: Final = (StringType,)
 _BYTES: Final = (BinaryType, StringType)
 _TEXTS: Final = (StringType, ArrayType)
+_ROWS: Final = 256  # that are Python's at a time: Spark's batches have ten thousand, of whatever size
 
 COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "topic": _TEXT,
@@ -78,6 +79,11 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 def messages_of(batch: "RecordBatch", options: SinkOptions) -> Iterator[OutgoingMessage]:
     """The rows of an Arrow batch as messages. Null is as if the column were not there; a payload that is null is empty.
     Raises `InvalidArgument` for a row without a topic."""
+    for first in range(0, batch.num_rows, _ROWS):
+        yield from _messages(batch.slice(first, _ROWS), options)
+
+
+def _messages(batch: "RecordBatch", options: SinkOptions) -> Iterator[OutgoingMessage]:
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     nothing: Sequence[None] = (None,) * batch.num_rows
     rows = zip(*(columns.get(name, nothing) for name in COLUMNS), strict=True)

@@ -9,19 +9,23 @@ each time: those of this source, of maps, filters and stateful operators over it
 
 import secrets
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from cloud_sdk import OutgoingMessage
 from streaming.sink.columns import messages_of
 from streaming.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_TOGETHER: Final = 8_192  # messages that a task holds and waits for at once
+# What a task holds and waits for at once. Where it is cut depends on the rows alone: a batch that is done again has to be
+# sent in the same calls.
+_TOGETHER: Final = 8_192  # messages,
+_TOGETHER_BYTES: Final = 16 << 20  # of so many bytes of payload, or one
 _QUERY: Final = "sql.streaming.queryId"  # what Spark tells a task of a stream
 _BATCH: Final = "streaming.sql.batchId"
 
@@ -84,7 +88,7 @@ class BatchWriter(DataSourceArrowWriter):
 def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["RecordBatch"]) -> Written:
     """Store the rows of a task, so many at a time; where those of one Arrow batch end makes no difference."""
     rows = chain.from_iterable(messages_of(batch, options) for batch in batches)
-    some = list(islice(rows, _TOGETHER))
+    some = _some(rows)
     if not some:
         return Written(producer, 0)
     count = 0
@@ -95,8 +99,20 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
         while some:
             returning.send_many(some)
             count += len(some)
-            some = list(islice(rows, _TOGETHER))
+            some = _some(rows)
     return Written(producer, count)
+
+
+def _some(rows: Iterator[OutgoingMessage]) -> list[OutgoingMessage]:
+    """The next messages that are sent together; none at the end."""
+    found: list[OutgoingMessage] = []
+    size = 0
+    for message in rows:
+        found.append(message)
+        size += len(message.payload)
+        if len(found) == _TOGETHER or size >= _TOGETHER_BYTES:
+            break
+    return found
 
 
 def _task() -> TaskContext:

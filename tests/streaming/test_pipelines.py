@@ -105,7 +105,7 @@ def test_chart_is_a_picture_of_the_devices_with_most_anomalies(tmp_path: Path) -
 
 
 def test_a_schema_is_found_in_a_sample_and_cbor_is_read_by_it(spark: "SparkSession") -> None:
-    texts = [b'{"device": "d", "value": 1}', b'{"value": 2.5, "tags": ["x"]}', b"no JSON", b"[1]"]
+    texts = [b'{"device": "d", "value": 1}', b'{"value": 2.5, "tags": ["x"]}', b"no JSON", b"[1]", b"[" * 100_000]
     json_records = spark.createDataFrame([(bytearray(text),) for text in texts], "payload binary")
     schema = inferred_schema(json_records)
     assert schema.simpleString() == "struct<device:string,tags:array<string>,value:double>"

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pyspark.sql.types import StructType
 from cloud_sdk import InvalidArgument, Message
 from cloud_sdk.blocking import Client
 from streaming.option_values import OptionError
+from streaming.sink import writing
 from streaming.sink.columns import messages_of, sink_options
 from tests.system.conftest import NodeProcess
 
@@ -105,6 +107,24 @@ def test_columns_come_before_options(spark: "SparkSession") -> None:
     without = sink_options({"endpoint": "x:1"}, fields("payload string, topic string"), overwrite=False)
     with pytest.raises(InvalidArgument, match="no topic"):
         list(messages_of(batch, without))
+
+
+def test_a_task_holds_a_number_of_rows_and_of_bytes(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut alike wherever the batches of Spark end: a batch that is done again is sent in the same calls."""
+    monkeypatch.setattr(writing, "_TOGETHER", 5)
+    monkeypatch.setattr(writing, "_TOGETHER_BYTES", 100)
+    options = sink_options(NEEDED, fields("payload string"), overwrite=False)
+    payloads = ["x" * size for size in (60, 60, 300, 1, 1, 1, 1, 1, 1, *[7] * 700)]
+
+    def calls(*borders: int) -> list[int]:
+        batch = pa.record_batch({"payload": payloads})
+        parts = [batch.slice(low, high - low) for low, high in zip((0, *borders), (*borders, len(payloads)), strict=True)]
+        rows = chain.from_iterable(messages_of(part, options) for part in parts)
+        return [len(some) for some in iter(lambda: writing._some(rows), [])]
+
+    found = calls()
+    assert found[:4] == [2, 1, 5, 5] and sum(found) == len(payloads)
+    assert calls(1, 4, 500) == found
 
 
 def test_spark_writes_a_batch(spark: "SparkSession", real_node: NodeProcess) -> None:
