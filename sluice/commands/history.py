@@ -82,12 +82,28 @@ def run_export(arguments: Arguments) -> int:
     folder = _folder(arguments)
     with _stopping() as stopping, service.connect(arguments) as client:
         while True:
-            began = time.monotonic()
+            began, failed = time.monotonic(), False
             for parent in arguments.parents or client.parents():
                 if not stopping.is_set():
-                    _tell_exported(arguments, _export(arguments, client, folder, parent, stopping))
+                    failed = not _export_parent(arguments, client, folder, parent, stopping) or failed
             if arguments.every is None or stopping.wait(max(0.0, arguments.every - (time.monotonic() - began))):
-                return 0
+                return FAULTY if failed else 0
+
+
+def _export_parent(
+    arguments: Arguments, client: "Client", folder: "HistoryFolder", parent: str, stopping: threading.Event
+) -> bool:
+    """Whether it went well. Another parent topic does not wait for one that cannot be exported: devices name them."""
+    from streaming.history.manifest import HistoryError  # noqa: PLC0415
+
+    try:
+        _tell_exported(arguments, _export(arguments, client, folder, parent, stopping))
+    except BrokenPipeError:
+        raise
+    except (HistoryError, OSError) as error:
+        print(f"sluice history: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _export(

@@ -13,7 +13,7 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
-from streaming.history.folder import HistoryFolder
+from streaming.history.folder import HistoryChanged, HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, Loss, Span
 from streaming.history.partition import PartitionExport
 
@@ -60,12 +60,14 @@ class Exporter:
 
     def run(self, stopping: threading.Event | None = None, tell: Tell = lambda _done, _of: None) -> Exported:
         """`tell` is called with offsets done and offsets to do. When `stopping` is set, the export ends after the page
-        that it is at and keeps what it has. Raises `HistoryError`, `SluiceError` and `OSError`."""
+        that it is at and keeps what it has. Raises `HistoryError`, where it is about one partition when the others are
+        done, `SluiceError` and `OSError`."""
         stopping = stopping or threading.Event()
         bounds = self._client.partitions(self._parent)
         self._check_log(bounds)
         work = self._work(bounds)
         done, total = 0, sum(each.end - each.offset for each in work)
+        refusals: list[HistoryError] = []
         for each in work:
             try:
                 while each.offset < each.end and not stopping.is_set():
@@ -73,15 +75,23 @@ class Exporter:
                     size = each.page()
                     done += each.offset - before
                     tell(done, total)
-                    self._commit_now_and_then(each)
+                    self._commit_now_and_then(work)
                     if self._options.bytes_per_second is not None:
                         spent = time.monotonic() - began
                         stopping.wait(max(0.0, size / self._options.bytes_per_second - spent))
                 each.end_file()
+            except HistoryChanged:
+                each.abandon()
+                raise
+            except HistoryError as refusal:  # what is wrong with one partition: the others do not wait for it
+                each.end_file()
+                refusals.append(refusal)
             except BaseException:
                 each.abandon()
                 raise
-        self._commit([made for each in work for made in each.files], [lost for each in work for lost in each.losses])
+        self._commit_made(work)
+        if refusals:
+            raise refusals[0]
         self._exported.spans = self._manifest.spans()
         return self._exported
 
@@ -129,10 +139,15 @@ class Exporter:
     def _other_log(self, there: str, here: str) -> HistoryError:
         return HistoryError(f"the history of {self._parent!r} is of another log: {there}, and {here} in the history")
 
-    def _commit_now_and_then(self, work: PartitionExport) -> None:
-        if work.files and time.monotonic() - self._committed_at > _COMMIT_S:
-            self._commit(work.files, work.losses)
-            work.files, work.losses = [], []
+    def _commit_now_and_then(self, work: Sequence[PartitionExport]) -> None:
+        """Files of partitions that are done do not wait for the others: who cleans up takes old ones for abandoned."""
+        if time.monotonic() - self._committed_at > _COMMIT_S:
+            self._commit_made(work)
+
+    def _commit_made(self, work: Sequence[PartitionExport]) -> None:
+        self._commit([made for each in work for made in each.files], [lost for each in work for lost in each.losses])
+        for each in work:
+            each.files, each.losses = [], []
 
     def _commit(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> None:
         """These count from here on."""

@@ -102,6 +102,21 @@ def test_who_follows_stops_with_all_that_it_has(make_node: Callable[..., NodePro
     assert numbers(history) == list(range(30))
 
 
+def test_a_parent_that_cannot_be_exported_keeps_no_other_back(
+    make_node: Callable[..., NodeProcess], tmp_path: Path
+) -> None:
+    """Devices name them, also as no folder can be called."""
+    node, history = make_node(), tmp_path / "history"
+    node.start()
+    with Client(node.endpoint) as client:
+        client.send("!" * 100 + "/x", b"")
+        client.send("a/x", b"")
+    publish(node, 0, 10)
+    done = run("history", "export", str(history), "--port", str(node.grpc_port), code=1)
+    assert [each["parent"] for each in done] == ["a", "sensors"]
+    assert numbers(history) == list(range(10))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_sql_over_history_and_log(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
