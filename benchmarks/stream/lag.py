@@ -30,8 +30,8 @@ class Lags:
             self.batches.append((time.time() - row[1] / 1_000, row[0]))
 
     def p95(self, of: slice) -> float:
-        """The greatest of the batches' figures, but for those of batches that have a twentieth of the records together: a
-        batch that falls behind has more of them than others."""
+        """The greatest of the batches' figures, but for those of batches that have a twentieth of the records together:
+        a batch that falls behind has more of them than others."""
         ages = sorted(self.batches[of])
         left = sum(count for _, count in ages) * 0.95
         for age, count in ages:

@@ -22,8 +22,8 @@ from streaming.sink.options import SinkOptions
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-# What a task holds and waits for at once. Where it is cut depends on the rows alone: a batch that is done again has to be
-# sent in the same calls.
+# What a task holds and waits for at once. Where it is cut depends on the rows alone: a batch that is done again has to
+# be sent in the same calls.
 _TOGETHER: Final = 8_192  # messages,
 _TOGETHER_BYTES: Final = 16 << 20  # of so many bytes of payload, or one
 _QUERY: Final = "sql.streaming.queryId"  # what Spark tells a task of a stream

@@ -142,7 +142,7 @@ def test_a_partition_with_losses_keeps_no_other_back(node: FakeNode, client: Cli
         node.publish(number, 10)
     node.gone |= {(1, 5)}
     for _ in range(2):
-        with pytest.raises(HistoryError, match="partition 1 .* are gone"):
+        with pytest.raises(HistoryError, match=r"partition 1 .* are gone"):
             export(client, folder)
         assert folder.manifest("sensors").spans() == {0: Span(0, 10), 1: Span(0, 5), 2: Span(0, 10)}
         assert orphans(folder, folder.manifest("sensors"), 0) == []

@@ -118,7 +118,8 @@ def test_a_task_holds_a_number_of_rows_and_of_bytes(spark: "SparkSession", monke
 
     def calls(*borders: int) -> list[int]:
         batch = pa.record_batch({"payload": payloads})
-        parts = [batch.slice(low, high - low) for low, high in zip((0, *borders), (*borders, len(payloads)), strict=True)]
+        ranges = zip((0, *borders), (*borders, len(payloads)), strict=True)
+        parts = [batch.slice(low, high - low) for low, high in ranges]
         rows = chain.from_iterable(messages_of(part, options) for part in parts)
         return [len(some) for some in iter(lambda: writing._some(rows), [])]
 
