@@ -21,8 +21,13 @@ def add(subparsers: Subparsers) -> None:
     liveness = _pipeline(names, "liveness", "who fell silent, and who is back")
     liveness.add_argument("--silent-after", type=seconds, default=60.0, metavar="S", help="seconds (default: 60)")
     anomalies = _pipeline(names, "anomalies", "readings that a device should not have")
-    anomalies.add_argument("--threshold", type=float, help="how much evidence is an anomaly (default: 15)")
+    anomalies.add_argument("--threshold", type=float, help="how much a shift must sum up to (default: 2.5)")
+    anomalies.add_argument("--spike", type=float, metavar="SIGMA", help="one reading, so far away (default: 5)")
+    anomalies.add_argument("--min-scale", type=float, metavar="V", help="a deviation that is nothing (default: 0)")
     anomalies.add_argument("--warm-up", type=positive, metavar="N", help="readings before the first one (default: 300)")
+    anomalies.add_argument(
+        "--warm-up-time", dest="warm_up_s", type=seconds, metavar="S", help="and seconds of readings (default: a day)"
+    )
     anomalies.add_argument(
         "--rest", dest="rest_s", type=seconds, metavar="S", help="seconds between two of a device (default: a day)"
     )

@@ -83,7 +83,8 @@ def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]
 
 
 def _settings(arguments: Arguments) -> Settings:
-    given = {"threshold": arguments.threshold, "warm_up": arguments.warm_up, "rest_s": arguments.rest_s}
+    names = ("threshold", "spike", "min_scale", "warm_up", "warm_up_s", "rest_s")
+    given = {name: getattr(arguments, name) for name in names}
     return replace(Settings(), **{name: value for name, value in given.items() if value is not None})
 
 

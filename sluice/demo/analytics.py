@@ -34,7 +34,10 @@ _LATE: Final = "2 days"  # of replay time: some seconds of the demo's
 _EVERY: Final = "2 seconds"
 _K: Final = 6.0
 _MIN_SPREAD: Final = 0.3  # the sensors' resolution: below it nothing is an anomaly
-_DETECTING: Final = Settings(warm_up=40, min_scale=_MIN_SPREAD, rest_s=6 * 3600.0)  # the stretches are days, not months
+_HOURS_S: Final = 6 * 3600.0
+_DETECTING: Final = Settings(  # the stretches are days, not months
+    warm_up=40, warm_up_s=_HOURS_S, spike=4.0, min_scale=_MIN_SPREAD, rest_s=_HOURS_S
+)
 _KEYS: Final = ("device", "window_start")
 _RESTARTS: Final = 5  # of queries that failed, in a run
 _FINISH_POLL: Final = 1.0  # seconds between progress lines

@@ -1,6 +1,5 @@
 """Anomalies of a numeric field, found per device as readings come: `detector` as a stateful operator of Spark."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,10 +7,10 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from streaming.pipelines.detector import Detector, Settings
+from streaming.pipelines.detector import LARGEST, Detector, Settings
 from streaming.pipelines.stateful import seconds_of, timestamp_of
 
-SCHEMA = "device string, time timestamp, value double, expected double, score double"
+SCHEMA = "device string, time timestamp, value double, expected double, score double, kind string"
 
 
 def anomalies(
@@ -22,9 +21,10 @@ def anomalies(
     time: str = "time",
     value: str = "value",
 ) -> DataFrame:
-    """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, and the `score`.
+    """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, the `score`, and the
+    `kind`: `spike`, `shift` or `flat`.
 
-    Each device has a detector of its own (`detector`), some hundred bytes of Spark's state, kept for ever. Within a
+    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever. Within a
     micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was
     taken is passed over, as are nulls and what is no number. The query needs `STATE_CONFIG`.
     """
@@ -68,7 +68,7 @@ class _Detecting(StatefulProcessor):
         detector = Detector(settings) if state is None else Detector.unpacked(bytes(state[0]), settings)
         taken = sorted((seconds_of(row.time), row.value) for row in rows)
         for time, value in taken:
-            found = detector.observe(time, value) if math.isfinite(value) else None
+            found = detector.observe(time, value) if abs(value) <= LARGEST else None  # so no NaN
             if found is not None:
                 yield Row(
                     device=key[0],
@@ -76,6 +76,7 @@ class _Detecting(StatefulProcessor):
                     value=found.value,
                     expected=found.expected,
                     score=found.score,
+                    kind=found.kind,
                 )
         self._state.update((detector.packed(),))
 

@@ -121,7 +121,18 @@ def filled_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nod
 
 
 def test_anomalies_on_a_cluster_until_sigterm(cluster: Cluster, filled_node: NodeProcess, tmp_path: Path) -> None:
-    flags = ["--parent", "sensors", "--to", "alerts", "--warm-up", "50", "--port", str(filled_node.grpc_port)]
+    flags = [
+        "--parent",
+        "sensors",
+        "--to",
+        "alerts",
+        "--warm-up",
+        "50",
+        "--warm-up-time",
+        "60",
+        "--port",
+        str(filled_node.grpc_port),
+    ]
     flags += ["--master", cluster.master, "--checkpoint", str(tmp_path / "checkpoint"), "--every", "1 second"]
     for setting in ("spark.executor.memory=512m", "spark.sql.shuffle.partitions=2"):
         flags += ["--conf", setting]

@@ -81,7 +81,7 @@ def naive(time: datetime) -> datetime:
 
 
 def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) -> None:
-    settings = Settings(warm_up=20, slots=1, rest_s=600.0)
+    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0)
     series: dict[str, list[Reading]] = {}
     for number, device in enumerate(("a", "b/c")):
         values = [20.0 + n % 3 + (40.0 if n in (50 + number, 51 + number, 52 + number) else 0.0) for n in range(80)]
@@ -98,9 +98,9 @@ def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) 
         detector = Detector(settings)
         for _, time, value in readings:
             if (found := detector.observe(time.timestamp(), value)) is not None:
-                expected.add((device, naive(time), value, round(found.score, 6)))
+                expected.add((device, naive(time), value, round(found.score, 6), found.kind))
     assert len(expected) == 2
-    assert {(row.device, row.time, row.value, round(row.score, 6)) for row in files.rows} == expected
+    assert {(row.device, row.time, row.value, round(row.score, 6), row.kind) for row in files.rows} == expected
     assert len(files.rows) == 2
 
 

@@ -1,0 +1,145 @@
+"""What a device's readings usually are: a level that moves slowly, what the time of day and of the week add to it, and
+how far readings lie from that.
+
+Online, of a fixed size, and robust: a residual counts up to a few deviations, so neither outliers nor an incident move
+the baseline much. Everything looks back over `memory_s`, and less far while little is known. The season goes in a
+straight line from the middle of one slot to the next. The week's is believed where it foretells better than the day's
+alone, and not before its third week: what was seen once is no pattern.
+"""
+
+from math import floor
+from struct import Struct
+from typing import Final
+
+_DAY_S: Final = 86_400.0
+_DAYS: Final = 7
+_HEAD: Final = Struct(">H?QQQdddd")
+_SIGMA: Final = 1.2533  # the standard deviation of a normal distribution, in mean absolute deviations
+_CLIP: Final = 4.0  # mean absolute deviations beyond which a residual moves the baseline no further
+_CLIP_UNKNOWN: Final = 10.0  # and while it is not known what is usual
+_STEP_S: Final = _DAY_S / 8  # the most that one reading stands for: what comes after a gap says little of the gap
+_TRUSTED_S: Final = 2 * _DAYS * _DAY_S  # until the week's season may count
+_BETTER: Final = 0.9  # of the deviation by day, that is left by week where that is believed
+_SEEN: Final = 0xFFFF  # readings are counted up to here
+_FIRST_DAY: Final = 10  # of its readings one counts for the deviation: they say how little was known of the season
+_RECENT: Final = 2.0  # a young season looks back over half of its readings: the first ones knew little of the level
+
+
+class Baseline:
+    """Of one device. `slots` cut the day; each has its offset from the level, and one more for each weekday."""
+
+    __slots__ = (
+        "_by_day",
+        "_by_week",
+        "_day",
+        "_day_seen",
+        "_level",
+        "_memory_s",
+        "_on_level",
+        "_slots",
+        "_week",
+        "_week_seen",
+        "_weekly",
+        "_weighed",
+        "age_s",
+        "readings",
+    )
+
+    def __init__(self, slots: int, memory_s: float) -> None:
+        self._slots = slots
+        self._memory_s = memory_s
+        self.readings = 0
+        self.age_s = 0.0  # seconds that the readings span; a gap counts as a day at most
+        self._on_level = 0  # readings since the level began
+        self._weighed = 0  # readings that the deviations stand for
+        self._level = 0.0
+        self._by_day = self._by_week = 0.0  # mean absolute deviations: from level and day; and from the week's, too
+        self._weekly = False
+        self._day = [0.0] * slots
+        self._week = [0.0] * (slots * _DAYS)  # Thursday is the first day: 1970 began on one
+        self._day_seen = [0] * len(self._day)  # readings next to each slot
+        self._week_seen = [0] * len(self._week)
+
+    @property
+    def sigma(self) -> float:
+        """How far readings usually lie from what was expected, as a standard deviation."""
+        return (self._by_week if self._weekly else self._by_day) * _SIGMA
+
+    def take(self, time: float, value: float, elapsed_s: float, *, known: bool) -> float:
+        """Take a reading that came `elapsed_s` after the last, and return what was expected. As long as it is not
+        `known` what is usual, it may count for more."""
+        if not self.readings:
+            self._level = value
+        place = time * self._slots / _DAY_S - 0.5
+        before = floor(place)
+        share = place - before  # of the later slot
+        first, second = before % len(self._week), (before + 1) % len(self._week)
+        week, day = self._week, self._day
+        first_day, second_day = first % self._slots, second % self._slots
+        of_day = self._level + (1 - share) * day[first_day] + share * day[second_day]
+        of_week = of_day + (1 - share) * week[first] + share * week[second]
+        expected = of_week if self._weekly else of_day
+
+        self.readings += 1
+        self._weighed += 1
+        if self.age_s < _DAY_S <= self.age_s + elapsed_s:
+            self._weighed //= _FIRST_DAY
+        self.age_s += min(elapsed_s, _DAY_S)
+        self._on_level += 1
+        pace = min(elapsed_s, _STEP_S) / self._memory_s
+        recent = max(pace, 1 / (self._weighed + 1))
+        by_day, by_week = value - of_day, value - of_week
+        clip = _CLIP if known else _CLIP_UNKNOWN
+        by_day = _clipped(by_day, clip * self._by_day)
+        by_week = _clipped(by_week, clip * self._by_week)
+        self._level += max(pace, 1 / (self._on_level + 1)) * (by_week if self._weekly else by_day)
+        pace *= self._slots
+        _follow(day, self._day_seen, first_day, 1 - share, by_day, pace)
+        _follow(day, self._day_seen, second_day, share, by_day, pace)
+        _follow(week, self._week_seen, first, 1 - share, by_week, pace)
+        _follow(week, self._week_seen, second, share, by_week, pace)
+        self._by_day += recent * (abs(by_day) - self._by_day)
+        self._by_week += recent * (abs(by_week) - self._by_week)
+        self._weekly = self._by_week < _BETTER * self._by_day and self.age_s >= _TRUSTED_S
+        return expected
+
+    def begin_level(self, by: float) -> None:
+        """What is usual is other than it was, by so much: the level begins anew there."""
+        self._level += by
+        self._on_level = 1
+
+    def packed(self) -> bytes:
+        """The state, of a size that only `slots` decides."""
+        counts = self._slots, self._weekly, self.readings, self._on_level, self._weighed
+        head = _HEAD.pack(*counts, self.age_s, self._level, self._by_day, self._by_week)
+        return head + _slots(self._slots).pack(*self._day, *self._week, *self._day_seen, *self._week_seen)
+
+    @classmethod
+    def unpacked(cls, state: bytes, slots: int, memory_s: float) -> "Baseline":
+        """The reverse. Raises `ValueError` where the state is of other slots."""
+        of, *fields = _HEAD.unpack_from(state)
+        if of != slots:
+            raise ValueError(f"the detector's state has {of} slots a day, not {slots}: start with a new checkpoint")
+        baseline = cls(slots, memory_s)
+        baseline._weekly, baseline.readings, baseline._on_level, baseline._weighed = fields[:4]
+        baseline.age_s, baseline._level, baseline._by_day, baseline._by_week = fields[4:]
+        values = _slots(slots).unpack_from(state, _HEAD.size)
+        offsets, seen = values[: slots * (1 + _DAYS)], values[slots * (1 + _DAYS) :]
+        baseline._day, baseline._week = list(offsets[:slots]), list(offsets[slots:])
+        baseline._day_seen, baseline._week_seen = list(seen[:slots]), list(seen[slots:])
+        return baseline
+
+
+def _clipped(residual: float, most: float) -> float:
+    return max(-most, min(most, residual)) if most > 0 else residual
+
+
+def _follow(offsets: list[float], seen: list[int], slot: int, share: float, residual: float, pace: float) -> None:
+    """Move a slot's offset by its share of a residual."""
+    offsets[slot] += share * max(pace, _RECENT / (seen[slot] + _RECENT + 1)) * residual
+    seen[slot] = min(seen[slot] + 1, _SEEN)
+
+
+def _slots(count: int) -> Struct:
+    cells = count * (1 + _DAYS)
+    return Struct(f">{cells}d{cells}H")
