@@ -201,24 +201,32 @@ class GroupService:
         await self._release(group, queue, None)
 
     async def release_of(self, owner: bytes) -> None:
-        """Have all that a gateway has out come again now: it has ended. Raises `StoreError`."""
+        """Have all that a gateway has out come again now: it has ended. Raises `StoreError`, when all was tried."""
+        fault: StoreError | None = None
         for (group, queue), offsets in self.owners.ended(owner).items():
-            await self._release(group, queue, offsets)
+            try:
+                await self._release(group, queue, offsets)
+            except StoreError as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
 
     async def release_unowned(self, group: bytes, queue: bytes) -> None:
         """Have all come again that no gateway is known to have. Raises `StoreError`."""
         state = self._views.pops.find(group, queue)
         runs = state.out_after(self._clock()) if state is not None else ()
         offsets = {offset for first, end, _ in runs for offset in range(first, end)}
-        await self._release(group, queue, offsets - self.owners.of(group, queue))
+        await self._release(group, queue, offsets)
 
     async def _release(self, group: bytes, queue: bytes, only: set[int] | None) -> None:
+        """Have what is out come again now; of `only` these offsets, where no gateway is known to have them by then."""
+
         def decide(settling: Settling) -> None:
             now = self._clock()
             place = self._known(group, queue)
             if only is not None:
                 out: dict[int, list[int]] = {}  # by deliveries; of leases under way too
-                for offset in sorted(only):
+                for offset in sorted(only - self.owners.of(group, queue)):
                     out.setdefault(place.deliveries_of(offset), []).append(offset)
                 found = [(*run, deliveries) for deliveries, offsets in out.items() for run in runs_of(offsets)]
             else:

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from store import control
-from store.api import Handed, Popped, Receipts, Start, subscription_queue
-from store.errors import StoreBusy
+from store.api import Appended, Handed, Popped, Receipts, Start, subscription_queue
+from store.engine import Engine
+from store.errors import StoreBusy, StoreError
+from store.owners import Owners
 from store.reader import Reader
-from tests.store.popping import Bench, message, receipts
+from tests.store.popping import CONFIG, Bench, message, receipts
+from tests.store.remote.linked import Linked
 
 NAME = b"$share/g/a/b"
 QUEUE = subscription_queue(NAME)
@@ -144,6 +148,92 @@ async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
         with pytest.raises(asyncio.CancelledError):
             await popping
     assert of(bench) == set()
+
+
+@pytest.mark.parametrize("what", ["of who has ended", "unowned"])
+async def test_what_others_lease_while_a_release_waits_stays_theirs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    await bench.fill(2)
+    await pop(bench, b"one" if what == "of who has ended" else b"", 1, early=False)
+    await pop(bench, b"two", 1, early=False)
+    groups = bench.engine._groups
+    offer, is_busy, refused = groups._offer, True, asyncio.Event()
+
+    def busy(*args: object) -> object:
+        if is_busy:
+            refused.set()
+            return StoreBusy("full")
+        return offer(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "_offer", busy)
+        if what == "of who has ended":
+            releasing = asyncio.create_task(bench.engine.release_of(b"one"))
+        else:
+            releasing = asyncio.create_task(bench.engine.release_unowned(NAME, QUEUE))
+        await refused.wait()
+        bench.now += 1_000  # the leases have run out
+        is_busy = False
+        assert receipts(await pop(bench, b"third", 1)) == [Receipts(QUEUE, 0, 1, 2)]
+        await releasing
+    assert of(bench) >= {0}
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 0, 1, 2)]) == []
+
+
+async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its calls end with it, in front of all else."""
+    waiting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def turn(*_: object) -> None:
+        waiting.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Owners, "turn", turn)
+    store = await Linked.open(tmp_path / "linked", CONFIG)
+    await append(store.engine, [control.share_held(NAME, b"g1"), message(1)])
+    popping = asyncio.create_task(store.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"g1", early=True))
+    await waiting.wait()
+    go_on.set()  # it would go on in the next turn of the loop
+    store.server.end("g1")
+    await store.engine.release_of(b"g1")
+    await append(store.engine, [message(2)])
+    assert store.engine.owners == []
+    popped = await store.engine.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 1)]
+    popping.cancel()
+    await asyncio.gather(popping, return_exceptions=True)
+    await store.close()
+
+
+async def append(engine: Engine, frames: list[bytes]) -> None:
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append(frames, answer.set_result)
+    assert (await answer).error is None
+
+
+async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    other = b"$share/h/a/b"
+    await bench.append(control.share_held(other, b"one"))
+    await bench.fill(1)
+    for name in (NAME, other):
+        await bench.engine.pop(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True)
+    groups = bench.engine._groups
+    settle, asked = groups._settle, []
+
+    async def fails_at_first(group: bytes, *more: object) -> object:
+        asked.append(group)
+        if len(asked) == 1:
+            raise StoreError("once")
+        return await settle(group, *more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "_settle", fails_at_first)
+        with pytest.raises(StoreError, match="once"):
+            await bench.engine.release_of(b"one")
+    assert asked == [NAME, other]
+    popped = await bench.engine.pop(other, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 2)]
 
 
 async def test_a_busy_log_keeps_nothing_of_who_has_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch):
