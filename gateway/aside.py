@@ -59,6 +59,10 @@ class Aside:
             self._keep([item for item in self.items if now - item.since <= rounds])
         return old
 
+    def drop(self, offsets: set[int]) -> None:
+        """Forget those of these offsets."""
+        self._keep([item for item in self.items if item.offset not in offsets])
+
     def _keep(self, items: list[Waiting]) -> None:
         self.items = items
         self._least = min([item.least for item in items], default=0)

@@ -232,6 +232,8 @@ class Share:
     def _take(self, runs: list[Run]) -> None:
         """What was leased from the store."""
         now = self._hub.round
+        if runs and (self._waiting or self._aside.items):
+            self._drop_old(runs)
         for run in runs:
             offset = run.offset
             for start in split(run.data):
@@ -245,6 +247,12 @@ class Share:
             self._give_back(())
         elif runs:
             self._assign()
+
+    def _drop_old(self, runs: list[Run]) -> None:
+        """Of what waits here and was leased anew, because its lease ran out all the same, only the later counts."""
+        anew = {offset for run in runs for offset in range(run.offset, run.offset + run.count)}
+        self._waiting = deque(item for item in self._waiting if item.offset not in anew)
+        self._aside.drop(anew)
 
     def _assign(self) -> None:
         """Give what waits to the members that stand in line."""

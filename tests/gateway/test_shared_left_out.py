@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gateway.node import Node
 from store.api import dead_letter_queue
 from tests.gateway.conftest import MakeNode
@@ -162,3 +164,34 @@ async def test_a_member_that_subscribes_again_is_measured_anew(node: Node) -> No
     await client.subscribe((GROUP, 0), properties=b"\x0b\x01")
     await publish(node, b"t/x", fits)
     assert (await client.message()).payload == fits
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_what_waits_here_and_is_leased_anew_comes_once(node: Node, qos: int) -> None:
+    """Its lease had run out: the node was away for long."""
+    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
+    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
+    for client in (small, busy):
+        await client.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"1", b"2")
+    kept = await busy.message()
+    await small.take(1)
+    await publish(node, b"t/x", bytes(200))
+    await publish(node, b"t/x", b"3")
+    await small.take(1)
+    share = node._sessions.shares._shares[GROUP]
+    assert [item.deliveries for item in share._aside.items] == [1]
+    if qos == 0:
+        await busy.subscribe((GROUP, 0))
+    await until_groups(node, {GROUP: 2})  # the store has heard what is finished
+    assert node._engine is not None
+    await node._engine.release(GROUP, share.queue)
+    share.wake()
+    await publish(node, b"t/x", b"4")
+    assert {m.payload for m in await small.take(2)} == {kept.payload, b"4"}  # what was busy's, leased anew as well
+    assert [item.deliveries for item in share._aside.items] == [2]
+    busy.send(ack(PUBACK, kept.packet_id))
+    (large,) = await busy.take(1)
+    assert (large.payload, large.qos) == (bytes(200), qos)
+    await busy.quiet()
+    await until_groups(node, {GROUP: 0})
