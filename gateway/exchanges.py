@@ -9,6 +9,7 @@ from typing import Final
 from gateway.counters import Counters
 from gateway.cursor import Cursor
 from gateway.drops import Drops
+from gateway.granted import Subscribing
 from gateway.inflight import COMPLETED, RELEASED, RESERVED, SENT, WAITING, Inflight, Staged
 from gateway.message import Message
 from gateway.mqtt.aliases import TopicAliases
@@ -88,7 +89,7 @@ class Exchanges:
         return self._unfinished
 
     @property
-    def subscribing(self) -> set[bytes]:
+    def subscribing(self) -> Subscribing:
         return self.unfinished.subscribing
 
     @property

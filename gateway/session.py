@@ -164,7 +164,7 @@ class Session(Exchanges):
     def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
         """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
         has to know."""
-        found = [former_of(each, others, self.subscribing, self.behind >= 0) for each in subscriptions]
+        found = [former_of(each, others, self.subscribing.names, self.behind >= 0) for each in subscriptions]
         formers = [former for former in found if former is not None]
         if formers:
             self.formers = [*(self.formers or ()), *formers]
@@ -197,7 +197,7 @@ class Session(Exchanges):
         cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
         left: list[Former] = []
         for former in self.formers:
-            is_done = former.is_done(cursors, is_closing) and not former.may_concern(self.subscribing)
+            is_done = former.is_done(cursors, is_closing) and not former.may_concern(self.subscribing.names)
             if not is_done or (former.for_log and self.behind >= 0 and not is_closing):
                 left.append(former)
             elif former.recorded:

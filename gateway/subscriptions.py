@@ -6,6 +6,7 @@ from gateway.beginning import PROPERTY, split_replay
 from gateway.config import MqttConfig
 from gateway.connection import PACKET_ID_IN_USE, Connection
 from gateway.cursor import Cursor, reach_of
+from gateway.granted import Granted
 from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
@@ -27,7 +28,7 @@ from store.errors import StoreError
 
 def _histories(session: Session) -> int:
     """How many filters it replays from the log, or is about to."""
-    coming = sum([name.startswith(REPLAY) for name in session.subscribing])
+    coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
     return coming + sum([subscription.history is not None for subscription in session.subscriptions.values()])
 
 
@@ -59,16 +60,17 @@ class Subscriptions:
             return
         if _is_in_use(connection, session, packet.packet_id, len(packet.requests), suback):
             return
-        wishes = self._wishes(connection, session, packet)
+        coming = Granted()
+        wishes = self._wishes(connection, session, packet, coming)
         if not any(wish.start is not None for wish in wishes):
             self._make_all(connection, session, packet.packet_id, wishes)
             return
-        session.subscribing.update([wish.topic_filter for wish in wishes if wish.is_granted])
-        self._spawn(self._begin(connection, session, packet.packet_id, wishes))
+        session.subscribing.add(coming, [wish.topic_filter for wish in wishes if wish.is_granted])
+        self._spawn(self._begin(connection, session, packet.packet_id, wishes, coming))
 
-    def _wishes(self, connection: Connection, session: Session, packet: Subscribe) -> list[Wish]:
+    def _wishes(self, connection: Connection, session: Session, packet: Subscribe, coming: Granted) -> list[Wish]:
         shares = session.shares if session.has_shares else ()
-        names = session.subscribing.union(session.subscriptions, shares, session.retained)
+        names = {*session.subscribing.names, *session.subscriptions, *shares, *session.retained}
         words = dict(packet.user_properties).get(PROPERTY, b"")
         wishes: list[Wish] = []
         for request in packet.requests:
@@ -79,11 +81,13 @@ class Subscriptions:
                 if is_shared(wish.topic_filter):
                     self._shares.expect(wish.topic_filter)
                 if wish.is_search:
-                    session.subscribing.add(replay_name(wish.topic_filter))
+                    session.subscribing.add(coming, [replay_name(wish.topic_filter)])
             wishes.append(wish)
         return wishes
 
-    async def _begin(self, connection: Connection, session: Session, packet_id: int, wishes: list[Wish]) -> None:
+    async def _begin(
+        self, connection: Connection, session: Session, packet_id: int, wishes: list[Wish], coming: Granted
+    ) -> None:
         """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
         try:
             for wish in wishes:
@@ -96,8 +100,8 @@ class Subscriptions:
             self._expected(wishes)
         else:
             # What was unsubscribed again meanwhile is granted, and gone.
-            left = [wish for wish in wishes if wish.topic_filter in session.subscribing]
-            self._begun(session, [wish.topic_filter for wish in wishes])
+            left = [wish for wish in wishes if wish.topic_filter in coming.names]
+            session.subscribing.done(coming)
             self._make_all(connection, session, packet_id, wishes, left)
 
     def _make_all(
@@ -128,8 +132,9 @@ class Subscriptions:
                 self._spawn(self._answer_told(wants, connection, session, granted, fresh, reply))
             return
 
-        session.subscribing.update([stored.topic_filter for stored in granted])
-        session.subscribing.update([replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
+        coming = Granted()
+        session.subscribing.add(coming, [stored.topic_filter for stored in granted])
+        session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
         frames = self._wane(session, [stored for stored in granted if not stored.qos])
         frames.append(control.subscribed(session.client_id, granted))
@@ -139,7 +144,7 @@ class Subscriptions:
                 session.unsaid = session.unsaid + frames
                 connection.append_failed(appended.error)
             elif not session.closed:
-                self._spawn(self._attach_durable(connection, session, granted, reply, wishes))
+                self._spawn(self._attach_durable(connection, session, granted, reply, wishes, coming))
                 return
             self._expected(wishes)
 
@@ -221,11 +226,6 @@ class Subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
         return wish.reason, b""
 
-    @staticmethod
-    def _begun(session: Session, filters: list[bytes]) -> None:
-        """These subscriptions are no more on their way."""
-        session.subscribing.difference_update(filters, map(replay_name, filters))
-
     async def _learn(self, connection: Connection, session: Session, cursors: list[Cursor]) -> None:
         try:
             await self.learn_ends(session, cursors)
@@ -266,6 +266,7 @@ class Subscriptions:
         granted: list[StoredSubscription],
         reply: bytes,
         wishes: list[Wish],
+        coming: Granted,
     ) -> None:
         try:
             known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
@@ -273,12 +274,12 @@ class Subscriptions:
                 return
             fresh = []
             for request in granted:
-                stored = known.get(request.topic_filter)
                 # None: unsubscribed again meanwhile.
+                stored = known.get(request.topic_filter) if request.topic_filter in coming.names else None
                 if not request.qos:
                     stored = request if stored is not None else None  # of its replay, the log knows nothing
                 fresh.append(stored is not None and self._attach(session, stored))
-            self._begun(session, [request.topic_filter for request in granted])
+            session.subscribing.done(coming)
             if self._router.wants is not None and not self._router.wants.is_settled:
                 await self._router.wants.settled()
             connection.send(reply)
@@ -322,17 +323,17 @@ class Subscriptions:
         if _is_in_use(connection, session, packet.packet_id, len(packet.topic_filters), unsuback):
             return
         filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
-        self._begun(session, filters)
         reasons: list[ReasonCode] = []
         # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
         names = {*filters, *map(replay_name, filters)}
+        coming = session.subscribing.end(names)
         frames = records_without(session, set(filters))
         ended = [s for s in session.subscriptions.values() if s.topic_filter in names]
         frames += self._remember(
             session, ended, [s for s in session.subscriptions.values() if s.topic_filter not in names]
         )
         for topic_filter in filters:
-            known = self._detach(session, topic_filter)
+            known = self._detach(session, topic_filter) or topic_filter in coming
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         session.orphan(names)
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
@@ -349,9 +350,6 @@ class Subscriptions:
                 session.unsaid = session.unsaid + frames
                 connection.append_failed(appended.error)
                 return
-            for topic_filter in filters:  # a SUBSCRIBE that was under way may have come back meanwhile
-                self._detach(session, topic_filter)
-            session.orphan(names)
             connection.send(reply)
 
         self._store.append(frames, done)

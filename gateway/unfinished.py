@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from gateway.granted import Subscribing
 from gateway.inflight import Staged
 from gateway.subscription import Subscription
 from matcher.names import matches
@@ -63,7 +64,7 @@ class Unfinished:
     )
 
     def __init__(self) -> None:
-        self.subscribing: set[bytes] = set()  # filters that were granted, and whose record is on its way to disk
+        self.subscribing = Subscribing()
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self.settled: set[bytes] = set()  # filters of whose requests the log knows, though nothing is left of them
         self.is_answered: bool = False  # a request came to its end: what is on its way of it, only this node knows
@@ -78,7 +79,7 @@ class Unfinished:
 
     def __bool__(self) -> bool:
         is_sending = self.retained or self.settled or self.resends or self.staged or self.received
-        return bool(self.subscribing or is_sending or self.late_time or self.is_answered or self.forgotten)
+        return bool(self.subscribing.names or is_sending or self.late_time or self.is_answered or self.forgotten)
 
     def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
         """What has changed of the retained values that a persistent session is owed, for a record that is written now:

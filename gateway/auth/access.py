@@ -241,6 +241,6 @@ class Access:
         if will is not None and not may_go(permissions, will.topic):
             connection.is_will_dropped = True
             return False
-        names = {filter_of(name) or name for name in session.subscribing}
+        names = {filter_of(name) or name for name in session.subscribing.names}
         names.update(session.subscriptions, session.shares)
         return all(permissions.may_subscribe(name) for name in names)
