@@ -47,8 +47,9 @@ class OldProducers:
         far = await engine.position_at(int((time() - RETURNING_SECONDS) * 1000))
         after: bytes | None = None
         while page := await engine.producers(after, _PAGE):
+            # Of one that comes back just now nothing is said: its new record may be under way already.
             gone = [
-                row.producer
+                control.producer_ended(row.producer, row.position)
                 for row in page
                 if (
                     not self._takes_gateways
@@ -56,6 +57,6 @@ class OldProducers:
                     else row.position < (far if is_returning(row.producer) else horizon)
                 )
             ]
-            await append(engine, [control.producer_ended(producer) for producer in gone])
+            await append(engine, gone)
             after = page[-1].producer
             await asyncio.sleep(0)  # there may be many: others have their turn

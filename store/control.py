@@ -197,9 +197,10 @@ def produced(producer: bytes, sequence: int, records: int) -> bytes:
     return _record(Kind.PRODUCED, producer, [sequence, records])
 
 
-def producer_ended(producer: bytes) -> bytes:
-    """The producer appends nothing any more, and does not come back."""
-    return _record(Kind.PRODUCER_ENDED, producer, [])
+def producer_ended(producer: bytes, last: int = -1) -> bytes:
+    """The producer appends nothing any more, and does not come back. `last`: the position of its last PRODUCED; where
+    it has another one by now, nothing is said."""
+    return _record(Kind.PRODUCER_ENDED, producer, [] if last < 0 else [last])
 
 
 def group_offsets_committed(group: bytes, parent: bytes, offsets: Mapping[int, int]) -> bytes:
@@ -527,6 +528,12 @@ def parse_produced(payload: bytes) -> tuple[int, int]:
     """(sequence, records)."""
     sequence, records = orjson.loads(payload)
     return sequence, records
+
+
+def parse_producer_ended(payload: bytes) -> int:
+    """`last`; -1: whichever it is."""
+    (last,) = orjson.loads(payload) or (-1,)
+    return int(last)
 
 
 def parse_share_holder(payload: bytes) -> bytes:

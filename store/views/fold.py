@@ -371,7 +371,7 @@ class Views:
         if kind == Kind.PRODUCED:
             self.producers.produced(name, *control.parse_produced(payload), position)
         elif kind == Kind.PRODUCER_ENDED:
-            self.producers.ended(name)
+            self.producers.ended(name, control.parse_producer_ended(payload))
         elif kind == Kind.GATEWAY_JOINED:
             self.gateways.joined(name)
         else:

@@ -25,8 +25,10 @@ class Producers:
     def produced(self, producer: bytes, sequence: int, records: int, position: int) -> None:
         self._state.put(_PRODUCERS, producer, _ROW.pack(sequence, position, records))
 
-    def ended(self, producer: bytes) -> None:
-        if self._state.get(_PRODUCERS, producer) is not None:
+    def ended(self, producer: bytes, last: int) -> None:
+        """`last`: position of the record that has to be its last; -1: whichever it is."""
+        known = self.find(producer)
+        if known is not None and last in (-1, known.position):
             self._state.delete(_PRODUCERS, producer)
 
     def find(self, producer: bytes) -> Produced | None:

@@ -48,6 +48,19 @@ async def test_the_store_knows_the_last_append_of_a_producer(tmp_path: Path):
     await engine.close()
 
 
+async def test_who_appends_again_is_not_ended_for_what_it_appended_last(tmp_path: Path):
+    engine = await Engine.open(tmp_path, CONFIG)
+    await produce(engine, 1, [message(1)])
+    (old,) = await engine.producers(None, 10)
+    await produce(engine, 2, [message(2)])
+    await append(engine, [control.producer_ended(b"p", old.position)])
+    (known,) = await engine.producers(None, 10)
+    assert known.sequence == 2
+    await append(engine, [control.producer_ended(b"p", known.position)])
+    assert await engine.producers(None, 10) == []
+    await engine.close()
+
+
 @pytest.mark.parametrize("count", [1, 3, 60])
 async def test_an_append_that_a_crash_cut_anywhere_is_completed_once(tmp_path: Path, count: int):
     config = StoreConfig(segment_size=1 << 16)

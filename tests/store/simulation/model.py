@@ -105,7 +105,9 @@ class Model:
             sequence, records = control.parse_produced(payload)
             self.producers[subject] = (sequence, position, records)
         elif kind == Kind.PRODUCER_ENDED:
-            self.producers.pop(subject, None)
+            last, known = control.parse_producer_ended(payload), self.producers.get(subject)
+            if known is not None and last in (-1, known[1]):
+                del self.producers[subject]
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()

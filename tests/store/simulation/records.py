@@ -230,7 +230,7 @@ class Records:
             return rng.choice((control.gateway_joined, control.gateway_left))(rng.choice(GATEWAYS[1:]))
         producer = rng.choice(PRODUCERS)
         if rng.random() < 0.2:
-            return control.producer_ended(producer)
+            return control.producer_ended(producer, rng.choice((-1, rng.randrange(1 << 20))))
         return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5))
 
     def _access(self) -> bytes:
