@@ -9,13 +9,14 @@ each time: those of this source, of maps, filters and stateful operators over it
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cloud_sdk import OutgoingMessage
+from cloud_sdk import OutgoingMessage, SluiceError
 from streaming.sink.columns import messages_of
 from streaming.sink.options import SinkOptions
 
@@ -33,8 +34,7 @@ _BATCH: Final = "streaming.sql.batchId"
 class Written(WriterCommitMessage):
     """What a task says to the driver."""
 
-    def __init__(self, producer: str, messages: int) -> None:
-        self.producer = producer
+    def __init__(self, messages: int) -> None:
         self.messages = messages
 
 
@@ -73,16 +73,18 @@ class BatchWriter(DataSourceArrowWriter):
         self._forget(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._forget(messages)
+        with suppress(SluiceError):  # the job has failed, and says why; the node forgets by itself, later
+            self._forget(messages)
 
     def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing of this job comes again, unless it has a name."""
+        """Nothing of this job comes again, unless it has a name. `messages`: by partition; of a task that failed there
+        is none, and it may have written for all that."""
         if self._options.producer is not None:
             return
         with self._options.connection.client(name=self._options.publisher) as client:
-            for message in messages:
-                if isinstance(message, Written) and message.messages:
-                    client.forget_producer(message.producer)
+            for partition, message in enumerate(messages):
+                if not isinstance(message, Written) or message.messages:
+                    client.forget_producer(f"{self._job}/{partition}")
 
 
 def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["RecordBatch"]) -> Written:
@@ -90,7 +92,7 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
     rows = chain.from_iterable(messages_of(batch, options) for batch in batches)
     some = _some(rows)
     if not some:
-        return Written(producer, 0)
+        return Written(0)
     count = 0
     with (
         options.connection.client(name=options.publisher) as client,
@@ -100,7 +102,7 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
             returning.send_many(some)
             count += len(some)
             some = _some(rows)
-    return Written(producer, count)
+    return Written(count)
 
 
 def _some(rows: Iterator[OutgoingMessage]) -> list[OutgoingMessage]:

@@ -1,10 +1,12 @@
 """The sink: which rows are messages, and that each of them is stored once, whatever is done again."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,13 +15,17 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cloud_sdk import InvalidArgument, Message
 from cloud_sdk.blocking import Client
+from store.config import StoreConfig
+from store.engine import Engine
 from streaming.option_values import OptionError
 from streaming.sink import writing
 from streaming.sink.columns import messages_of, sink_options
+from streaming.sink.writing import BatchWriter
 from tests.system.conftest import NodeProcess
 
 if TYPE_CHECKING:
@@ -139,6 +145,32 @@ def test_spark_writes_a_batch(spark: "SparkSession", real_node: NodeProcess) -> 
     assert Counter(json.loads(each.payload)["id"] for each in found) == Counter(range(20_000))
     assert {(each.publisher, each.qos, each.retain) for each in found} == {("job", 1, False)}
     assert {tuple(each.user_properties) for each in found} == {(("unit", "K"),)}
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_job_that_failed_leaves_no_producer_behind(
+    real_node: NodeProcess, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """Of a task that failed, and had written, there is no message. A job with a name may come again."""
+    given = {**NEEDED, "endpoint": real_node.endpoint, **({"producer": "p", "batch": "1"} if is_named else {})}
+    options = sink_options(given, StructType([StructField("payload", BinaryType())]), overwrite=False)
+    writer = BatchWriter(options)
+    messages: list[WriterCommitMessage | None] = []
+    for partition in range(3):
+        monkeypatch.setattr(writing, "_task", lambda own=partition: SimpleNamespace(partitionId=lambda: own))
+        rows = pa.record_batch({"payload": [b"%d" % partition] * (partition % 2)})
+        messages.append(writer.write(iter([rows])))
+    messages[1] = None
+    writer.abort(messages)
+    real_node.stop()
+    assert len(asyncio.run(producers_of(real_node.data_dir))) == is_named
+
+
+async def producers_of(folder: Path) -> list[bytes]:
+    engine = await Engine.open(folder, StoreConfig())
+    found = [row.producer for row in await engine.producers(None, 9)]
+    await engine.close()
+    return found
 
 
 def test_a_batch_with_a_number_is_written_once(spark: "SparkSession", real_node: NodeProcess) -> None:
