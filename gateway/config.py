@@ -103,6 +103,7 @@ class GrpcConfig:
     max_streams: int = 1000  # calls at a time of one connection; further ones wait in the client
     max_idle: int = 600  # seconds without a call after which a connection is closed; clients open it again
     max_calls: int = 10_000  # calls at a time of all kinds, long polls included
+    max_connections: int = 1000  # and no more than an eighth of the descriptors that the process may have
 
 
 @dataclass(slots=True)
@@ -397,7 +398,8 @@ def _check_services(config: Config) -> None:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
     if ("signature" in grpc.auth) != bool(grpc.access_keys):
         raise ConfigError('grpc.auth with "signature" and grpc.access_keys need each other')
-    for name, value in (("max_streams", grpc.max_streams), ("max_idle", grpc.max_idle), ("max_calls", grpc.max_calls)):
+    for name in ("max_streams", "max_idle", "max_calls", "max_connections"):
+        value = getattr(grpc, name)
         if not 1 <= value <= 1_000_000:
             raise ConfigError(f"grpc.{name} must be between 1 and 1000000, not {value}")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from gateway.auth.authority import Authority
 from gateway.config import Config
 from gateway.counters import Counters
+from gateway.descriptors import room_for_services
 from gateway.front import MqttFront
 from gateway.listeners import Listeners
 from gateway.membership import ALONE, Joined, Membership
@@ -37,7 +38,9 @@ class Devices:
         notifier.register("local", self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, membership)
         notifier.register("shared subscriptions", self.sessions.shares.deliver)
-        self.front = MqttFront(store, self.sessions, config.mqtt, counters)
+        has_services = config.split.role != "gateway"
+        services = room_for_services(config.grpc.max_connections) if has_services else 0
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
         self.listeners: Listeners | None = None
 

@@ -44,7 +44,8 @@ _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts
 class MqttFront:
     """All MQTT connections of a node."""
 
-    def __init__(self, store: Store, sessions: Sessions, config: MqttConfig, counters: Counters) -> None:
+    def __init__(self, store: Store, sessions: Sessions, config: MqttConfig, counters: Counters, services: int) -> None:
+        """services: connections of another kind that the process may have."""
         self._store = store
         self._sessions = sessions
         self._config = config
@@ -52,7 +53,7 @@ class MqttFront:
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._loop, counters)
         self._backlog = Backlog(store, _MAX_BACKLOG)
-        self._limit = min(config.max_connections, room_for_connections())
+        self._limit = min(config.max_connections, room_for_connections(services))
         self.gates: list[Gate] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.gone) if Streams is not None else None

@@ -34,14 +34,15 @@ class HttpFront:
         sources: Callable[[], Mapping[str, Figures]],
         gates: Callable[[], Sequence[Gate]],
         auth: Sequence[str],
+        calls: Callable[[], int | None],
     ) -> None:
-        """sources, gates: see `gateway.metrics`. auth: see `gateway.auth.callers`."""
+        """sources, gates, calls: see `gateway.metrics`. auth: see `gateway.auth.callers`."""
         self._auth = auth
         self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(store, sources, gates, authority.service_logins_failed))
+        self._registry.register(NodeCollector(store, sources, gates, authority.service_logins_failed, calls))
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
 

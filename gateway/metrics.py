@@ -51,7 +51,8 @@ _DROPPED: Final = (
 
 class NodeCollector:
     """What a node tells. `sources`: the figures by gateway; one without a name is the node itself. `gates`: of its own
-    listeners. `service_logins_failed`: by front, see `gateway.auth.authority`."""
+    listeners. `service_logins_failed`: by front, see `gateway.auth.authority`. `calls`: of services under way; None:
+    there is no front for them."""
 
     def __init__(
         self,
@@ -59,11 +60,13 @@ class NodeCollector:
         sources: Callable[[], Mapping[str, Figures]],
         gates: Callable[[], Sequence[Gate]],
         service_logins_failed: Mapping[str, int],
+        calls: Callable[[], int | None],
     ) -> None:
         self._store = store
         self._sources = sources
         self._gates = gates
         self._service_logins_failed = service_logins_failed
+        self._calls = calls
 
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
@@ -73,6 +76,9 @@ class NodeCollector:
         for front, count in self._service_logins_failed.items():
             failed.add_metric([front], count)
         yield failed
+        calls = self._calls()
+        if calls is not None:
+            yield GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", value=calls)
         yield from self._store_metrics()
 
     def _way_metrics(self) -> Iterable[Metric]:

@@ -37,7 +37,9 @@ class Node:
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
         self._rpc = make_rpc(engine, authority, config, settings)
-        self._http = make_http(engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._http = make_http(
+            engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates, self._rpc
+        )
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()

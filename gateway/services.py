@@ -33,9 +33,10 @@ def make_http(
     config: Config,
     sources: Callable[[], Mapping[str, Figures]],
     gates: Callable[[], Sequence[Gate]] = list,
+    rpc: RpcServer | None = None,
 ) -> HttpFront:
-    """The HTTP front. sources, gates: see `gateway.metrics`."""
-    return HttpFront(store, authority, sources, gates, config.http.auth)
+    """The HTTP front. sources, gates: see `gateway.metrics`. rpc: the gRPC front, of a node that has one."""
+    return HttpFront(store, authority, sources, gates, config.http.auth, lambda: None if rpc is None else rpc.calls)
 
 
 def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

@@ -46,7 +46,7 @@ class StoreNode:
         engine.members.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
         self._rpc = make_rpc(engine, authority, config, settings)
-        self._http = make_http(engine, authority, config, self._figures)
+        self._http = make_http(engine, authority, config, self._figures, rpc=self._rpc)
         self._admin = AdminFront(engine, FarSessions(engine, engine.members, self._keeping.wills), config.data_dir)
         try:
             await self._admin.start()

@@ -56,6 +56,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         self._unread = Unread(limits.max_unread_bytes)
         self._max_handles = limits.max_handles
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
+        self.calls = 0  # under way
 
     async def intercept_service(
         self,
@@ -120,6 +121,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
         """Who calls, and may."""
+        self.calls += 1
+        context.add_done_callback(self._left)
         caller = await self._caller(context)
         if request is _UNREADABLE:
             raise _Turned(grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
@@ -128,6 +131,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if method in LARGE:
             self._unread.enter(context)
         return caller
+
+    def _left(self, _: Context) -> None:
+        self.calls -= 1
 
     async def _told(self, method: str, turned: _Turned, context: Context) -> Any:
         """The reply that says it, or the end of the call."""

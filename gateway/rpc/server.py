@@ -11,6 +11,7 @@ from gateway.auth.access_keys import AccessKeys
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.config import GrpcConfig
+from gateway.descriptors import room_for_services
 from gateway.rocketmq.access import turned_down
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
@@ -51,6 +52,12 @@ class RpcServer:
         self._service: Service | None = None
         self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
+        self._asking: Authenticating | None = None
+
+    @property
+    def calls(self) -> int:
+        """Those under way."""
+        return self._asking.calls if self._asking is not None else 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, or the access
@@ -61,8 +68,9 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
+        self._asking = asking = Authenticating(self._callers, self._store, turned_down, self._limits)
         server = grpc.aio.server(
-            interceptors=[Authenticating(self._callers, self._store, turned_down, self._limits)],
+            interceptors=[asking],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
@@ -75,6 +83,7 @@ class RpcServer:
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_concurrent_streams", config.max_streams),
                 ("grpc.max_connection_idle_ms", config.max_idle * 1000),
+                ("grpc.max_allowed_incoming_connections", room_for_services(config.max_connections)),
             ),
         )
         self._service = Service(self._store, self._limits)

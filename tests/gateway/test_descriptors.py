@@ -22,7 +22,8 @@ def test_the_room_is_what_the_store_leaves(monkeypatch, soft: int, hard: int, ro
     limits = [(soft, hard)]
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, wanted: limits.append(wanted))
-    assert descriptors.room_for_connections() == room
+    assert descriptors.room_for_connections(0) == room
+    assert descriptors.room_for_connections(76) == (room if room in (25, 256, 1 << 30) else room - 76)
     assert limits[-1] == (hard, hard)
 
 
@@ -32,11 +33,13 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch) -> None:
 
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(descriptors.resource, "setrlimit", refuse)
-    assert descriptors.room_for_connections() == 256
+    assert descriptors.room_for_connections(0) == 256
+    assert descriptors.room_for_services(1000) == 128
+    assert descriptors.room_for_services(7) == 7
 
 
 async def test_connections_beyond_the_room_are_refused_and_that_is_said(monkeypatch, make_node, caplog) -> None:
-    monkeypatch.setattr(front, "room_for_connections", lambda: 1)
+    monkeypatch.setattr(front, "room_for_connections", lambda _: 1)
     node = await make_node()
     first = await RawClient.connect(node.ports.mqtt, b"1")
     for _ in range(3):

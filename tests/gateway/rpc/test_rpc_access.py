@@ -393,6 +393,7 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path
         ({"grpc.client_ca": "x"}, "grpc.client_ca needs"),
         ({"grpc.acl_default": "perhaps"}, "grpc.acl_default"),
         ({"grpc.max_streams": 0}, "grpc.max_streams must be between"),
+        ({"grpc.max_connections": 0}, "grpc.max_connections must be between"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, object], says: str) -> None:
