@@ -10,6 +10,7 @@ from collections import Counter
 from tests.gateway import raw
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import (
+    DISCONNECT,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -75,6 +76,29 @@ class Device:
             if packet.kind == UNSUBACK:
                 return
             self._take(packet)
+
+    async def pipeline(self, changes: list[tuple[bytes, int | None]]) -> dict[int, int]:
+        """SUBSCRIBEs (filter, QoS) and UNSUBSCRIBEs (filter, None) in one write. By their place: the (last) reason
+        codes of their answers, which may come in any order; of UNSUBACK in 3.1.1 there is none."""
+        assert self.client is not None
+        self.begin(changes)
+        found: dict[int, int] = {}
+        for _ in changes:
+            while (packet := await self.client.packet()).kind not in (SUBACK, UNSUBACK):
+                self._take(packet)
+            found[packet.packet_id - 1] = packet.body[-1] if len(packet.body) > 2 else 0
+        return found
+
+    def begin(self, changes: list[tuple[bytes, int | None]]) -> None:
+        """The same, without waiting for an answer."""
+        assert self.client is not None
+        packets = []
+        for number, (topic_filter, qos) in enumerate(changes):
+            if qos is None:
+                packets.append(wire.unsubscribe(self.version, number + 1, topic_filter))
+            else:
+                packets.append(wire.subscribe(self.version, number + 1, (topic_filter, qos)))
+        self.client.send(*packets)
 
     async def disconnect(self) -> None:
         """DISCONNECT, and wait for the end: the node has read every acknowledgement."""
@@ -149,6 +173,8 @@ class Device:
             if packet.packet_id in self.earlier:
                 self.unsettled[packet.packet_id] = self.earlier.pop(packet.packet_id)
             return
+        if packet.kind == DISCONNECT:
+            raise EOFError(f"the node ends the connection: {packet}")
         assert packet.kind == PUBLISH, packet
         message = parse(self.version, packet)
         if message.qos == 0:

@@ -1,6 +1,7 @@
 """One durable session whose subscriptions come, go and change, while its connection and its node break, against what
 MQTT promises. Seeded: `MODEL_SEEDS=100:200` runs those."""
 
+import asyncio
 import os
 import random
 from collections import Counter
@@ -9,6 +10,8 @@ import pytest
 
 from gateway.node import Node
 from matcher.names import matches
+from store.api import Appended, Done
+from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import Device, Publisher
@@ -28,10 +31,13 @@ STEPS = {
     "take over": 1,
     "subscribe": 3,
     "unsubscribe": 3,
+    "pipeline": 3,
+    "busy": 2,
     "kill": 2,
 }
 SEEDS = [int(number) for number in os.environ.get("MODEL_SEEDS", "0:10").split(":")]
 _MOST_KILLS = 4
+_KILL = 0.5  # of what is busy, or has not answered
 
 
 class Model:
@@ -43,7 +49,7 @@ class Model:
         self.any: dict[bytes, int] = {}  # filter → QoS, 0 as well
         self.sent: dict[bytes, tuple[bytes, int, int]] = {}  # payload → topic, QoS, when
         self.lesser: dict[bytes, int] = {}  # topic → when last what was sent with QoS 2 might have come with less
-        self.wanted: set[bytes] = set()  # topics that somebody ever subscribed to
+        self.doubted: set[bytes] = set()  # filters of changes that had no answer
 
     def subscribe(self, topic_filter: bytes, qos: int) -> None:
         self.any[topic_filter] = qos
@@ -57,10 +63,29 @@ class Model:
         self.filters.pop(topic_filter, None)
         self._look()
 
+    def change(self, changes: list[tuple[bytes, int | None]]) -> dict[int, int]:
+        """SUBSCRIBEs and UNSUBSCRIBEs (None) one behind the other, and their answers in version 5."""
+        answers: dict[int, int] = {}
+        for number, (topic_filter, qos) in enumerate(changes):
+            if qos is None:
+                answers[number] = 0 if topic_filter in self.any else 0x11
+                self.unsubscribe(topic_filter)
+            else:
+                answers[number] = qos
+                self.subscribe(topic_filter, qos)
+        return answers
+
+    def doubt(self, topic_filter: bytes) -> None:
+        """Nobody knows whether it is subscribed to, or with which QoS."""
+        self.unsubscribe(topic_filter)
+        self.doubted.add(topic_filter)
+        self._look()
+
     def _look(self) -> None:
         for topic in TOPICS:
             levels = [qos for topic_filter, qos in self.any.items() if matches(topic_filter, topic)]
-            if levels and max(levels) < 2:
+            is_doubted = any(matches(topic_filter, topic) for topic_filter in self.doubted)
+            if is_doubted or (levels and max(levels) < 2):
                 self.lesser[topic] = self.now
 
     def note_sent(self, publisher: Publisher) -> None:
@@ -122,23 +147,31 @@ class Scenario:
         await self.device.subscribe(topic_filter, qos)
 
     async def step(self, step: str) -> None:
-        device, chance = self.device, self.chance
         if step.startswith("publish"):
-            prefix = b"$delayed/5/" if step == "publish later" else b""
-            topics = [prefix + topic for topic in chance.choices(TOPICS, k=chance.choice([1, 3, 20]))]
-            await self.publisher.burst(topics, [chance.choice([1, 2, 2]) for _ in topics])
-            self.model.note_sent(self.publisher)
-            return
-        if step == "time goes on":
+            await self.publish(b"$delayed/5/" if step == "publish later" else b"")
+        elif step == "time goes on":
             self.clock.now_ms += 10_000
             await engine_of(self.node).fire()
         elif step == "kill":
             await self.kill()
         elif step == "drop":
-            await device.drop()
-        elif device.client is None or step == "take over":
-            await device.connect()
-        elif step == "poll":
+            await self.device.drop()
+        elif self.device.client is None or step == "take over":
+            await self.connect()
+        elif step.endswith("subscribe") or step == "pipeline":
+            await self.change(step)
+        else:
+            await self.go_on(step)
+
+    async def publish(self, prefix: bytes) -> None:
+        chance = self.chance
+        topics = [prefix + topic for topic in chance.choices(TOPICS, k=chance.choice([1, 3, 20]))]
+        await self.publisher.burst(topics, [chance.choice([1, 2, 2]) for _ in topics])
+        self.model.note_sent(self.publisher)
+
+    async def go_on(self, step: str) -> None:
+        device, chance = self.device, self.chance
+        if step == "poll":
             await device.poll()
         elif step == "ack":
             device.acknowledge(len(device.owed))
@@ -146,20 +179,88 @@ class Scenario:
             device.acknowledge(chance.randint(1, 10), chance)
         elif step == "disconnect":
             await device.disconnect()
-        elif step == "subscribe":
-            topic_filter = chance.choice(FILTERS)
-            if topic_filter != self.kept:
-                await self.subscribe(topic_filter, chance.choice([0, 1, 2, 2]))
-        elif step == "unsubscribe":
-            topic_filter = chance.choice(list(self.model.any) or FILTERS)
-            if topic_filter != self.kept:
-                self.model.unsubscribe(topic_filter)
-                await device.unsubscribe(topic_filter)
+        elif step == "busy":
+            await self.busy()
+
+    async def change(self, step: str) -> None:
+        """Of what is subscribed to; but for the filter that stays."""
+        device, chance = self.device, self.chance
+        if step == "pipeline":
+            changes = self.changes()
+            wanted = self.model.change(changes)
+            found = await device.pipeline(changes)
+            assert device.version == 4 or found == wanted, changes
+            return
+        topic_filter = chance.choice(FILTERS if step == "subscribe" else list(self.model.any) or FILTERS)
+        if topic_filter == self.kept:
+            return
+        if step == "subscribe":
+            await self.subscribe(topic_filter, chance.choice([0, 1, 2, 2]))
+        else:
+            self.model.unsubscribe(topic_filter)
+            await device.unsubscribe(topic_filter)
+
+    def changes(self) -> list[tuple[bytes, int | None]]:
+        """Few filters, so that they meet each other."""
+        chance = self.chance
+        some = chance.sample([each for each in FILTERS if each != self.kept], chance.choice([1, 2, 3]))
+        return [(chance.choice(some), chance.choice([None, None, 0, 1, 2, 2])) for _ in range(chance.randint(2, 6))]
+
+    async def connect(self) -> None:
+        """The client does not know what came of changes that had no answer: it ends them all."""
+        await self.device.connect()
+        for topic_filter in sorted(self.model.doubted):
+            await self.device.unsubscribe(topic_filter)
+        self.model.doubted.clear()
+
+    async def busy(self) -> None:
+        """The log has no room, for all or some of what comes: the connection may end, and the node may be killed."""
+        chance, device, engine = self.chance, self.device, engine_of(self.node)
+        append, most = engine.append, chance.choice([0.3, 1.0])
+
+        def refuse(frames: list[bytes], done: Done) -> None:
+            if chance.random() < most:
+                asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
+            else:
+                append(frames, done)
+
+        what = chance.choice(["acknowledge", "change", "change", "disconnect", "take over"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "append", refuse)
+            changes = self.changes() if what == "change" else []
+            try:
+                if what == "acknowledge":
+                    device.acknowledge(chance.randint(1, 10), chance)
+                    await device.poll()
+                elif what == "change":
+                    await device.pipeline(changes)
+                else:
+                    await device.drop()
+            except (EOFError, OSError):
+                for topic_filter, _ in changes:
+                    self.model.doubt(topic_filter)
+                await device.drop()
+            else:
+                self.model.change(changes)
+            if chance.random() < _KILL:
+                await self.kill()
+        if device.client is not None:
+            try:
+                await device.poll()
+            except (EOFError, OSError):  # the end of the connection was on its way
+                await device.drop()
 
     async def kill(self) -> None:
         if self.kills == _MOST_KILLS:
             return
         self.kills += 1
+        if self.device.client is not None and self.chance.random() < _KILL:
+            changes = self.changes()
+            self.device.begin(changes)
+            for topic_filter, _ in changes:
+                self.model.doubt(topic_filter)
+            for _ in range(self.chance.randrange(30)):  # the node gets on with them, a little
+                await asyncio.sleep(0)
         name = f"killed-{self.kills}"
         levels = {payload: qos for _, payload, qos in self.device.seen}
         for payload in [*self.device.unsettled.values(), *self.device.earlier.values()]:
@@ -183,7 +284,7 @@ class Scenario:
         self.clock.now_ms += 10_000
         await engine_of(self.node).fire()
         if device.client is None:
-            await device.connect()
+            await self.connect()
         due = self.model.due()
         device.acknowledge(len(device.owed))
         while not due <= self.come() or device.unsettled or device.earlier:
