@@ -13,7 +13,7 @@ from sluice.demo.readings import PARENT
 from sluice.demo.tally import Tally
 
 _GROUP: Final = "billing"
-_ANSWER_SECONDS: Final = 10.0
+_ANSWER_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
