@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
+from benchmarks.stream.history import HISTORY_WORKS, export
 from benchmarks.stream.lag import measured as measured_lag
 from benchmarks.stream.works import PARENT, WORKS, Site, Work
 from cloud_sdk import Client, OutgoingMessage
@@ -54,6 +56,12 @@ async def fill(endpoint: str, rows: int) -> None:
                 await client.send_many([message(number) for number in range(first, min(first + _BATCH, rows))])
 
         await asyncio.gather(*(sender() for _ in range(4)))
+
+
+def chosen(works: Sequence[Work], part: str) -> list[Work]:
+    """Those whose names contain `part`, and those that they are compared with."""
+    names = {name for work in works if part in work.name for name in (work.name, work.of)}
+    return [work for work in works if work.name in names]
 
 
 def measured(site: Site, works: list[Work], node: Broker, rounds: int) -> list[Row]:
@@ -100,13 +108,15 @@ def memory(endpoint: str) -> str:
 
 
 def bench(node: Broker, endpoint: str, mqtt_port: int, folder: Path, arguments: argparse.Namespace) -> list[Row]:
-    works = [work for work in WORKS if arguments.work in work.name]
+    works = chosen((*WORKS, *HISTORY_WORKS), arguments.work)
     asyncio.run(fill(endpoint, arguments.records))
     spark = spark_session("sluice-bench", config={"spark.local.dir": str(folder), "spark.driver.memory": "2g"})
     try:
-        site = Site(spark, endpoint, folder / "parquet", arguments.records)
+        site = Site(spark, endpoint, folder / "parquet", folder / "history", arguments.records)
         if any("Parquet" in work.name for work in works):
             site.log().write.parquet(str(site.parquet))
+        if any("history" in work.name for work in works):
+            export(endpoint, site.history)
         rows = measured(site, works, node, arguments.rounds)
         print(table(rows))
         print(memory(endpoint))

@@ -23,6 +23,7 @@ class Site:
     spark: SparkSession
     endpoint: str
     parquet: Path  # the same rows: the source's columns
+    history: Path  # the same rows, exported
     rows: int
 
     def log(self, *columns: str) -> DataFrame:
@@ -58,27 +59,27 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def _count_one_column(site: Site) -> None:
-    _expect(site.log("offset").count(), site.rows)
+    expect(site.log("offset").count(), site.rows)
 
 
 def _count_all_columns(site: Site) -> None:
-    _expect(site.log().count(), site.rows)
+    expect(site.log().count(), site.rows)
 
 
 def _windows(site: Site) -> None:
-    _drain(windowed(site.log(*FIXED)))
+    drain(windowed(site.log(*FIXED)))
 
 
 def _windows_parquet(site: Site) -> None:
-    _drain(windowed(site.files()))
+    drain(windowed(site.files()))
 
 
 def _json(site: Site) -> None:
-    _drain(parsed(site.log("payload")))
+    drain(parsed(site.log("payload")))
 
 
 def _json_parquet(site: Site) -> None:
-    _drain(parsed(site.files()))
+    drain(parsed(site.files()))
 
 
 def _catch_up(site: Site) -> None:
@@ -90,7 +91,7 @@ def _catch_up(site: Site) -> None:
         writer = rows.writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination(_QUERY_SECONDS)
-        _expect(sum(progress["numInputRows"] for progress in query.recentProgress), site.rows)
+        expect(sum(progress["numInputRows"] for progress in query.recentProgress), site.rows)
 
 
 WORKS: Final = (
@@ -104,10 +105,10 @@ WORKS: Final = (
 )
 
 
-def _drain(rows: DataFrame) -> None:
+def drain(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _expect(found: int, wanted: int) -> None:
+def expect(found: int, wanted: int) -> None:
     if found != wanted:
         raise RuntimeError(f"{found} rows were read, and there are {wanted}")

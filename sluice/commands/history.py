@@ -1,4 +1,4 @@
-"""`sluice history export|show|verify|clean`: what the log holds as Parquet files that outlive it."""
+"""`sluice history export|show|verify|compact|clean`: what the log holds as Parquet files that outlive it."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.commands import service
@@ -35,16 +36,21 @@ def add(subparsers: Subparsers) -> None:
     show = declare(actions, "show", "tell what a history holds", "sluice history show /mnt/history", run)
     summary = "read every file again, and tell what is wrong"
     verify = declare(actions, "verify", summary, "sluice history verify s3://bucket/history sensors", run)
-    summary = "remove files that exporters left when they were killed"
+    summary = "make one file of small ones of the same partition and date"
+    compact = declare(actions, "compact", summary, "sluice history compact /mnt/history", run)
+    summary = "remove files that do not count: compacted ones, and those of exporters that were killed"
     clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run)
-    for action, work in ((export, run_export), (show, run_show), (verify, run_verify), (clean, run_clean)):
+    works = ((export, run_export), (show, run_show), (verify, run_verify), (compact, run_compact), (clean, run_clean))
+    for action, work in works:
         action.set_defaults(action=work)
         action.add_argument("folder", metavar="FOLDER", help="the history: a path, s3://bucket/folder, …")
         action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all that there are)")
         action.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_export_arguments(export)
+    compact.add_argument("--file-mib", type=positive, default=256, metavar="N", help="largest file (default: 256)")
+    compact.add_argument("--today", action="store_true", help="today's files as well, of which more are to come")
     clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS",
-                       help="leave younger files: they may be somebody's who exports (default: a day)")  # fmt: skip
+                       help="leave what is younger: an exporter or a query may be at it (default: a day)")  # fmt: skip
 
 
 def _add_export_arguments(export: argparse.ArgumentParser) -> None:
@@ -141,6 +147,7 @@ def run_show(arguments: Arguments) -> int:
             "records": sum(each.rows for each in manifest.files),
             "files": len(manifest.files),
             "bytes": sum(each.size for each in manifest.files),
+            "replaced": len(manifest.replaced),
             "lost": sum(span.end - span.begin for span in spans.values()) - sum(each.rows for each in manifest.files),
             "first_ms": first,
             "last_ms": last,
@@ -170,22 +177,37 @@ def run_verify(arguments: Arguments) -> int:
         for fault in found:
             print(f"FAULT: {fault.path}: {fault.said}")
         state = f"{len(found)} of them faulty" if found else "all whole"
-        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(left)} left over by exporters")
+        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} were compacted and "
+              f"{len(left)} left over by exporters: `sluice history clean` removes them")  # fmt: skip
     return FAULTY if faulty else 0
 
 
+def run_compact(arguments: Arguments) -> int:
+    from streaming.history.compaction import Compactor  # noqa: PLC0415
+
+    folder = _folder(arguments)
+    before = None if arguments.today else datetime.now(UTC).date().isoformat()
+    with _stopping() as stopping:
+        for manifest in _manifests(arguments):
+            done = Compactor(folder, manifest.parent, arguments.file_mib * _MIB, before).run(stopping)
+            if arguments.json:
+                print(json.dumps(asdict(done)), flush=True)
+                continue
+            print(f"{done.parent}: {done.old_files} files became {done.new_files}, {done.rows} records, "
+                  f"{size(done.old_size)} before and {size(done.new_size)} now", flush=True)  # fmt: skip
+    return 0
+
+
 def run_clean(arguments: Arguments) -> int:
-    from streaming.history.verify import orphans  # noqa: PLC0415
+    from streaming.history.compaction import clean_up  # noqa: PLC0415
 
     folder = _folder(arguments)
     for manifest in _manifests(arguments):
-        left = orphans(folder, manifest, arguments.older_than)
-        for name in left:
-            folder.files.delete_file(folder.path(name))
+        removed = clean_up(folder, manifest.parent, arguments.older_than)
         if arguments.json:
-            print(json.dumps({"parent": manifest.parent, "removed": left}))
+            print(json.dumps({"parent": manifest.parent, "removed": removed}))
         else:
-            print(f"{manifest.parent}: {len(left)} files removed")
+            print(f"{manifest.parent}: {len(removed)} files removed")
     return 0
 
 

@@ -2,8 +2,8 @@
 
 One query appends every reading to Parquet, the second keeps statistics and anomalies per device and window, the third
 finds anomalies as they come and publishes them to MQTT, on `alerts/` and the device. JSON lines: out `{"ready": true}`,
-then `{"rows": …}` every second; in `finish` (or end of file), after which it works off what the log holds, draws and
-says `{"windows": …, "anomalies": …, "alerts": …, …}`.
+then `{"rows": …}` every second; in `finish` (or end of file), after which it works off what the log holds, exports it,
+draws and says `{"windows": …, "anomalies": …, "alerts": …, …}`.
 """
 
 import argparse
@@ -19,6 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cloud_sdk.blocking import Client
 from sluice.demo.readings import PARENT, PAYLOAD_SCHEMA
+from streaming.history.export import Exporter
+from streaming.history.folder import HistoryFolder
+from streaming.history.frame import read_records
 from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.chart import WindowRow, draw_statistics
 from streaming.pipelines.detector import Settings
@@ -150,6 +153,15 @@ def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
     return {"windows": len(rows), "anomalies": flagged, "devices": len({row.device for row in rows})}
 
 
+def keep(spark: SparkSession, endpoint: str, folder: Path) -> dict[str, int]:
+    """Export the readings as history, which outlives the log, and read it back. Returns figures for the summary."""
+    history = str(folder / "history")
+    with Client(endpoint) as client:
+        done = Exporter(client, HistoryFolder(history), PARENT).run()
+    read = read_records(spark, PARENT, history=history).select("partition", "offset")
+    return {"exported": done.rows, "read_back": read.count(), "read_once": read.distinct().count()}
+
+
 def run(endpoint: str, folder: Path) -> None:
     """The whole job. Raises what a query failed with."""
     scratch = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "spark")}
@@ -161,7 +173,7 @@ def run(endpoint: str, folder: Path) -> None:
         while not select.select([sys.stdin], [], [], _FINISH_POLL)[0]:
             _say(rows=queries.rows())
         rows = queries.finish()
-        _say(rows=rows, alerts=_published(endpoint), **draw(spark, folder))
+        _say(rows=rows, alerts=_published(endpoint), **keep(spark, endpoint, folder), **draw(spark, folder))
     finally:
         stop(spark)
 

@@ -56,8 +56,15 @@ class Outcome:
             and len(self.answers) > 0
             and self.outage > 0
             and self.analysis.get("windows", 0) > 0
+            and self.history_is_whole
             and self.alerts_received == self.alerts_distinct == self.analysis.get("alerts", 0)
         )
+
+    @property
+    def history_is_whole(self) -> bool:
+        """What was exported came back, each record once."""
+        exported, back, once = (self.analysis.get(name, 0) for name in ("exported", "read_back", "read_once"))
+        return exported == back == once > 0
 
 
 def print_summary(outcome: Outcome, console: Console) -> None:
@@ -127,6 +134,13 @@ def _figures(outcome: Outcome) -> Table:
         f"the operator's client got {outcome.alerts_received:,}, each once"
         if outcome.alerts_received == outcome.alerts_distinct
         else f"[bold red]{outcome.alerts_received:,} received, of which {outcome.alerts_distinct:,} are distinct[/]",
+    )
+    exported, back, once = (f"{analysis.get(name, 0):,}" for name in ("exported", "read_back", "read_once"))
+    table.add_row(
+        "history",
+        f"{exported} records exported to Parquet and read back, each once"
+        if outcome.history_is_whole
+        else f"[bold red]{exported} records exported, {back} read back, of which {once} are distinct[/]",
     )
     table.add_row("chart", str(outcome.folder / "chart.png"))
     table.add_row("Parquet", str(outcome.folder / "readings") + " and windows beside it")

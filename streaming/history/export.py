@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
-from streaming.history.folder import HistoryChanged, HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Loss, Span
+from streaming.history.committing import HistoryChanged
+from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryError, HistoryFile, Loss, Manifest, Span
 from streaming.history.partition import PartitionExport
 
 _COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
@@ -154,12 +156,17 @@ class Exporter:
         self._committed_at = time.monotonic()
         if not files and not losses:
             return
-        manifest = self._manifest.grown(files, losses)
-        self._folder.commit(manifest)
-        self._manifest = manifest
+        self._manifest = self._folder.update(self._parent, partial(self._grown, files, losses))
         done = self._exported
         done.files += len(files)
         done.rows += sum(each.rows for each in files)
         done.size += sum(each.size for each in files)
         done.lost += sum(each.end - each.begin - each.rows for each in files)
         done.lost += sum(each.end - each.begin for each in losses)
+
+    def _grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss], now: Manifest) -> Manifest:
+        """`now` may have been compacted since; that it goes further is another exporter's work. Raises
+        `HistoryChanged`."""
+        if now.spans() != self._manifest.spans():
+            raise self._folder.changed(self._parent)
+        return now.grown(files, losses)

@@ -3,18 +3,19 @@
 Anything that pyarrow or fsspec can open: a path, `s3://bucket/folder?endpoint_override=…`, `gs://…`, `memory://…`.
 """
 
-import os
+import random
 import re
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
+from streaming.history.committing import HistoryChanged, create_file, create_object
 from streaming.history.manifest import HistoryError, Manifest, from_json
 
 _MANIFESTS: Final = "_manifests"
@@ -23,10 +24,9 @@ _NAME: Final = re.compile(r"(\d{12})\.json")
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _NAMELESS: Final = "%"  # the parent topic of `/a`, whose first level is empty
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-
-
-class HistoryChanged(HistoryError):
-    """Another exporter went on with the same history meanwhile."""
+_TRIES: Final = 12  # of a commit that others were faster with
+_PAUSE_S: Final = 0.05  # before the second one; twice as long before each other, but for chance
+_LONGEST_PAUSE_S: Final = 5.0
 
 
 class HistoryFolder:
@@ -72,27 +72,51 @@ class HistoryFolder:
         return found
 
     def commit(self, manifest: Manifest) -> None:
-        """Make this the newest state: at once and whole, or not at all. Raises `HistoryChanged` when another exporter
-        was faster, and `OSError`."""
+        """Make this the newest state: at once and whole, or not at all. Raises `HistoryChanged` when somebody else was
+        faster, and `OSError`."""
         numbers = self._numbers(manifest.parent)
         if numbers and numbers[-1] >= manifest.number:
-            raise HistoryChanged(f"another exporter goes on with the history of {manifest.parent!r} in {self.uri}")
+            raise self.changed(manifest.parent)
         path = self._manifest_path(manifest.parent, manifest.number)
         if isinstance(self.files, fs.LocalFileSystem):
-            _create_whole(Path(path), manifest.to_json())
-        else:  # an object is there when all of it is
-            with self.files.open_output_stream(path) as file:
-                file.write(manifest.to_json())
+            create_file(Path(path), manifest.to_json())
+        else:
+            create_object(self.files, path, manifest.to_json())
         for number in numbers[: -(_KEPT - 1)]:
-            self.files.delete_file(self._manifest_path(manifest.parent, number))
+            self.remove(f"{folder_of(manifest.parent)}/{_MANIFESTS}/{number:012d}.json")
 
-    def data_files(self, parent: str) -> Iterator[tuple[str, float]]:
-        """Every Parquet file below the folder of a parent topic, whether it counts or not: name and seconds since 1970
-        of its last change; that is now where the file system does not know it."""
+    def remove(self, name: str) -> None:
+        """A file that is not needed any more, and may be gone already. Raises `OSError`."""
+        with suppress(FileNotFoundError):
+            self.files.delete_file(self.path(name))
+
+    def update(self, parent: str, change: Callable[[Manifest], Manifest]) -> Manifest:
+        """Make `change` of the newest state the newest; returns it. Done again where somebody else is faster, so that
+        an export and a compaction at the same time both succeed; raises what `change` does when it does not go with
+        what that one did, `HistoryChanged` when it is always somebody else, and `OSError`."""
+        for again in range(_TRIES):
+            known = self.manifest(parent)
+            wanted = change(known)
+            if wanted.number == known.number:
+                return known
+            try:
+                self.commit(wanted)
+            except HistoryChanged:
+                time.sleep(min(_PAUSE_S * 2**again, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.5))
+                continue
+            return wanted
+        raise self.changed(parent)
+
+    def changed(self, parent: str) -> HistoryChanged:
+        return HistoryChanged(f"another exporter goes on with the history of {parent!r} in {self.uri}")
+
+    def loose_files(self, parent: str) -> Iterator[tuple[str, float]]:
+        """Every file below the folder of a parent topic but manifests, whether it counts or not: name and seconds since
+        1970 of its last change; that is now where the file system does not know it."""
         folder = folder_of(parent)
         selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
         for info in self.files.get_file_info(selector):
-            if info.type == fs.FileType.File and info.extension == "parquet":
+            if info.type == fs.FileType.File and not _NAME.fullmatch(info.base_name):
                 yield info.path.removeprefix(self.root).lstrip("/"), (info.mtime_ns or time.time_ns()) / 1e9
 
     def _numbers(self, parent: str) -> list[int]:
@@ -118,6 +142,11 @@ def _open(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         if not _SCHEME.match(uri):
             return fs.LocalFileSystem(), str(Path(uri).absolute())
+        if urlsplit(uri).password is not None:
+            raise HistoryError(
+                f"a secret in the name of a folder ({uri.partition('://')[0]}://…@…) is seen by everybody who sees the "
+                "name: say it by the environment or a profile (docs/history.md)"
+            )
         try:
             files, path = fs.FileSystem.from_uri(uri)
         except pa.ArrowInvalid:
@@ -132,30 +161,3 @@ def _by_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
 
     files, path = fsspec.core.url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(files)), path
-
-
-def _create_whole(path: Path, data: bytes) -> None:
-    """A file that is there with all its bytes, on the disk, and that nobody else made. Raises `HistoryChanged`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            Path(path).hardlink_to(name)
-        except FileExistsError:
-            raise HistoryChanged(f"another exporter wrote {path}") from None
-    finally:
-        Path(name).unlink()
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """What was made in a local folder stays there over a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,23 +5,33 @@ outside a time range cost nothing; the node is asked for what is younger only.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, Manifest
-from streaming.source.columns import SCHEMA
+from streaming.history.manifest import HistoryError, HistoryFile, Manifest
+from streaming.source.columns import SCHEMA, checked
+from streaming.source.files import file_batches
 from streaming.source.offsets import Offsets, offsets_to_json
+from streaming.source.planning import FileRange
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
+# Whatever the session is told: a file that is not there, or not whole, is an error, never fewer records.
+_WHOLE: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
 
 
 def read_records(
@@ -62,7 +72,37 @@ def _exported(
     files = list(manifest.within(_ms(since), _ms(until)))
     if not files:
         return []
-    return [spark.read.schema(SCHEMA).parquet(*(folder.spark_path(each.path) for each in files))]
+    if not _is_known(spark, folder.spark_path("")):
+        return [_by_tasks(spark, folder, manifest.parent, files)]
+    reader = spark.read.schema(SCHEMA).options(**_WHOLE)
+    return [reader.parquet(*(folder.spark_path(each.path) for each in files))]
+
+
+def _is_known(spark: "SparkSession", path: str) -> bool:
+    """Whether the Java side of Spark can open files there: for S3 it needs Hadoop's `hadoop-aws`. One that is not in
+    this process (Spark Connect) is taken to have it."""
+    scheme = path.partition(":")[0]
+    jvm = None if scheme == "file" else getattr(spark, "_jvm", None)
+    if jvm is None:
+        return True
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, spark._jsc.sc().hadoopConfiguration())
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: list[HistoryFile]) -> "DataFrame":
+    """Files that Python's side of Spark reads, whole, and hands over."""
+    pieces = [FileRange(folder.uri, each.path, parent, each.partition, each.begin, each.end) for each in files]
+    schema = checked(SCHEMA)
+
+    def records(batches: "Iterable[RecordBatch]") -> "Iterator[RecordBatch]":
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from file_batches(schema, pieces[number])
+
+    return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(records, SCHEMA)
 
 
 def _rest(spark: "SparkSession", manifest: Manifest, log: Mapping[str, str]) -> "DataFrame":

@@ -4,13 +4,14 @@ Files and losses of a partition lie one behind the other without a gap, so that 
 each partition, and any offset below it is in exactly one file, or is known to be lost.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READ: Final = (1, 2)  # 1 had no `replaced`
 
 
 class HistoryError(RuntimeError):
@@ -33,6 +34,19 @@ class HistoryFile:
     first_position: int  # of its first and its last record
     last_position: int
 
+    @property
+    def date(self) -> str:
+        """At which its records entered the partition, as 2026-01-31 (UTC)."""
+        return self.path.split("/")[-2].removeprefix("date=")
+
+
+@dataclass(slots=True, frozen=True)
+class Replaced:
+    """A file whose records are in another one by now; who reads an older state may still need it."""
+
+    path: str
+    at_ms: int  # when it was replaced, ms since 1970-01-01 UTC
+
 
 @dataclass(slots=True, frozen=True)
 class Loss:
@@ -53,12 +67,13 @@ class Span:
 
 @dataclass(slots=True, frozen=True)
 class Manifest:
-    """One state of the history of a parent topic. Immutable: an export makes the next one."""
+    """One state of the history of a parent topic. Immutable: exporting, compacting and cleaning make the next one."""
 
     parent: str
     number: int = 0  # counts the states; 0: nothing was exported yet
     files: tuple[HistoryFile, ...] = ()
     losses: tuple[Loss, ...] = ()
+    replaced: tuple[Replaced, ...] = ()  # files that are still there, and do not count any more
     format: int = field(default=FORMAT)
 
     def spans(self) -> dict[int, Span]:
@@ -75,9 +90,26 @@ class Manifest:
 
     def grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> "Manifest":
         """The next state. Raises `HistoryError` where that would have a gap or an overlap."""
-        return replace(
-            self, number=self.number + 1, files=(*self.files, *files), losses=(*self.losses, *losses)
-        ).checked()
+        return self._next(files=(*self.files, *files), losses=(*self.losses, *losses))
+
+    def compacted(self, old: Collection[HistoryFile], new: Sequence[HistoryFile], at_ms: int) -> "Manifest":
+        """The next state, in which `new` have the records of `old`. Raises `HistoryError` where that is not so."""
+        gone = set(old)
+        kept = [each for each in self.files if each not in gone]
+        if len(kept) + len(gone) != len(self.files):
+            raise HistoryError(f"files of {self.parent!r} that were to be replaced are not in its history any more")
+        if sum(each.rows for each in gone) != sum(each.rows for each in new):
+            raise HistoryError(f"files of {self.parent!r} would be replaced by some with another number of records")
+        left = tuple(Replaced(each.path, at_ms) for each in sorted(gone, key=_place))
+        made = self._next(files=(*kept, *new), replaced=(*self.replaced, *left))
+        if made.spans() != self.spans():
+            raise HistoryError(f"files of {self.parent!r} would be replaced by some with other offsets")
+        return made
+
+    def cleaned(self, paths: Collection[str]) -> "Manifest":
+        """The next state, which does not know these replaced files any more; itself where it knows none of them."""
+        kept = tuple(each for each in self.replaced if each.path not in paths)
+        return self if len(kept) == len(self.replaced) else self._next(replaced=kept)
 
     def within(self, since_ms: int | None, until_ms: int | None) -> Iterator[HistoryFile]:
         """Files that may hold records stored in [since, until)."""
@@ -87,8 +119,10 @@ class Manifest:
 
     def checked(self) -> "Manifest":
         """Itself. Raises `HistoryError` for what no exporter writes."""
-        if self.format != FORMAT:
-            raise HistoryError(f"the history of {self.parent!r} has format {self.format}; this version reads {FORMAT}")
+        if self.format not in _READ:
+            raise HistoryError(
+                f"the history of {self.parent!r} has format {self.format}; this version reads {_READ[0]} to {_READ[-1]}"
+            )
         ends: dict[int, int] = {}
         for part in _ordered(self.files, self.losses):
             expected = ends.get(part.partition, part.begin)
@@ -106,6 +140,9 @@ class Manifest:
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
+    def _next(self, **changes: Any) -> "Manifest":
+        return replace(self, number=self.number + 1, format=FORMAT, **changes).checked()
+
 
 def from_json(data: bytes) -> Manifest:
     """Raises `HistoryError`."""
@@ -116,7 +153,11 @@ def from_json(data: bytes) -> Manifest:
 
 
 def _ordered(files: Iterable[HistoryFile], losses: Iterable[Loss]) -> list[HistoryFile | Loss]:
-    return sorted((*files, *losses), key=lambda each: (each.partition, each.begin))
+    return sorted((*files, *losses), key=_place)
+
+
+def _place(each: HistoryFile | Loss) -> tuple[int, int]:
+    return each.partition, each.begin
 
 
 def _end(each: HistoryFile) -> int:

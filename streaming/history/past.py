@@ -1,7 +1,10 @@
 """What a source knows of a history while it plans: which offsets are in files, and in which."""
 
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +16,24 @@ from streaming.history.manifest import HistoryFile, Manifest, Span
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_BEGIN: Final = attrgetter("begin")
+_END: Final = attrgetter("end")
+
+
+@dataclass(slots=True, frozen=True)
+class _Files:
+    """A manifest by partition: a year of files is asked for many times."""
+
+    spans: dict[int, Span]
+    files: dict[int, list[HistoryFile]]  # in order
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "_Files":
+        files: dict[int, list[HistoryFile]] = {}
+        for each in sorted(manifest.files, key=_BEGIN):
+            files.setdefault(each.partition, []).append(each)
+        return cls(manifest.spans(), files)
+
 
 class Past:
     """The histories of parent topics in a folder, each as its manifest was when it was first asked for: what was
@@ -21,7 +42,7 @@ class Past:
     def __init__(self, uri: str | None) -> None:
         self.uri = uri
         self._folder = None if uri is None else HistoryFolder(uri)
-        self._manifest: Callable[[str], Manifest] = cache(self._read)
+        self._of: Callable[[str], _Files] = cache(self._read)
 
     def parents(self) -> list[str]:
         """Parent topics with a history."""
@@ -29,12 +50,12 @@ class Past:
 
     def span(self, parent: str, partition: int) -> Span | None:
         """What of a partition is in files or known to be lost."""
-        return self._manifest(parent).spans().get(partition)
+        return self._of(parent).spans.get(partition)
 
     def files(self, parent: str, partition: int, begin: int, end: int) -> list[HistoryFile]:
         """Those with offsets of [begin, end), in order."""
-        found = (each for each in self._manifest(parent).files if each.partition == partition)
-        return sorted((each for each in found if each.begin < end and each.end > begin), key=lambda each: each.begin)
+        found = self._of(parent).files.get(partition, [])
+        return found[bisect_right(found, begin, key=_END) : bisect_left(found, end, key=_BEGIN)]
 
     def offset_at(self, parent: str, partition: int, time_ms: int) -> int | None:
         """Of the first record that was stored at or after a time; None when no file has one."""
@@ -55,5 +76,5 @@ class Past:
             return max(1, each.uncompressed // each.rows)
         return None
 
-    def _read(self, parent: str) -> Manifest:
-        return Manifest(parent) if self._folder is None else self._folder.manifest(parent)
+    def _read(self, parent: str) -> _Files:
+        return _Files.of(Manifest(parent) if self._folder is None else self._folder.manifest(parent))

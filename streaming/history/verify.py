@@ -1,7 +1,7 @@
 """Whether a history is whole: every file that a manifest names is read again."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,10 +11,14 @@ import pyarrow.parquet as pq
 
 from cloud_sdk.arrow import SCHEMA
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryFile, Manifest
+from streaming.history.manifest import HistoryError, HistoryFile, Manifest
 
 _ROWS: Final = 1 << 16  # in memory at a time
 ABANDONED_S: Final = 24 * 3600  # an exporter commits much sooner what it has written
+
+
+class Damaged(HistoryError):
+    """A file that does not hold what the manifest says; the message says what is wrong, but not with which."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,42 +32,49 @@ class Fault:
 def faults(folder: HistoryFolder, manifest: Manifest) -> Iterator[Fault]:
     """Each file that is not there, cannot be read, or does not hold what the manifest says."""
     for each in manifest.files:
-        said = _fault(folder, each)
-        if said is not None:
-            yield Fault(each.path, said)
+        try:
+            for _ in checked_batches(folder, each):
+                pass
+        except (Damaged, OSError) as error:
+            yield Fault(each.path, str(error))
 
 
-def orphans(folder: HistoryFolder, manifest: Manifest, older_than_s: float = ABANDONED_S) -> list[str]:
-    """Files that no manifest names and nobody is likely to be writing: exporters that ended left them."""
-    named = {each.path for each in manifest.files}
-    found = list(folder.data_files(manifest.parent))
-    before = time.time() - older_than_s
-    return [name for name, changed in found if name not in named and changed <= before]
-
-
-def _fault(folder: HistoryFolder, each: HistoryFile) -> str | None:
+def checked_batches(folder: HistoryFolder, each: HistoryFile) -> Iterator[pa.RecordBatch]:
+    """All records of a file, its checksums, their number and their order compared with what the manifest says: it is
+    whole when the last batch has come. Raises `Damaged` and `OSError`."""
     try:
         with folder.files.open_input_file(folder.path(each.path)) as source:
             size = source.size()
             if size != each.size:
-                return f"{size} bytes, not {each.size}"
-            file = pq.ParquetFile(source, page_checksum_verification=True)
+                raise Damaged(f"{size} bytes, not {each.size}")
+            file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
             if file.schema_arrow.names != SCHEMA.names:
-                return f"its columns are {', '.join(file.schema_arrow.names)}"
-            return _fault_of_rows(file.iter_batches(_ROWS), each)
-    except (OSError, pa.ArrowException) as error:
-        return str(error)
+                raise Damaged(f"its columns are {', '.join(file.schema_arrow.names)}")
+            yield from _ascending(file.iter_batches(_ROWS), each)
+    except pa.ArrowException as error:
+        raise Damaged(str(error)) from error
 
 
-def _fault_of_rows(batches: Iterable[pa.RecordBatch], each: HistoryFile) -> str | None:
+def orphans(folder: HistoryFolder, manifest: Manifest, older_than_s: float = ABANDONED_S) -> list[str]:
+    """Files that the newest manifest does not name and nobody is likely to be writing: who ended in between left
+    them."""
+    named = {each.path for each in manifest.files} | {each.path for each in manifest.replaced}
+    found = sorted(folder.loose_files(manifest.parent))
+    before = time.time() - older_than_s
+    return [name for name, changed in found if name not in named and changed <= before]
+
+
+def _ascending(batches: Iterator[pa.RecordBatch], each: HistoryFile) -> Iterator[pa.RecordBatch]:
     rows, last = 0, each.begin - 1
     for batch in batches:
         offsets = batch.column("offset")
         if pc.min_max(batch.column("partition")).as_py() != {"min": each.partition, "max": each.partition}:
-            return f"it has records of other partitions than {each.partition}"
+            raise Damaged(f"it has records of other partitions than {each.partition}")
         if offsets[0].as_py() <= last or not pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py():
-            return "its offsets do not ascend"
+            raise Damaged("its offsets do not ascend")
         rows, last = rows + batch.num_rows, offsets[-1].as_py()
+        yield batch
     if rows != each.rows:
-        return f"{rows} records, not {each.rows}"
-    return None if last < each.end else f"its offsets are not within [{each.begin}, {each.end})"
+        raise Damaged(f"{rows} records, not {each.rows}")
+    if last >= each.end:
+        raise Damaged(f"its offsets are not within [{each.begin}, {each.end})")

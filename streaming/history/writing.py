@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from cloud_sdk.arrow import SCHEMA
-from streaming.history.folder import HistoryFolder, folder_of, sync_folder
+from streaming.history.committing import sync_folder
+from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryFile
 
 if TYPE_CHECKING:

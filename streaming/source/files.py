@@ -1,6 +1,7 @@
 """Records that a task takes from a file of a history."""
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryError
 from streaming.source.planning import FileRange
 from streaming.source.topics import pattern_of
 
@@ -18,33 +20,48 @@ _ROWS: Final = 8192  # of a batch
 
 
 def file_batches(schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
-    """The records of a piece, in the columns of `schema`. Raises `HistoryError` and `OSError`."""
+    """The records of a piece, in the columns of `schema`. Raises `HistoryError` for a file that is not there or not
+    whole, and `OSError`."""
     folder = HistoryFolder(piece.history)
+    try:
+        with folder.files.open_input_file(folder.path(piece.path)) as source:
+            yield from _batches(
+                pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True), schema, piece
+            )
+    except FileNotFoundError as error:
+        raise HistoryError(
+            f"{piece.path} is not in {piece.history}: it was compacted and removed since this query was planned (start "
+            "it again), or it is lost (`sluice history verify` tells)"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        raise HistoryError(f"{piece.path} in {piece.history}: {error} (`sluice history verify` tells more)") from error
+
+
+def _batches(file: pq.ParquetFile, schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
     patterns = [piece.wanted.pattern] if piece.wanted.pattern else []
     if piece.wanted.filter:
         patterns.append(pattern_of([piece.wanted.filter]))
-    columns = list(dict.fromkeys([*schema.names, "offset", *(["topic"] if patterns else [])]))
-    with folder.files.open_input_file(folder.path(piece.path)) as source:
-        file = pq.ParquetFile(source, pre_buffer=False)
-        for batch in file.iter_batches(_ROWS, row_groups=_groups(file, piece), columns=columns):
-            offsets = batch.column("offset")
-            kept = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.end))
-            for pattern in patterns:
-                kept = pc.and_(kept, pc.match_substring_regex(batch.column("topic"), pattern))
-            found = batch.filter(kept)
+    for group, is_whole in _groups(file, piece):
+        needed = [*schema.names, *([] if is_whole else ["offset"]), *(["topic"] if patterns else [])]
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=list(dict.fromkeys(needed))):
+            kept = [] if is_whole else [_within(batch.column("offset"), piece)]
+            kept += (pc.match_substring_regex(batch.column("topic"), pattern) for pattern in patterns)
+            found = batch.filter(reduce(pc.and_, kept)) if kept else batch
             if found.num_rows:
                 yield pa.RecordBatch.from_arrays([_cast(found, field) for field in schema], schema=schema)
 
 
-def _groups(file: pq.ParquetFile, piece: FileRange) -> list[int]:
-    """Row groups that may have offsets of the piece."""
+def _within(offsets: pa.Array, piece: FileRange) -> pa.Array:
+    return pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.end))
+
+
+def _groups(file: pq.ParquetFile, piece: FileRange) -> Iterator[tuple[int, bool]]:
+    """Row groups that may have offsets of the piece, and whether they have no others."""
     column = next(n for n in range(file.metadata.num_columns) if file.metadata.schema.column(n).path == "offset")
-    found: list[int] = []
     for number in range(file.num_row_groups):
         bounds = file.metadata.row_group(number).column(column).statistics
         if bounds is None or (bounds.min < piece.end and bounds.max >= piece.start):
-            found.append(number)
-    return found
+            yield number, bounds is not None and piece.start <= bounds.min and bounds.max < piece.end
 
 
 def _cast(batch: "RecordBatch", field: pa.Field) -> pa.Array:

@@ -109,6 +109,18 @@ async def test_a_child_that_is_silent_is_given_up_and_killed(tmp_path: Path) -> 
     assert not child.running
 
 
+ANALYSIS = {
+    "windows": 3,
+    "anomalies": 1,
+    "devices": 1,
+    "rows": 1,
+    "alerts": 2,
+    "exported": 7,
+    "read_back": 7,
+    "read_once": 7,
+}
+
+
 def outcome(**change: object) -> Outcome:
     tally = Tally()
     tally.add("a", 0)
@@ -123,7 +135,7 @@ def outcome(**change: object) -> Outcome:
         "outage": 1.2,
         "restart": 0.5,
         "absent_seconds": 0.3,
-        "analysis": {"windows": 3, "anomalies": 1, "devices": 1, "rows": 1, "alerts": 2},
+        "analysis": ANALYSIS,
         "alerts_received": 2,
         "alerts_distinct": 2,
         "disk_bytes": 10_000_000,
@@ -150,6 +162,16 @@ def test_alerts_that_come_twice_or_not_at_all_are_no_success() -> None:
         assert not outcome(alerts_received=received, alerts_distinct=distinct).complete
     assert "2, each once" in printed(outcome())
     assert "3 received, of which 2" in printed(outcome(alerts_received=3))
+
+
+def test_history_that_does_not_come_back_as_it_was_is_no_success() -> None:
+    for exported, back, once in ((7, 6, 6), (7, 7, 6), (7, 8, 7), (0, 0, 0)):
+        analysis = {**ANALYSIS, "exported": exported, "read_back": back, "read_once": once}
+        assert not outcome(analysis=analysis).complete
+        assert f"{exported} records exported, {back} read back, of which {once} are distinct" in printed(
+            outcome(analysis=analysis)
+        )
+    assert "7 records exported to Parquet and read back, each once" in printed(outcome())
 
 
 def test_verdict_names_what_is_missing() -> None:

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Of an S3 that only tests have. Spark's Python processes have it from the JVM, and that from who starts it.
+S3_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark")
@@ -29,7 +38,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     scratch = tmp_path_factory.mktemp("spark")
     config = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch / "local")}
-    session = spark_session("sluice-tests", config=config)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in S3_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        session = spark_session("sluice-tests", config=config)
     yield session
     stop(session)
 

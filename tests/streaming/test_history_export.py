@@ -11,8 +11,9 @@ import pytest
 from cloud_sdk.arrow import SCHEMA
 from cloud_sdk.blocking import Client
 from streaming.history import writing
+from streaming.history.committing import HistoryChanged
 from streaming.history.export import Exported, Exporter, ExportOptions
-from streaming.history.folder import HistoryChanged, HistoryFolder, folder_of
+from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryError, Manifest, Span
 from streaming.history.verify import faults, orphans
 from tests.streaming.conftest import STORED_MS, FakeNode
@@ -166,6 +167,22 @@ def test_files_of_a_partition_that_is_done_count_while_others_are_exported(
     assert left
     assert max(left) == 1  # the one that is being written
     assert offsets(folder) == {0: list(range(4)), 1: list(range(9))}
+
+
+def test_retention_that_overtakes_an_export_is_seen(node: FakeNode, client: Client, folder: HistoryFolder):
+    node.publish(0, 20)
+
+    def overtake(done: int, _total: int) -> None:
+        if done >= 6:
+            node.begins[0] = 13
+
+    with pytest.raises(HistoryError, match=r"\[6, 13\) 7 are gone"):
+        Exporter(client, folder, "sensors").run(tell=overtake)
+    assert offsets(folder) == {0: list(range(6))}
+    assert orphans(folder, folder.manifest("sensors"), 0) == []
+    done = export(client, folder, allow_losses=True)
+    assert (done.rows, done.lost) == (7, 7)
+    assert offsets(folder) == {0: [*range(6), *range(13, 20)]}
 
 
 def test_a_shorter_log_is_another_one(node: FakeNode, client: Client, folder: HistoryFolder):

@@ -8,7 +8,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from cloud_sdk.blocking import Client
+from streaming.history.compaction import Compactor, clean_up
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
@@ -146,6 +151,85 @@ def test_columns_that_nobody_reads_are_not_read(spark: "SparkSession", node: Fak
     export(node, tmp_path)
     frame = read_records(spark, "sensors", history=str(tmp_path)).select("offset")
     assert "ReadSchema: struct<offset:bigint>" in frame._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize("how", ["frame", "option"])
+def test_who_planned_before_a_compaction_reads_on(spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str):
+    for _ in range(4):
+        node.publish(0, 5)
+        export(node, tmp_path)
+    given = {"endpoint": node.endpoint, "parent": "sensors", "history": str(tmp_path)}
+    if how == "frame":
+        frame = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
+    else:
+        frame = spark.read.format("sluice").options(**given).load()
+        frame.collect()  # it is planned once
+    folder = HistoryFolder(str(tmp_path))
+    assert Compactor(folder, "sensors", 1 << 30).run().new_files == 1
+    assert offsets(frame) == all_of(0, 0, 20)
+    node.begins[0] = 20
+    fresh = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
+    assert offsets(fresh) == all_of(0, 0, 20)
+    assert len(fresh.inputFiles()) == 1
+    assert len(clean_up(folder, "sensors", 0)) == 4
+    assert offsets(fresh) == all_of(0, 0, 20)
+    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound|does not exist|it was compacted and removed"):
+        offsets(frame)
+
+
+@pytest.mark.parametrize("how", ["frame", "option"])
+@pytest.mark.parametrize("damage", ["missing", "short", "rotten"])
+def test_damage_is_an_error_whatever_spark_is_told(
+    spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str, damage: str
+):
+    node.publish(0, 2000, size=100)
+    node.publish(1, 20)
+    export(node, tmp_path)
+    file = next(each for each in HistoryFolder(str(tmp_path)).manifest("sensors").files if each.partition == 0)
+    path = tmp_path / file.path
+    if damage == "missing":
+        path.unlink()
+    elif damage == "short":
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        column = pq.ParquetFile(path).metadata.row_group(0).column(pq_column(path, "payload"))
+        data = bytearray(path.read_bytes())
+        data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+        path.write_bytes(data)
+    ignoring = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    for name in ignoring:
+        spark.conf.set(name, "true")
+    given = {"endpoint": node.endpoint, "parent": "sensors", "history": str(tmp_path)}
+    try:
+        with pytest.raises((PySparkException, Py4JJavaError), match=path.name):
+            offsets(
+                read_records(spark, "sensors", history=str(tmp_path))
+                if how == "frame"
+                else spark.read.format("sluice").options(**given).load()
+            )
+    finally:
+        for name in ignoring:
+            spark.conf.unset(name)
+
+
+def pq_column(path: Path, name: str) -> int:
+    schema = pq.ParquetFile(path).metadata.schema
+    return next(n for n in range(len(schema)) if schema.column(n).path == name)
+
+
+def test_a_store_that_java_does_not_know_is_read_by_tasks(
+    spark: "SparkSession", node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    node.publish(0, 30, HOUR_MS)
+    node.publish(1, 4)
+    export(node, tmp_path)
+    node.publish(1, 2)
+    monkeypatch.setattr(HistoryFolder, "spark_path", lambda _self, name: f"nobodys://x/{name}")
+    both = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
+    assert both.columns == SCHEMA.names
+    assert offsets(both) == [*all_of(0, 0, 30), *all_of(1, 0, 6)]
+    late = read_records(spark, "sensors", history=str(tmp_path), since=BEGIN + timedelta(hours=20))
+    assert offsets(late) == all_of(0, 20, 30)
 
 
 def test_no_history_is_said(spark: "SparkSession", tmp_path: Path):

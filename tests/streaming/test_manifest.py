@@ -82,8 +82,8 @@ def test_what_is_no_manifest_is_said(text: bytes):
 
 
 def test_of_a_later_format_is_refused():
-    with pytest.raises(HistoryError, match="format 2"):
-        from_json(replace(Manifest("sensors"), format=2).to_json())
+    with pytest.raises(HistoryError, match="format 3"):
+        from_json(replace(Manifest("sensors"), format=3).to_json())
 
 
 def test_an_inconsistent_one_is_refused():

@@ -1,0 +1,149 @@
+"""Compacting: small files of one partition and date that lie one behind the other become one file.
+
+The new file is written first and counts when a manifest names it, in the place of the old ones, which stay where they
+are: whoever planned with an older manifest reads on. `clean_up` removes them when nobody can be reading them any more.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryError, HistoryFile, Manifest
+from streaming.history.verify import Damaged, checked_batches, orphans
+from streaming.history.writing import FileWriter
+
+_COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
+
+Run = tuple[HistoryFile, ...]  # files that become one
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a compaction did."""
+
+    parent: str
+    old_files: int = 0
+    new_files: int = 0
+    rows: int = 0
+    old_size: int = 0  # bytes of Parquet
+    new_size: int = 0
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is done, and does not count yet."""
+
+    old: list[HistoryFile] = field(default_factory=list)
+    new: list[HistoryFile] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+
+def runs(manifest: Manifest, file_bytes: int, before: str | None = None) -> Iterator[Run]:
+    """Two files or more each, without a gap between them, of at most `file_bytes` together; of dates before `before`
+    (2026-01-31) alone, where that is given."""
+    run: list[HistoryFile] = []
+    size = 0
+    for each in sorted(manifest.files, key=lambda file: (file.partition, file.begin)):
+        goes_on = bool(run) and (run[-1].partition, run[-1].date, run[-1].end) == (
+            each.partition,
+            each.date,
+            each.begin,
+        )
+        if run and (not goes_on or size + each.size > file_bytes):
+            if len(run) > 1:
+                yield tuple(run)
+            run, size = [], 0
+        if before is None or each.date < before:
+            run.append(each)
+            size += each.size
+    if len(run) > 1:
+        yield tuple(run)
+
+
+def _goes_on(one: HistoryFile, other: HistoryFile) -> bool:
+    return (one.partition, one.date, one.end) == (other.partition, other.date, other.begin)
+
+
+class Compactor:
+    """Compacts the history of one parent topic, once."""
+
+    def __init__(self, folder: HistoryFolder, parent: str, file_bytes: int, before: str | None = None) -> None:
+        self._folder = folder
+        self._parent = parent
+        self._file_bytes = file_bytes
+        self._before = before
+        self._compacted = Compacted(parent)
+
+    def run(self, stopping: threading.Event | None = None) -> Compacted:
+        """When `stopping` is set, it ends after the file that it is at and keeps what it has. Raises `HistoryError` for
+        a file that is not whole (nothing replaces it), and `OSError`."""
+        work = _Work()
+        for run in runs(self._folder.manifest(self._parent), self._file_bytes, self._before):
+            if stopping is not None and stopping.is_set():
+                break
+            try:
+                work.new.append(self._merged(run))
+            except (HistoryError, OSError):
+                self._commit(work)
+                raise
+            work.old += run
+            if time.monotonic() - work.began > _COMMIT_S:
+                self._commit(work)
+                work = _Work()
+        self._commit(work)
+        return self._compacted
+
+    def _merged(self, run: Run) -> HistoryFile:
+        """A file with all records of these."""
+        first, last = run[0], run[-1]
+        writer = FileWriter(self._folder, self._parent, first.partition, first.begin, first.date)
+        try:
+            for each in run:
+                self._copy(each, writer)
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer.close(last.end)
+
+    def _copy(self, each: HistoryFile, writer: FileWriter) -> None:
+        try:
+            for batch in checked_batches(self._folder, each):
+                writer.write(batch)
+        except (Damaged, OSError) as error:
+            raise HistoryError(f"{each.path}: {error}: nothing is put in its place") from error
+
+    def _commit(self, work: _Work) -> None:
+        if not work.new:
+            return
+        self._folder.update(self._parent, partial(_compacted, work.old, work.new))
+        done = self._compacted
+        done.old_files += len(work.old)
+        done.new_files += len(work.new)
+        done.rows += sum(each.rows for each in work.new)
+        done.old_size += sum(each.size for each in work.old)
+        done.new_size += sum(each.size for each in work.new)
+
+
+def clean_up(folder: HistoryFolder, parent: str, older_than_s: float) -> list[str]:
+    """Remove what does not count: files that were replaced so long ago, and files as old that somebody left who ended
+    before they counted. Returns their names. Raises `HistoryError` and `OSError`."""
+    manifest = folder.manifest(parent)
+    before_ms = (time.time() - older_than_s) * 1000
+    replaced = [each.path for each in manifest.replaced if each.at_ms <= before_ms]
+    removed = [*replaced, *orphans(folder, manifest, older_than_s)]
+    for name in removed:
+        folder.remove(name)
+    folder.update(parent, partial(_cleaned, frozenset(replaced)))
+    return removed
+
+
+def _compacted(old: Sequence[HistoryFile], new: Sequence[HistoryFile], now: Manifest) -> Manifest:
+    return now.compacted(old, new, time.time_ns() // 1_000_000)
+
+
+def _cleaned(paths: frozenset[str], now: Manifest) -> Manifest:
+    return now.cleaned(paths)
