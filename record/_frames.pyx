@@ -5,6 +5,7 @@ Rule of the file: every pointer that is read lies inside the `bytes` it came fro
 place where a length out of the data is believed, and it answers 0 when the frame would leave the data.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
@@ -582,90 +583,121 @@ def columns(bytes data not None) -> tuple:
     )
 
 
-def pick(bytes data not None, uint64_t base, object positions not None, object lengths not None) -> tuple:
-    """(frames back to back, how many) of the records at `positions` of a piece of the log that begins at `base`: sealed
-    ones of these lengths, up to the first that is damaged or not whole in there. ValueError if lengths differ."""
-    cdef const uint8_t *p = _raw(data)
-    cdef const uint8_t *f
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), n = len(positions), i, total = 0, at
-    cdef list ps = list(positions), ls = list(lengths)
+cdef inline uint8_t *_copy_without(const uint8_t *f, uint8_t *out, int parts) noexcept nogil:
+    """Copy the frame at `f` to `out` with these of its parts empty, and return where it ends there."""
+    cdef uint32_t widths[4]
+    cdef const uint8_t *body = f + HEADER
+    cdef uint8_t *q = out + HEADER
+    cdef int k
+    if not parts:
+        memcpy(out, f, get32(f + 4))
+        return out + get32(f + 4)
+    _widths(f, widths)
+    memcpy(out, f, HEADER)
+    for k in range(4):
+        if not parts >> k & 1:
+            memcpy(q, body, widths[k])
+            q += widths[k]
+        body += widths[k]
+    memcpy(q, body, _trailer_size(f))
+    q += _trailer_size(f)
+    put32(out, 0)
+    put32(out + 4, <uint32_t> (q - out))
+    if parts & 1:
+        put16(out + 34, 0)
+    if parts & 2:
+        put16(out + 36, 0)
+    if parts & 4:
+        put32(out + 40, 0)
+    return q
+
+
+cdef inline Py_ssize_t _size_without(const uint8_t *f, int parts) noexcept nogil:
+    """How long the whole frame at `f` is with these of its parts empty."""
+    cdef uint32_t widths[4]
+    cdef Py_ssize_t left = get32(f + 4)
+    cdef int k
+    if parts:
+        _widths(f, widths)
+        for k in range(4):
+            if parts >> k & 1:
+                left -= widths[k]
+    return left
+
+
+cdef Py_ssize_t _sound(const uint8_t *p, Py_ssize_t size, uint64_t base, const uint8_t *refs, Py_ssize_t n, int parts,
+                       Py_ssize_t *total) noexcept nogil:
+    """How many of the records that `refs` name are whole and undamaged in the piece of the log at `p`, up to the first
+    that is not, and the bytes of them without `parts`."""
+    cdef Py_ssize_t i
     cdef uint64_t position, length
-    cdef bytes result
-    cdef uint8_t *out
-    if len(ls) != n:
-        raise ValueError("columns of different length")
+    cdef const uint8_t *f
+    total[0] = 0
     for i in range(n):
-        length = ls[i]
-        if length > <uint64_t> size:
-            n = i
-            break
-        total += <Py_ssize_t> length
-    result = PyBytes_FromStringAndSize(NULL, total)
-    out = <uint8_t *> PyBytes_AS_STRING(result)
-    at = 0
-    for i in range(n):
-        position = ps[i]
-        length = ls[i]
-        if length == 0 or position < base or position - base > <uint64_t> size - length:
-            n = i
-            break
+        position = get64(refs + i * REF)
+        length = get32(refs + i * REF + 8)
+        if length == 0 or length > <uint64_t> size or position < base or position - base > <uint64_t> size - length:
+            return i
         f = p + (position - base)
         if _length_at(f, <Py_ssize_t> length) != <Py_ssize_t> length or get64(f + 16) != position:
-            n = i
-            break
+            return i
         if sluice_crc(f + 4, length - 4) != get32(f):
-            n = i
-            break
-        memcpy(out + at, f, length)
-        at += <Py_ssize_t> length
-    return (result if at == total else result[:at]), n
+            return i
+        total[0] += _size_without(f, parts)
+    return n
+
+
+cdef void _copy_sound(const uint8_t *p, uint64_t base, const uint8_t *refs, Py_ssize_t n, int parts,
+                      uint8_t *out) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out = _copy_without(p + (get64(refs + i * REF) - base), out, parts)
+
+
+def pick(object data not None, uint64_t base, bytes refs not None, Py_ssize_t first, Py_ssize_t stop,
+         int parts=0) -> tuple:
+    """(frames back to back, how many) of the sealed records that the packed references [first, stop) name, out of a
+    piece of the log (any buffer) that begins at `base`, up to the first that is damaged or not whole in there. `parts`
+    are left out of each, as by `without`. ValueError where there are no such references."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef const uint8_t *r
+    cdef uint8_t *out
+    cdef Py_ssize_t n, total = 0
+    cdef bytes result
+    _require_refs(refs, first, stop)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *> view.buf
+        r = _raw(refs) + first * REF
+        with nogil:
+            n = _sound(p, view.len, base, r, stop - first, parts, &total)
+        result = PyBytes_FromStringAndSize(NULL, total)
+        out = <uint8_t *> PyBytes_AS_STRING(result)
+        with nogil:
+            _copy_sound(p, base, r, n, parts, out)
+    finally:
+        PyBuffer_Release(&view)
+    return result, n
 
 
 def without(bytes data not None, int parts) -> bytes:
     """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
-    each is 0: it holds for the whole frame. ValueError when lengths do not add up."""
+    each is 0 then: it holds for the whole frame. ValueError when lengths do not add up."""
     cdef const uint8_t *p = _raw(data)
-    cdef const uint8_t *body
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, left = 0, length
-    cdef uint32_t widths[4]
     cdef uint8_t *out
-    cdef uint8_t *q
-    cdef int k
     cdef bytes result
     while at < size:
         length = _require(p, size, at)
-        left += HEADER + _trailer_size(p + at)
-        _widths(p + at, widths)
-        for k in range(4):
-            if not parts >> k & 1:
-                left += widths[k]
+        left += _size_without(p + at, parts)
         at += length
     result = PyBytes_FromStringAndSize(NULL, left)
     out = <uint8_t *> PyBytes_AS_STRING(result)
     at = 0
     while at < size:
-        length = get32(p + at + 4)
-        _widths(p + at, widths)
-        memcpy(out, p + at, HEADER)
-        body = p + at + HEADER
-        q = out + HEADER
-        for k in range(4):
-            if not parts >> k & 1:
-                memcpy(q, body, widths[k])
-                q += widths[k]
-            body += widths[k]
-        memcpy(q, body, _trailer_size(p + at))
-        q += _trailer_size(p + at)
-        put32(out, 0)
-        put32(out + 4, <uint32_t> (q - out))
-        if parts & 1:
-            put16(out + 34, 0)
-        if parts & 2:
-            put16(out + 36, 0)
-        if parts & 4:
-            put32(out + 40, 0)
-        out = q
-        at += length
+        out = _copy_without(p + at, out, parts)
+        at += get32(p + at + 4)
     return result
 
 
@@ -711,3 +743,69 @@ def unpack_refs(bytes data not None) -> tuple:
         raise ValueError("not whole references")
     n //= REF
     return _column(p, n, 0, True), _column(p, n, 8, False), _column(p, n, 16, True), _column(p, n, 12, False)
+
+
+cdef int _require_refs(bytes refs, Py_ssize_t first, Py_ssize_t stop) except -1:
+    """ValueError unless [first, stop) are some of these packed references."""
+    if not 0 <= first <= stop <= PyBytes_GET_SIZE(refs) // REF:
+        raise ValueError("there are no such references")
+    return 0
+
+
+def extent(bytes refs not None) -> tuple:
+    """The lowest and the highest position of packed references. ValueError where there is none."""
+    cdef const uint8_t *p = _raw(refs)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF, i
+    cdef uint64_t position, low, high
+    _require_refs(refs, 0, 1)
+    low = high = get64(p)
+    for i in range(1, n):
+        position = get64(p + i * REF)
+        low = min(low, position)
+        high = max(high, position)
+    return low, high
+
+
+def within(bytes refs not None, uint64_t max_bytes) -> int:
+    """How many of the packed references, from the first on, name records of `max_bytes` in all: at least one, if there
+    is one."""
+    cdef const uint8_t *p = _raw(refs)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF, i
+    cdef uint64_t size = 0
+    for i in range(n):
+        size += get32(p + i * REF + 8)
+        if size > max_bytes and i:
+            return i
+    return n
+
+
+def inside(bytes refs not None, Py_ssize_t first, uint64_t begin, uint64_t end) -> int:
+    """Index behind the packed references from `first` on, side by side, whose positions lie in [begin, end). ValueError
+    where there are no such references."""
+    cdef const uint8_t *p = _raw(refs)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF
+    _require_refs(refs, first, n)
+    while first < n and begin <= get64(p + first * REF) < end:
+        first += 1
+    return first
+
+
+def stretch(bytes refs not None, Py_ssize_t first, uint64_t end, uint64_t gap, uint64_t most) -> tuple:
+    """(index behind, begin, end) of what one read brings along with the packed reference `first`: records that follow
+    it in the log, at most `gap` bytes between them and `most` in all, none that begins at `end` or behind it.
+    ValueError where there is no such reference."""
+    cdef const uint8_t *p = _raw(refs)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF
+    cdef uint64_t begin, reached, position, behind
+    _require_refs(refs, first, first + 1)
+    begin = get64(p + first * REF)
+    reached = begin + get32(p + first * REF + 8)
+    first += 1
+    while first < n:
+        position = get64(p + first * REF)
+        behind = position + get32(p + first * REF + 8)
+        if position < reached or position - reached > gap or position >= end or behind - begin > most:
+            break
+        reached = behind
+        first += 1
+    return first, begin, reached

@@ -295,28 +295,32 @@ def columns(
     )
 
 
-def pick(data: bytes, base: int, positions: Sequence[int], lengths: Sequence[int]) -> tuple[bytes, int]:
-    """(frames back to back, how many) of the records at `positions` of a piece of the log that begins at `base`: sealed
-    ones of these lengths, up to the first that is damaged or not whole in there. ValueError if lengths differ."""
-    if len(positions) != len(lengths):
-        raise ValueError("columns of different length")
+def pick(data: bytes | memoryview, base: int, refs: bytes, first: int, stop: int, parts: int = 0) -> tuple[bytes, int]:
+    """(frames back to back, how many) of the sealed records that the packed references [first, stop) name, out of a
+    piece of the log (any buffer) that begins at `base`, up to the first that is damaged or not whole in there. `parts`
+    are left out of each, as by `without`. ValueError where there are no such references."""
+    _require_refs(refs, first, stop)
     pieces: list[bytes] = []
-    for position, length in zip(positions, lengths, strict=True):
+    for index in range(first, stop):
+        position, length, _, _ = _REF.unpack_from(refs, index * _REF.size)
         start = position - base
         if start < 0 or length <= 0 or start + length > len(data):
             break
-        piece = data[start : start + length]
+        piece = bytes(data[start : start + length])
         if verify(piece, position) != (0, length):
             break
-        pieces.append(piece)
+        pieces.append(without(piece, parts) if parts else piece)
     return b"".join(pieces), len(pieces)
 
 
 def without(data: bytes, parts: int) -> bytes:
     """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
-    each is 0: it holds for the whole frame. ValueError when lengths do not add up."""
+    each is 0 then: it holds for the whole frame. ValueError when lengths do not add up."""
     pieces: list[bytes] = []
-    for start in split(data):
+    starts = split(data)
+    if not parts:
+        return data
+    for start in starts:
         header = list(_HEADER.unpack_from(data, start))
         end = start + header[1]
         at = start + HEADER_SIZE
@@ -347,3 +351,53 @@ def unpack_refs(data: bytes) -> tuple[list[int], list[int], list[int], list[int]
         raise ValueError("not whole references")
     rows = list(_REF.iter_unpack(data))
     return [r[0] for r in rows], [r[1] for r in rows], [r[3] for r in rows], [r[2] for r in rows]
+
+
+def _require_refs(refs: bytes, first: int, stop: int) -> None:
+    """ValueError unless [first, stop) are some of these packed references."""
+    if not 0 <= first <= stop <= len(refs) // _REF.size:
+        raise ValueError("there are no such references")
+
+
+def extent(refs: bytes) -> tuple[int, int]:
+    """The lowest and the highest position of packed references. ValueError where there is none."""
+    _require_refs(refs, 0, 1)
+    positions = [ref[0] for ref in _REF.iter_unpack(refs)]
+    return min(positions), max(positions)
+
+
+def within(refs: bytes, max_bytes: int) -> int:
+    """How many of the packed references, from the first on, name records of `max_bytes` in all: at least one, if there
+    is one."""
+    size = 0
+    for index, (_, length, _, _) in enumerate(_REF.iter_unpack(refs)):
+        size += length
+        if size > max_bytes and index:
+            return index
+    return len(refs) // _REF.size
+
+
+def inside(refs: bytes, first: int, begin: int, end: int) -> int:
+    """Index behind the packed references from `first` on, side by side, whose positions lie in [begin, end). ValueError
+    where there are no such references."""
+    count = len(refs) // _REF.size
+    _require_refs(refs, first, count)
+    while first < count and begin <= _REF.unpack_from(refs, first * _REF.size)[0] < end:
+        first += 1
+    return first
+
+
+def stretch(refs: bytes, first: int, end: int, gap: int, most: int) -> tuple[int, int, int]:
+    """(index behind, begin, end) of what one read brings along with the packed reference `first`: records that follow
+    it in the log, at most `gap` bytes between them and `most` in all, none that begins at `end` or behind it.
+    ValueError where there is no such reference."""
+    _require_refs(refs, first, first + 1)
+    begin, length, _, _ = _REF.unpack_from(refs, first * _REF.size)
+    reached = begin + length
+    for index in range(first + 1, len(refs) // _REF.size):
+        position, length, _, _ = _REF.unpack_from(refs, index * _REF.size)
+        behind = position + length
+        if not reached <= position <= reached + gap or position >= end or behind - begin > most:
+            return index, begin, reached
+        reached = behind
+    return len(refs) // _REF.size, begin, reached

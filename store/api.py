@@ -455,9 +455,10 @@ class Store(Protocol):
 
     async def bounds(self, queue: bytes) -> Bounds: ...
 
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         """Records from the first that is there at or behind `offset`, at least one where there is one; none at the
-        end. Raises `OffsetOutOfRange` below begin or beyond end."""
+        end. Those of a topic or a partition come without these parts (`record.layout.PART_*`), which count in
+        `max_bytes` all the same. Raises `OffsetOutOfRange` below begin or beyond end."""
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         """Committed log records from `position` on (must be a record's position or the log's end)."""

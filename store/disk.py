@@ -84,14 +84,12 @@ class Disk:
             data += more
         return data
 
-    def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
-        """The same if the page cache has all of it, else None: never waits for the device."""
-        buffer = bytearray(length)
+    def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
+        """Fill `buffer` if the page cache has all of that, else False: never waits for the device."""
         try:
-            got = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+            return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT) == len(buffer)
         except OSError:  # EAGAIN: not cached; EOPNOTSUPP: this file system cannot tell
-            return None
-        return bytes(buffer) if got == length else None
+            return False
 
     def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
         """Make the file `path`, `size` bytes of zeros, durable with its name. False when stopped on the way.

@@ -56,8 +56,9 @@ class Queries:
     async def bounds(self, queue: bytes) -> Bounds:
         return self._bounds(queue)
 
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         at, look = offset, max_records
+        is_of_one = queue[:1] in _OF_ONE_PARENT
         while True:
             bounds = self._bounds(queue)
             if not bounds.begin <= at <= bounds.end:
@@ -65,28 +66,25 @@ class Queries:
             look = min(look, bounds.end - at, _MAX_RECORDS)
             if look <= 0:
                 return Fetched(at, 0, b"", bounds)
-            positions, lengths, times, _ = record.unpack_refs(self._views.references(queue, at, look))
-            if self._views.has_gone(positions):
-                skipped = _run([not self._views.is_gone(position) for position in positions])
-                positions, lengths, times = positions[skipped], lengths[skipped], times[skipped]
-                at += skipped.start
-                if not positions:
+            refs = self._views.references(queue, at, look)
+            if self._views.has_gone(refs):
+                there = _run([not self._views.is_gone(position) for position in record.unpack_refs(refs)[0]])
+                refs = refs[there.start * REFERENCE : there.stop * REFERENCE]
+                at += there.start
+                if not refs:
                     look = _LOOK
                     await asyncio.sleep(0)  # very many may be gone: others have their turn
                     continue
-            count, size = 0, 0
-            for length in lengths[:max_records]:
-                size += length
-                if size > max_bytes and count:
-                    break
-                count += 1
+            count = record.within(refs[: max_records * REFERENCE], max_bytes)
+            refs = refs[: count * REFERENCE]
             try:
-                data = await self._reader.records(positions[:count], lengths[:count])
+                data = await self._reader.frames(refs, without if is_of_one else 0)
             except LogCorrupt:
-                if min(positions[:count]) >= self._views.begin:
+                if record.extent(refs)[0] >= self._views.begin:
                     raise
                 continue  # retention took a segment while it was being read
-            if times[0] < self._views.floors.highest and queue[:1] not in _OF_ONE_PARENT:
+            times = record.unpack_refs(refs)[2] if not is_of_one else []
+            if times and times[0] < self._views.floors.highest:
                 young, data = self._young(data, times)
                 at += young.start
                 count = young.stop - young.start

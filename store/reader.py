@@ -16,6 +16,7 @@ from store.errors import LogCorrupt
 from store.recovery import segment_batches
 from store.segments import Segments, segment_name
 from store.tail import TailCache
+from store.views.index import REFERENCE
 
 logger = logging.getLogger(__name__)
 
@@ -27,35 +28,42 @@ _SPAN: Final = 1 << 20  # bytes read at once for several records
 class Reader:
     """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
 
-    __slots__ = ("_segments", "_tail", "met")
+    __slots__ = ("_buffer", "_segments", "_tail", "met")
 
     def __init__(self, segments: Segments, tail: TailCache) -> None:
+        self._buffer = memoryview(bytearray(_SPAN))  # what was read from the page cache last
         self._segments = segments
         self._tail = tail
         self.met: set[int] = set()  # positions where reads met damage
 
     async def records(self, positions: list[int], lengths: list[int]) -> bytes:
-        """The sealed frames at `positions`, back to back. What lies close behind the one before is read with it."""
+        """The sealed frames at `positions`, back to back."""
+        nothing = [0] * len(positions)
+        return await self.frames(record.pack_refs(positions, lengths, nothing, nothing))
+
+    async def frames(self, refs: bytes, without: int = 0) -> bytes:
+        """The sealed frames that packed references name, back to back, each without those parts (`record.without`).
+        What lies close behind the one before is read with it."""
         pieces: list[bytes] = []
-        i = 0
-        while i < len(positions):
-            cached = self._tail.find(positions[i])
-            if cached is None:
-                last = self._span(positions, lengths, i)
-                pieces.append(await self._from_disk(positions[i:last], lengths[i:last]))
-                i = last
-                continue
-            begin, data = cached
-            end = begin + len(data)
-            last = i + 1
-            while last < len(positions) and begin <= positions[last] < end:
-                last += 1
-            if last == i + 1:
-                at = positions[i] - begin
-                pieces.append(data[at : at + lengths[i]])
+        i, count = 0, len(refs) // REFERENCE
+        while i < count:
+            position = _position(refs, i)
+            data: bytes | memoryview | None
+            cached = self._tail.find(position)
+            if cached is not None:
+                begin, data = cached
+                stop = record.inside(refs, i, begin, begin + len(data))
             else:
-                pieces.append(self._picked(data, begin, positions[i:last], lengths[i:last]))
-            i = last
+                segment_end = self._segments.base_of(position) + self._segments.size
+                stop, begin, end = record.stretch(refs, i, segment_end, _GAP, _SPAN)
+                data = self._cached(begin, end - begin)
+                if data is None:
+                    data = await self._from_device(begin, end - begin)
+            frames, found = record.pick(data, begin, refs, i, stop, without)
+            if i + found < stop:
+                raise self._corrupt(_position(refs, i + found))
+            pieces.append(frames)
+            i = stop
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def record_at(self, position: int, end: int) -> bytes | None:
@@ -151,49 +159,35 @@ class Reader:
         begin, data = cached
         return data[position - begin : position - begin + length]
 
-    def _span(self, positions: list[int], lengths: list[int], first: int) -> int:
-        """Index behind the last record that one read brings along with the first."""
-        begin = positions[first]
-        segment_end = self._segments.base_of(begin) + self._segments.size
-        end = begin + lengths[first]
-        i = first + 1
-        while i < len(positions):
-            behind = positions[i] + lengths[i]
-            if not end <= positions[i] <= end + _GAP or positions[i] >= segment_end or behind - begin > _SPAN:
-                break
-            end = behind
-            i += 1
-        return i
-
-    async def _from_disk(self, positions: list[int], lengths: list[int]) -> bytes:
-        begin = positions[0]
-        data = await self._read(begin, positions[-1] + lengths[-1] - begin)
-        return self._picked(data, begin, positions, lengths)
-
-    def _picked(self, data: bytes, begin: int, positions: list[int], lengths: list[int]) -> bytes:
-        """The records at `positions` out of a piece of the log; each is checked."""
-        frames, count = record.pick(data, begin, positions, lengths)
-        if count != len(positions):
-            raise self._corrupt(positions[count])
-        return frames
-
     async def _read(self, position: int, length: int) -> bytes:
-        segments = self._segments
-        base = segments.base_of(position)
-        if not segments.has(base):
-            raise LogCorrupt(segment_name(base), position, "segment is missing")
+        view = self._cached(position, length)
+        return await self._from_device(position, length) if view is None else bytes(view)
+
+    def _cached(self, position: int, length: int) -> memoryview | None:
+        """Bytes of a segment, if the page cache has them all: good until the next call."""
+        base = self._segments.base_of(position)
+        if not self._segments.has(base):
+            return None
         try:
-            data = segments.disk.read_cached(segments.descriptor(base), length, position - base)
-            if data is None:
-                loop = asyncio.get_running_loop()
-                data = await loop.run_in_executor(None, self._read_slowly, base, position, length)
+            fd = self._segments.descriptor(base)
         except FileNotFoundError:
-            raise LogCorrupt(segment_name(base), position, "segment is missing") from None
+            return None
+        view = self._buffer[:length] if length <= _SPAN else memoryview(bytearray(length))
+        return view if self._segments.disk.read_cached(fd, view, position - base) else None
+
+    async def _from_device(self, position: int, length: int) -> bytes:
+        base = self._segments.base_of(position)
+        missing = LogCorrupt(segment_name(base), position, "segment is missing")
+        if not self._segments.has(base):
+            raise missing
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._read_slowly, base, position, length)
+        except FileNotFoundError:
+            raise missing from None
         except OSError as error:
             if error.errno not in UNREADABLE:
                 raise
             raise self._corrupt(position) from error
-        return data
 
     def _read_slowly(self, base: int, position: int, length: int) -> bytes:
         fd = self._segments.open(base)  # its own: the loop may close the one it keeps
@@ -209,6 +203,10 @@ class Reader:
             self.met.add(position)
             logger.error("%s", error)
         return error
+
+
+def _position(refs: bytes, index: int) -> int:
+    return int.from_bytes(refs[index * REFERENCE : index * REFERENCE + 8], "little")
 
 
 def _whole(data: bytes, max_bytes: int) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final
 
-import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.fields import group_name, parent_name, within
 from gateway.rpc.limits import RpcLimits
@@ -115,7 +114,7 @@ class _Reader:
 
     async def look(self, offset: int) -> pb.PullReply:
         """What there is from `offset` on."""
-        wish = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes)
+        wish = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._without)
         async with room() as own:
             found = await (selected(*wish, self._selection) if self._selection else pulled(*wish))
             own.hold(len(found.frames))
@@ -123,7 +122,7 @@ class _Reader:
         return pb.PullReply(
             offset=found.offset,
             count=found.count,
-            frames=record.without(found.frames, self._without) if self._without else found.frames,
+            frames=found.frames,
             begin=found.bounds.begin,
             end=found.bounds.end,
             offsets=found.offsets,

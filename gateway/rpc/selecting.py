@@ -9,9 +9,11 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.status import invalid
 from matcher.names import parent_of
 from matcher.selector import EVERYTHING, Selection, Selector, SelectorError, compile_selection
+from record.layout import PART_PROPERTIES, PART_TOPIC
 from store.api import Bounds, Fetched, Store
 
 _MOST_READ: Final = 8  # fetches of one call, of which nothing may be wanted
+_JUDGED_BY: Final = PART_TOPIC | PART_PROPERTIES  # what a selection looks at
 
 
 def selection_of(wish: pb.Selection, parent: bytes | None) -> Selection:
@@ -43,10 +45,12 @@ class Pulled:
     offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
 
 
-async def pulled(store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int) -> Pulled:
-    """Records of a queue from `offset` on, none at `until` or behind it. They may be none, also where there are more to
-    come: the next offset says how far was looked."""
-    fetched = await store.fetch(queue, offset, max(min(max_records, until - offset), 0), max_bytes)
+async def pulled(
+    store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int, without: int
+) -> Pulled:
+    """Records of a partition from `offset` on, none at `until` or behind it, without those parts. They may be none,
+    also where there are more to come: the next offset says how far was looked."""
+    fetched = await store.fetch(queue, offset, max(min(max_records, until - offset), 0), max_bytes, without)
     count, data = fetched.count, fetched.data
     if fetched.next_offset > until:  # behind a gap
         count = max(until - fetched.offset, 0)
@@ -56,7 +60,14 @@ async def pulled(store: Store, queue: bytes, offset: int, until: int, max_record
 
 
 async def selected(
-    store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int, selection: Selection
+    store: Store,
+    queue: bytes,
+    offset: int,
+    until: int,
+    max_records: int,
+    max_bytes: int,
+    without: int,
+    selection: Selection,
 ) -> Pulled:
     """The same of those that a selection wants, with the offset of each."""
     selector = compile_selection(selection)
@@ -64,7 +75,7 @@ async def selected(
     frames: list[bytes] = []
     at, room, gone = offset, max_bytes, 0
     for _ in range(_MOST_READ):
-        found = await pulled(store, queue, at, until, max_records - len(offsets), max(room, 1))
+        found = await pulled(store, queue, at, until, max_records - len(offsets), max(room, 1), without & ~_JUDGED_BY)
         gone += found.gone
         for own, frame in wanted_of(Fetched(found.offset, found.count, found.frames, found.bounds), selector):
             offsets.append(own)
@@ -73,7 +84,8 @@ async def selected(
         at = found.next_offset
         if not found.count or len(offsets) >= max_records or room <= 0:
             break
-    return Pulled(at, len(offsets), b"".join(frames), found.bounds, at, gone, offsets)
+    kept = record.without(b"".join(frames), without & _JUDGED_BY)
+    return Pulled(at, len(offsets), kept, found.bounds, at, gone, offsets)
 
 
 def wanted_of(fetched: Fetched, selector: Selector) -> list[tuple[int, bytes]]:

@@ -118,8 +118,8 @@ class RemoteCalls:
     async def bounds(self, queue: bytes) -> Bounds:
         return await self._ask(BOUNDS, queue)
 
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
-        return await self._ask(FETCH, queue, offset, max_records, max_bytes)
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
+        return await self._ask(FETCH, queue, offset, max_records, max_bytes, without)
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         return await self._ask(READ, position, max_bytes)

@@ -184,12 +184,13 @@ class Views:
         """Whether a record is not to be had: retention took it, or it is in a place that is known as damaged."""
         return position < self._index.begin or (bool(self.damaged) and self.damaged.covers(position))
 
-    def has_gone(self, positions: list[int]) -> bool:
-        """Whether one of some records may be."""
+    def has_gone(self, refs: bytes) -> bool:
+        """Whether one of the records that packed references name may be."""
         begin = self._index.begin
-        if begin and min(positions) < begin:
-            return True
-        return bool(self.damaged) and self.damaged.touches(min(positions), max(positions))
+        if not begin and not self.damaged:
+            return False
+        low, high = record.extent(refs)
+        return low < begin or (bool(self.damaged) and self.damaged.touches(low, high))
 
     def reclaim(self, begin: int, begin_time: int) -> None:
         """The log begins at `begin`, with a record of `begin_time`, from here on; nothing that is not in RocksDB may

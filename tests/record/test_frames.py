@@ -278,29 +278,99 @@ def test_references_round_trip(rows):
             frames.unpack_refs(packed[:-1])
 
 
-@given(batches, st.data())
-def test_picked_frames_are_checked_one_by_one(rows, data):
+def references(positions, lengths):
+    return plain.pack_refs(positions, lengths, [7] * len(positions), [9] * len(positions))
+
+
+@given(batches, st.data(), st.integers(0, 15))
+def test_picked_frames_are_checked_one_by_one(rows, data, parts):
     log = sealed(rows)
     starts = frames.split(log)
     chosen = data.draw(st.lists(st.sampled_from(starts), max_size=8))
-    positions = [1000 + start for start in chosen]
     lengths = [frames.length_of(log, start) for start in chosen]
+    refs = references([1000 + start for start in chosen], lengths)
     pieces = [log[start : start + length] for start, length in zip(chosen, lengths, strict=True)]
     broken = bytearray(log)
     if chosen:
         at = data.draw(st.integers(0, len(chosen) - 1))
         broken[data.draw(st.integers(chosen[at], chosen[at] + lengths[at] - 1))] ^= 1
-        first = min(index for index, start in enumerate(chosen) if start == chosen[at])
+        broken_first = min(index for index, start in enumerate(chosen) if start == chosen[at])
+    first = data.draw(st.integers(0, len(chosen)))
+    stop = data.draw(st.integers(first, len(chosen)))
     for impl in (frames, plain):
-        assert impl.pick(log, 1000, positions, lengths) == (b"".join(pieces), len(chosen))
-        assert impl.pick(log, 1001, positions, lengths)[1] == 0
+        for piece in (log, memoryview(log), memoryview(bytearray(log))):
+            assert impl.pick(piece, 1000, refs, 0, len(chosen)) == (b"".join(pieces), len(chosen))
+        left = frames.without(b"".join(pieces[first:stop]), parts)
+        assert impl.pick(log, 1000, refs, first, stop, parts) == (left, stop - first)
         if chosen:
-            assert impl.pick(bytes(broken), 1000, positions, lengths) == (b"".join(pieces[:first]), first)
-            assert impl.pick(log[: chosen[0] + lengths[0] - 1], 1000, positions[:1], lengths[:1]) == (b"", 0)
-            assert impl.pick(log, 1000, [1 << 63], [len(log)]) == (b"", 0)
-            assert impl.pick(log, 1000, positions[:1], [1 << 31]) == (b"", 0)
-        with pytest.raises(ValueError, match="length"):
-            impl.pick(log, 1000, [1000], [])
+            assert impl.pick(log, 1001, refs, 0, 1)[1] == 0
+            left = frames.without(b"".join(pieces[:broken_first]), parts)
+            assert impl.pick(memoryview(broken), 1000, refs, 0, len(chosen), parts) == (left, broken_first)
+            assert impl.pick(log[: chosen[0] + lengths[0] - 1], 1000, refs, 0, 1) == (b"", 0)
+            for position, length in ((1 << 63, len(log)), (1000 + chosen[0], 1 << 31), (1000 + chosen[0], 0)):
+                assert impl.pick(log, 1000, references([position], [length]), 0, 1) == (b"", 0)
+        for outside in ((0, len(chosen) + 1), (-1, 0), (1, 0)):
+            with pytest.raises(ValueError, match="no such references"):
+                impl.pick(log, 1000, refs, *outside)
+
+
+places = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 300)), max_size=12)
+
+
+@given(places, st.integers(0, 4000))
+def test_references_within_a_size(rows, size):
+    refs = references([row[0] for row in rows], [row[1] for row in rows])
+    fitting = max((n for n in range(len(rows) + 1) if sum(row[1] for row in rows[:n]) <= size), default=0)
+    for impl in (frames, plain):
+        assert impl.within(refs, size) == (max(fitting, 1) if rows else 0)
+        if rows:
+            assert impl.extent(refs) == (min(rows)[0], max(row[0] for row in rows))
+        else:
+            with pytest.raises(ValueError, match="no such references"):
+                impl.extent(refs)
+
+
+@given(places, st.data())
+def test_references_of_one_piece_of_the_log(rows, data):
+    refs = references([row[0] for row in rows], [row[1] for row in rows])
+    first = data.draw(st.integers(0, len(rows)))
+    begin, end = data.draw(st.integers(0, 3000)), data.draw(st.integers(0, 3000))
+    stop = first
+    while stop < len(rows) and begin <= rows[stop][0] < end:
+        stop += 1
+    for impl in (frames, plain):
+        assert impl.inside(refs, first, begin, end) == stop
+        for outside in (-1, len(rows) + 1):
+            with pytest.raises(ValueError, match="no such references"):
+                impl.inside(refs, outside, begin, end)
+
+
+ordered = st.lists(st.tuples(st.integers(-20, 60), st.integers(1, 300)), min_size=1, max_size=12)
+
+
+@given(ordered, st.data())
+def test_a_stretch_is_what_one_read_brings(steps, data):
+    rows, at = [], 1000
+    for gap, length in steps:
+        rows.append((at + gap, length))
+        at += gap + length
+    refs = references([row[0] for row in rows], [row[1] for row in rows])
+    first = data.draw(st.integers(0, len(rows) - 1))
+    end, gap, most = (data.draw(st.integers(0, top)) for top in (4000, 50, 2000))
+    begin, reached = rows[first][0], sum(rows[first])
+    stop = first + 1
+    while stop < len(rows):
+        position, length = rows[stop]
+        is_near = reached <= position <= reached + gap
+        if not is_near or position >= end or position + length - begin > most:
+            break
+        reached = position + length
+        stop += 1
+    for impl in (frames, plain):
+        assert impl.stretch(refs, first, end, gap, most) == (stop, begin, reached)
+        for outside in (-1, len(rows)):
+            with pytest.raises(ValueError, match="no such references"):
+                impl.stretch(refs, outside, end, gap, most)
 
 
 @given(batches, st.integers(0, 15))
@@ -314,7 +384,7 @@ def test_frames_without_some_of_their_parts(rows, parts):
         assert frames.decode(left, start) == (*row[:3], *kept)
         assert outcome(frames.trailer_of, left, start) == outcome(frames.trailer_of, data, old)
         assert frames.position_of(left, start) == frames.position_of(data, old)
-        assert left[start : start + 4] == bytes(4)
+        assert left[start : start + 4] == (bytes(4) if parts else data[old : old + 4])
     for impl in (frames, plain):
         with pytest.raises(ValueError, match="no frame"):
             impl.without(data[:-1], parts)

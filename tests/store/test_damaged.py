@@ -382,8 +382,8 @@ class WornDisk(Disk):
             raise OSError(errno.EIO, "Input/output error")
         return super().read(fd, length, offset)
 
-    def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
-        return None
+    def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
+        return False
 
 
 async def test_pages_that_cannot_be_read_are_damage(tmp_path: Path):

@@ -237,12 +237,28 @@ def test_config_is_checked(bad: dict[str, int]):
         StoreConfig(**bad)
 
 
+@pytest.mark.parametrize("tail", [0, 1 << 20])
+async def test_parts_of_records_are_left_out(tmp_path: Path, tail: int):
+    """Of a topic's and a partition's; what is counted is what the records are in the log."""
+    engine = await Engine.open(tmp_path, StoreConfig(partitions=1, segment_size=1 << 14, tail_cache_bytes=tail))
+    for number in range(50):
+        await append(engine, message(b"t/%d" % (number % 2), b"%d" % number * 100))
+    for queue, count in ((partition_queue(b"t", 0), 50), (topic_queue(b"t/1"), 25)):
+        whole = await engine.fetch(queue, 0, 100, 1 << 20)
+        assert whole.count == count
+        for parts in range(16):
+            left = await engine.fetch(queue, 0, 100, len(whole.data), parts)
+            assert (left.count, left.data) == (count, record.without(whole.data, parts))
+            assert (await engine.fetch(queue, 0, 100, len(whole.data) - 1, parts)).count == count - 1
+    await engine.close()
+
+
 async def test_reads_that_wait_for_the_device_leave_the_loop(tmp_path: Path):
     class ColdDisk(Disk):
         __slots__ = ()
 
-        def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
-            return None
+        def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
+            return False
 
     config = StoreConfig(segment_size=1 << 14, tail_cache_bytes=0)
     engine = await Engine.open(tmp_path, config, ColdDisk())

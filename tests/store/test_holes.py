@@ -10,6 +10,7 @@ import record
 from record.layout import Kind
 from store.api import Appended, topic_queue
 from store.config import StoreConfig
+from store.disk import Disk
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.reader import Reader
@@ -180,17 +181,18 @@ async def test_a_record_in_the_middle_that_goes_while_it_is_read(tmp_path: Path,
     await history.publish(b"0")
     await history.release(0)
     await history.publish(b"2")
-    from_disk = Reader._from_disk
+    from_device = Reader._from_device
     late = True
 
-    async def read(reader: Reader, positions: list[int], lengths: list[int]) -> list[bytes]:
+    async def read(reader: Reader, position: int, length: int) -> bytes:
         nonlocal late
-        if late and positions[0] == history.held[0][0]:
+        if late and position == history.held[0][0]:
             late = False
             await engine.enforce_retention()
-        return await from_disk(reader, positions, lengths)
+        return await from_device(reader, position, length)
 
-    monkeypatch.setattr(Reader, "_from_disk", read)
+    monkeypatch.setattr(Disk, "read_cached", lambda *_: False)
+    monkeypatch.setattr(Reader, "_from_device", read)
     fetched = await engine.fetch(QUEUE, 0, 3, 1 << 20)
     assert not late
     assert (fetched.offset, fetched.count) == (0, 1)

@@ -229,8 +229,8 @@ class ColdDisk(Disk):
 
     __slots__ = ()
 
-    def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
-        return None
+    def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
+        return False
 
 
 @pytest.mark.parametrize("way", ["queue", "log", "retained"])

@@ -81,7 +81,7 @@ class MemoryStore:
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))
 
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int) -> Fetched:
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         self.fetches += 1
         bounds = await self.bounds(queue)
         if not bounds.begin <= offset <= bounds.end:
@@ -93,7 +93,7 @@ class MemoryStore:
                 break
             data += frame
             count += 1
-        return Fetched(offset, count, data, bounds)
+        return Fetched(offset, count, record.without(data, without), bounds)
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         frames = self.queues.get(queue, [])

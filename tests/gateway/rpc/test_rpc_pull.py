@@ -28,7 +28,7 @@ class Holes:
         topic = TOPICS[offset % len(TOPICS)]
         return record.seal([record.frame(Kind.MESSAGE, 1, 0, topic, b"c", b"", b"%d" % offset)], offset, 1, 5, 0)
 
-    async def fetch(self, _queue: bytes, offset: int, max_records: int, _max_bytes: int) -> Fetched:
+    async def fetch(self, _queue: bytes, offset: int, max_records: int, _max_bytes: int, without: int) -> Fetched:
         bounds = Bounds(0, self.end)
         if max_records <= 0:
             return Fetched(offset, 0, b"", bounds)
@@ -37,7 +37,8 @@ class Holes:
         behind = offset
         while behind < min(self.end, offset + max_records) and behind not in self.gone:
             behind += 1
-        return Fetched(offset, behind - offset, b"".join(map(self.frame, range(offset, behind))), bounds)
+        data = b"".join(map(self.frame, range(offset, behind)))
+        return Fetched(offset, behind - offset, record.without(data, without), bounds)
 
 
 @given(

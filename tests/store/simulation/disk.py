@@ -180,10 +180,11 @@ class SimulatedDisk(Disk):
                 self.fault = None
                 raise _failed()
 
-    def read_cached(self, fd: int, length: int, offset: int) -> bytes | None:
+    def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
         self._reads += 1
-        data = self.read(fd, length, offset)
-        return data if self._reads % 3 and len(data) == length else None
+        data = self.read(fd, len(buffer), offset)
+        buffer[: len(data)] = data
+        return bool(self._reads % 3) and len(data) == len(buffer)
 
     def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
         if is_stopped():
