@@ -6,6 +6,7 @@ outside a time range cost nothing; the node is asked for what is younger only.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
+_LISTERS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_MOST_LISTERS: Final = 32
 # Whatever the session is told: a file that is not there, or not whole, is an error, never fewer records.
 _WHOLE: Final = {
     "ignoreMissingFiles": "false",
@@ -75,7 +78,23 @@ def _exported(
     if not _is_known(spark, folder.spark_path("")):
         return [_by_tasks(spark, folder, manifest.parent, files)]
     reader = spark.read.schema(SCHEMA).options(**_WHOLE)
-    return [reader.parquet(*(folder.spark_path(each.path) for each in files))]
+    with _listed_by_few(spark):
+        return [reader.parquet(*(folder.spark_path(each.path) for each in files))]
+
+
+@contextmanager
+def _listed_by_few(spark: "SparkSession") -> "Iterator[None]":
+    """Spark looks at each file before it reads: of many, by a task for each of them, which costs 14 ms of CPU a file.
+    A few tasks take 1 ms (measured with 2,000 files)."""
+    before = spark.conf.get(_LISTERS, None)
+    spark.conf.set(_LISTERS, str(_MOST_LISTERS))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_LISTERS)
+        else:
+            spark.conf.set(_LISTERS, before)
 
 
 def _is_known(spark: "SparkSession", path: str) -> bool:
