@@ -272,10 +272,14 @@ class Exchanges:
         self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
 
     def forget(self, packet_id: int, entry: Inflight) -> None:
-        """The message of a restored exchange is gone (retention), or may not be read: nothing is left to deliver."""
+        """The message of a restored exchange is gone (retention), or may not be read: it is not sent again. With QoS 2
+        the client may have it, and would take another one with the packet id for the same: PUBREL ends it there."""
         entry.phase = SENT
         self.in_window += 1
-        self._complete(packet_id, entry)
+        if entry.qos == 2:
+            self.pubrec(packet_id, ReasonCode.SUCCESS)
+        else:
+            self._complete(packet_id, entry)
 
     def _allocate(self, entry: Inflight) -> int:
         """A packet id that is not in use; the window is smaller than their number (MQTT-2.2.1-3)."""

@@ -310,7 +310,10 @@ class Sessions:
             frames = []
             if state is not None:
                 if withheld := self._access.withheld(identity, state):
-                    frames.append(control.outbound_changed(state.client_id, completed=withheld))
+                    # As in `Exchanges.forget`: one with QoS 2 ends with PUBREL.
+                    released = [each.packet_id for each in withheld if each.qos == 2]
+                    completed = [each.packet_id for each in withheld if each.qos != 2]
+                    frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
                 if forbidden := self._access.forbidden(identity, state):
                     frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
                     frames.append(control.unsubscribed(state.client_id, forbidden))

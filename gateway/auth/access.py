@@ -23,7 +23,7 @@ from gateway.refusal import Gone, Refused
 from matcher.cover import overlaps
 from matcher.names import is_shared
 from matcher.reserved import filter_of
-from store.api import Commit, SessionState, Store, User
+from store.api import Commit, Outbound, SessionState, Store, User
 from store.errors import StoreError
 
 _SLICE: Final = 1000  # connections looked at in one turn of the loop
@@ -175,8 +175,8 @@ class Access:
             return []
         return [s.topic_filter for s in state.subscriptions if not permissions.may_subscribe(s.topic_filter)]
 
-    def withheld(self, identity: Identity, state: SessionState) -> list[int]:
-        """Packet ids of messages that an earlier connection, perhaps another user's, left on their way by what the
+    def withheld(self, identity: Identity, state: SessionState) -> list[Outbound]:
+        """The messages that an earlier connection, perhaps another user's, left on their way by what the
         client may not subscribe to, whether the session still does or not. Retained values do not say by what they
         came: each is looked at when it would be sent again, and so is what another subscription may match that stays.
         Where PUBREC came, no message is sent again."""
@@ -189,7 +189,7 @@ class Access:
             filters = [each.topic_filter for each in state.subscriptions if not is_shared(each.topic_filter)]
             left = [each for each in filters if permissions.may_subscribe(each)]
             denied = {name for name in denied if not any(overlaps(filter_of(name) or name, each) for each in left)}
-        return [each.packet_id for each in state.outbound if not each.released and each.topic_filter in denied]
+        return [each for each in state.outbound if not each.released and each.topic_filter in denied]
 
     # --- changes
 

@@ -42,6 +42,7 @@ class Device:
         self.unsettled: dict[int, bytes] = {}  # packet id → payload, of exchanges that are open on this connection
         self.earlier: dict[int, bytes] = {}  # the same, from before the last reconnect
         self.held: set[int] = set()  # QoS 2: PUBREL is awaited
+        self.lost: dict[int, bytes] = {}  # packet id → payload, of what may not come again
         self.settled: set[bytes] = set()  # payloads whose acknowledgement the node has read for sure
         self.acknowledged: set[bytes] = set()  # on this connection
         self.strict = True  # nothing was killed: packet ids are kept and acknowledgements remembered
@@ -99,6 +100,11 @@ class Device:
             else:
                 packets.append(wire.subscribe(self.version, number + 1, (topic_filter, qos)))
         self.client.send(*packets)
+
+    def lose(self) -> None:
+        """The rules forbid what some of the open exchanges came by: these may be ended, with PUBREL where QoS is 2."""
+        self.lost |= self.earlier
+        self.earlier = {}
 
     async def disconnect(self) -> None:
         """DISCONNECT, and wait for the end: the node has read every acknowledgement."""
@@ -169,6 +175,7 @@ class Device:
         if packet.kind == PUBREL:
             assert packet.first == 0x62
             self.held.discard(packet.packet_id)
+            self.lost.pop(packet.packet_id, None)
             self.owed.append((PUBCOMP, packet.packet_id))
             if packet.packet_id in self.earlier:
                 self.unsettled[packet.packet_id] = self.earlier.pop(packet.packet_id)
@@ -199,6 +206,10 @@ class Device:
     def _check_resent(self, message: raw.Message) -> None:
         """What was open is sent again under its packet id with DUP (MQTT-4.4.0-1); else DUP is not set."""
         before = self.earlier.pop(message.packet_id, None)
+        if message.packet_id in self.lost:
+            lost = self.lost.pop(message.packet_id)
+            assert message.payload == lost or message.packet_id not in self.held, f"{lost!r} was not released"
+            return
         if before is not None and message.payload == before:
             assert message.dup or not self.strict
         elif self.strict:

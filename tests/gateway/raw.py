@@ -101,7 +101,7 @@ class RawClient:
 
     def send(self, *packets: bytes) -> None:
         for each in packets:
-            if each[0] >> 4 == PUBREC and len(each) == _BARE_ACK:
+            if len(each) == _BARE_ACK and each[0] >> 4 == PUBREC:
                 self.unreleased.add(int.from_bytes(each[2:4], "big"))
         self.writer.write(b"".join(packets))
 

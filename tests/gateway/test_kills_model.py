@@ -15,6 +15,7 @@ from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import Device, Publisher
+from tests.gateway.people import set_rules
 from tests.gateway.test_delayed import HeldClock, engine_of
 
 FILTERS = [b"n/a", b"n/+", b"n/b", b"n/a/#", b"+/a", b"n/#"]
@@ -33,10 +34,12 @@ STEPS = {
     "unsubscribe": 3,
     "pipeline": 3,
     "busy": 2,
+    "rules": 1,
     "kill": 2,
 }
 SEEDS = [int(number) for number in os.environ.get("MODEL_SEEDS", "0:10").split(":")]
 _MOST_KILLS = 4
+_DENIED = b"n/b"  # a topic that the rules may forbid
 _KILL = 0.5  # of what is busy, or has not answered
 
 
@@ -123,6 +126,7 @@ class Scenario:
         self.window = self.chance.choice([1, 3, 10, 40])
         self.model = Model()
         self.kills = 0
+        self.is_denied = False
         self.again: dict[bytes, int] = {}  # what a kill found without its PUBACK → how many had been seen by then
         self.node: Node
         self.device: Device
@@ -156,6 +160,8 @@ class Scenario:
             await self.kill()
         elif step == "drop":
             await self.device.drop()
+        elif step == "rules":
+            await self.change_rules()
         elif self.device.client is None or step == "take over":
             await self.connect()
         elif step.endswith("subscribe") or step == "pipeline":
@@ -192,7 +198,7 @@ class Scenario:
             assert device.version == 4 or found == wanted, changes
             return
         topic_filter = chance.choice(FILTERS if step == "subscribe" else list(self.model.any) or FILTERS)
-        if topic_filter == self.kept:
+        if topic_filter not in self.changeable():
             return
         if step == "subscribe":
             await self.subscribe(topic_filter, chance.choice([0, 1, 2, 2]))
@@ -203,12 +209,35 @@ class Scenario:
     def changes(self) -> list[tuple[bytes, int | None]]:
         """Few filters, so that they meet each other."""
         chance = self.chance
-        some = chance.sample([each for each in FILTERS if each != self.kept], chance.choice([1, 2, 3]))
+        some = chance.sample(self.changeable(), chance.choice([1, 2]))
         return [(chance.choice(some), chance.choice([None, None, 0, 1, 2, 2])) for _ in range(chance.randint(2, 6))]
 
+    def changeable(self) -> list[bytes]:
+        """Filters that may be subscribed to, but for the one that stays."""
+        return [each for each in FILTERS if each != self.kept and not (self.is_denied and matches(each, _DENIED))]
+
+    async def change_rules(self) -> None:
+        """A topic may not be read any more, or may again. Who is subscribed to it is disconnected."""
+        self.is_denied = not self.is_denied
+        await set_rules(self.node, "", *[f"deny subscribe {_DENIED.decode()}"] * self.is_denied)
+        if self.device.client is None or not any(matches(each, _DENIED) for each in self.model.any):
+            return
+        if self.is_denied:
+            try:
+                while True:
+                    await self.device.read()
+            except (EOFError, OSError):
+                await self.device.drop()
+
     async def connect(self) -> None:
-        """The client does not know what came of changes that had no answer: it ends them all."""
+        """What may not be read any more is gone. And the client does not know what came of changes that had no answer:
+        it ends them all."""
         await self.device.connect()
+        if self.is_denied:
+            gone = [each for each in self.model.any if matches(each, _DENIED)]
+            self.device.lose()
+            for topic_filter in gone:
+                self.model.unsubscribe(topic_filter)
         for topic_filter in sorted(self.model.doubted):
             await self.device.unsubscribe(topic_filter)
         self.model.doubted.clear()

@@ -1,5 +1,7 @@
 """Readers whose backlog retention took go on at what is left, and what they missed is counted."""
 
+import asyncio
+
 import pytest
 
 from cloud_sdk import Client, OffsetOutOfRange
@@ -8,7 +10,7 @@ from record import decode, split
 from store.api import partition_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, RawClient
+from tests.gateway.raw import PUBACK, PUBCOMP, PUBREL, RawClient, ack
 
 SETTINGS = {
     "store__segment_size": 68 << 10,
@@ -51,6 +53,37 @@ async def test_a_durable_session_goes_on_at_begin(make_node: MakeNode, topic_fil
     assert node.counters.dropped_reclaimed == begin
     await client.quiet()
     await client.disconnect()
+
+
+@pytest.mark.mqtt5("4.3.3-5")
+async def test_of_qos_2_what_is_gone_before_its_pubrec_ends_with_pubrel(make_node: MakeNode) -> None:
+    """The client has it, and would take another one with its packet id for the same."""
+    node = await make_node(**SETTINGS)
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF)
+    await client.subscribe((b"home/t", 2))
+    publisher = await RawClient.connect(node.ports.mqtt, b"first")
+    await publisher.publish(b"home/t", b"first", 2)
+    message = await client.message()
+    await client.drop()
+    await publish(node, COUNT)
+    begin, end = await reclaim(node)
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF)
+    released, came = 0, 0
+    while came < end - begin or not released:
+        packet = await client.packet()
+        if packet.kind == PUBREL:
+            assert packet.packet_id == message.packet_id
+            client.send(ack(PUBCOMP, packet.packet_id))
+            released += 1
+        else:
+            came += 1
+            client.send(ack(PUBACK, client.parse(packet).packet_id))
+    await client.quiet()
+    assert released == 1
+    assert node._engine is not None
+    async with asyncio.timeout(10):
+        while (state := await node._engine.session(b"d")) is None or state.outbound:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_group_and_a_reader_of_ranges_go_on_at_begin(make_node: MakeNode) -> None:
