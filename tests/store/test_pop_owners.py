@@ -219,19 +219,17 @@ async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: B
     for name in (NAME, other):
         await bench.engine.pop(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True)
     groups = bench.engine._groups
-    settle, asked = groups._settle, []
+    offer, asked = groups._offer, []
 
-    async def fails_at_first(group: bytes, *more: object) -> object:
-        asked.append(group)
-        if len(asked) == 1:
-            raise StoreError("once")
-        return await settle(group, *more)  # type: ignore[arg-type]
+    def fails_at_first(*args: object) -> object:
+        asked.append(args)
+        return StoreError("once") if len(asked) == 1 else offer(*args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(groups, "_settle", fails_at_first)
+        patch.setattr(groups, "_offer", fails_at_first)
         with pytest.raises(StoreError, match="once"):
             await bench.engine.release_of(b"one")
-    assert asked == [NAME, other]
+    assert len(asked) == 2
     popped = await bench.engine.pop(other, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
     assert receipts(popped) == [Receipts(QUEUE, 0, 1, 2)]
 
