@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from streaming.pipelines.detector import LARGEST, Detector, Settings
-from streaming.pipelines.stateful import seconds_of, timestamp_of
+from streaming.pipelines.stateful import TIMES, seconds_of, timestamp_of
 
 SCHEMA = "device string, time timestamp, value double, expected double, score double, kind string"
 
@@ -26,13 +26,14 @@ def anomalies(
 
     Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever. Within a
     micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was
-    taken is passed over, as are nulls and what is no number. The query needs `STATE_CONFIG`.
+    taken is passed over, as are nulls, what is no number, and times before 1970 or after 9000. The query needs
+    `STATE_CONFIG`.
     """
     known = readings.select(
         F.col(device).cast("string").alias("device"),
         F.col(time).cast("timestamp").alias("time"),
         F.col(value).cast("double").alias("value"),
-    ).where("device IS NOT NULL AND time IS NOT NULL AND value IS NOT NULL")
+    ).where(f"device IS NOT NULL AND value IS NOT NULL AND {TIMES}")
     processor = _Detecting(settings or Settings())
     return known.groupBy("device").transformWithState(processor, SCHEMA, "Append", "None")
 

@@ -18,6 +18,7 @@ _SIGMA: Final = 1.2533  # the standard deviation of a normal distribution, in me
 _CLIP: Final = 4.0  # mean absolute deviations beyond which a residual moves the baseline no further
 _CLIP_UNKNOWN: Final = 10.0  # and while it is not known what is usual
 _STEP_S: Final = _DAY_S / 8  # the most that one reading stands for: what comes after a gap says little of the gap
+_FASTEST: Final = 0.25  # of a residual: level, day and week follow it all three, and must not go beyond it
 _TRUSTED_S: Final = 2 * _DAYS * _DAY_S  # until the week's season may count
 _BETTER: Final = 0.9  # of the deviation by day, that is left by week where that is believed
 _SEEN: Final = 0xFFFF  # readings are counted up to here
@@ -86,18 +87,16 @@ class Baseline:
             self._weighed //= _FIRST_DAY
         self.age_s += min(elapsed_s, _DAY_S)
         self._on_level += 1
-        pace = min(elapsed_s, _STEP_S) / self._memory_s
+        pace = min(_FASTEST, min(elapsed_s, _STEP_S) / self._memory_s)
         recent = max(pace, 1 / (self._weighed + 1))
         by_day, by_week = value - of_day, value - of_week
         clip = _CLIP if known else _CLIP_UNKNOWN
         by_day = _clipped(by_day, clip * self._by_day)
         by_week = _clipped(by_week, clip * self._by_week)
         self._level += max(pace, 1 / (self._on_level + 1)) * (by_week if self._weekly else by_day)
-        pace *= self._slots
-        _follow(day, self._day_seen, first_day, 1 - share, by_day, pace)
-        _follow(day, self._day_seen, second_day, share, by_day, pace)
-        _follow(week, self._week_seen, first, 1 - share, by_week, pace)
-        _follow(week, self._week_seen, second, share, by_week, pace)
+        pace = min(_FASTEST, pace * self._slots)
+        _follow(day, self._day_seen, (first_day, second_day), share, by_day, pace)
+        _follow(week, self._week_seen, (first, second), share, by_week, pace)
         self._by_day += recent * (abs(by_day) - self._by_day)
         self._by_week += recent * (abs(by_week) - self._by_week)
         self._weekly = self._by_week < _BETTER * self._by_day and self.age_s >= _TRUSTED_S
@@ -131,13 +130,21 @@ class Baseline:
 
 
 def _clipped(residual: float, most: float) -> float:
-    return max(-most, min(most, residual)) if most > 0 else residual
+    if -most <= residual <= most or most <= 0:
+        return residual
+    return most if residual > 0 else -most
 
 
-def _follow(offsets: list[float], seen: list[int], slot: int, share: float, residual: float, pace: float) -> None:
-    """Move a slot's offset by its share of a residual."""
-    offsets[slot] += share * max(pace, _RECENT / (seen[slot] + _RECENT + 1)) * residual
-    seen[slot] = min(seen[slot] + 1, _SEEN)
+def _follow(
+    offsets: list[float], seen: list[int], slots: tuple[int, int], share: float, residual: float, pace: float
+) -> None:
+    """Move the offsets of two slots by their shares of a residual."""
+    for slot, part in zip(slots, (1 - share, share), strict=True):
+        count = seen[slot]
+        young = _RECENT / (count + _RECENT + 1)
+        offsets[slot] += part * residual * (pace if pace > young else young)
+        if count < _SEEN:
+            seen[slot] = count + 1
 
 
 def _slots(count: int) -> Struct:

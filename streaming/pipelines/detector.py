@@ -58,6 +58,16 @@ class Settings:
     memory_s: float = 30 * _DAY_S  # seconds that level, seasons and deviations look back
     rest_s: float = _DAY_S  # seconds after an anomaly until there can be the next
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what no detector can judge by."""
+        for name in ("slots", "spike", "threshold", "span_s", "flat", "memory_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}, which is not above 0")
+        if not self.min_scale >= 0:
+            raise ValueError(f"min_scale is {self.min_scale}, which is not 0 or above")
+        if not self.louder >= 1:
+            raise ValueError(f"louder is {self.louder}, which is not 1 or above")
+
 
 @dataclass(slots=True, frozen=True)
 class Anomaly:

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from streaming.pipelines.stateful import seconds_of, timestamp_of
+from streaming.pipelines.stateful import TIMES, seconds_of, timestamp_of
 
 SCHEMA = "device string, event string, time timestamp, last_seen timestamp, silent_s double"
 
@@ -27,7 +27,7 @@ def liveness(
         raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
     seen = (
         records.select(F.col(device).cast("string").alias("device"), F.col(time).cast("timestamp").alias("time"))
-        .where("device IS NOT NULL AND time IS NOT NULL")
+        .where(f"device IS NOT NULL AND {TIMES}")
         .withWatermark("time", late)
     )
     processor = _Listening(silent_after_s)

@@ -10,6 +10,9 @@ STATE_CONFIG: Final = {
     ),
 }
 
+# What Python can count as seconds: one reading with a time beyond would end the query, and again after each start.
+TIMES: Final = "time BETWEEN TIMESTAMP '1970-01-02 00:00:00Z' AND TIMESTAMP '9000-01-01 00:00:00Z'"
+
 
 def seconds_of(time: datetime) -> float:
     """Seconds since 1970 of a timestamp as Spark's Python side hands it over: local time without a zone."""

@@ -106,6 +106,15 @@ def test_a_shift_that_is_less_than_the_day_moves_is_found_and_told_of_once(shift
     assert abs(anomaly.expected - (values[number_of(anomaly)] - shift)) < 1.5
 
 
+def test_what_is_left_of_a_sum_is_no_news() -> None:
+    values = days(30)
+    start, end = 25 * READINGS, 26 * READINGS
+    values[start:end] = [value + 1.5 for value in values[start:end]]
+    numbers = [number_of(anomaly) for anomaly in found(values, Settings(rest_s=0.0, louder=1.0))]
+    assert numbers
+    assert all(start <= number < end for number in numbers)
+
+
 def test_more_noise_is_found() -> None:
     values = days(25)
     start, dice = 20 * READINGS, random.Random(3)
@@ -245,3 +254,21 @@ def test_a_state_of_other_slots_or_another_version_is_refused() -> None:
         Detector.unpacked(state, Settings(slots=48))
     with pytest.raises(ValueError, match="version 1"):
         Detector.unpacked(b"\x01" + state[1:], Settings())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"spike": 0.0}, {"threshold": math.nan}, {"slots": 0}, {"min_scale": -1.0}, {"louder": 0.5}]
+)
+def test_settings_that_judge_nothing_are_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"^{name} is"):
+        Settings(**wrong)
+
+
+def test_a_short_memory_forgets_and_no_more() -> None:
+    detector = Detector(Settings(memory_s=600.0, slots=48))
+    for number, value in enumerate(days(20)):
+        detector.observe(BEGIN + EVERY_S * number, value)
+    found = detector.observe(BEGIN + EVERY_S * 20 * READINGS, 900.0)
+    assert found is not None
+    assert abs(found.expected - 20) < 5

@@ -54,8 +54,10 @@ class Files:
         reader = self.spark.readStream.schema(READINGS).option("maxFilesPerTrigger", 1)
         return reader.json(str(self.folder / "in"))
 
-    def batch(self, number: int, readings: list[Reading]) -> None:
+    def batch(self, number: int, readings: list[Reading], *, times: tuple[str, ...] = ()) -> None:
+        """Also readings of the device `a` at other `times`, such as only Java has."""
         lines = [json.dumps({"device": d, "time": t.isoformat(), "value": v}) for d, t, v in readings]
+        lines += [json.dumps({"device": "a", "time": time, "value": 7.0}) for time in times]
         path = self.folder / "in" / f"{number}.json"
         path.write_text("\n".join(lines))
         os.utime(path, (number + 1, number + 1))  # Spark takes files in the order of their times
@@ -89,7 +91,7 @@ def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) 
     every = [reading for readings in series.values() for reading in readings]
     every.sort(key=lambda reading: reading[1])
     first, second = every[:90], every[90:]
-    files.batch(0, first[::-1])
+    files.batch(0, first[::-1], times=("0001-01-01T00:00:00Z", "+12000-01-01T00:00:00Z"))
     files.run(anomalies(files.stream(), settings))
     files.batch(1, [*second, second[0], ("a", BEGIN, 900.0)])
     files.run(anomalies(files.stream(), settings))
@@ -119,7 +121,8 @@ def test_who_falls_silent_is_told_of_and_who_is_back(files: Files) -> None:
         files.run(liveness(files.stream(), silent_after_s=60, late="5 seconds"))
 
     files.batch(0, [("a", at(0), 0), ("b", at(1), 0), ("c", at(2), 0)])
-    files.batch(1, [("a", at(30), 0), ("c", at(40), 0), ("c", at(190), 0)])  # c: silent and back in one batch
+    second = [("a", at(30), 0.0), ("c", at(40), 0.0), ("c", at(190), 0.0)]  # c: silent and back in one batch
+    files.batch(1, second, times=("0001-01-01T00:00:00Z", "+12000-01-01T00:00:00Z"))
     run()
     assert ("c", "back", naive(at(190)), 150.0) in {(r.device, r.event, r.time, r.silent_s) for r in files.rows}
     files.batch(2, [("a", at(200), 0)])
