@@ -2,28 +2,34 @@
 
 import resource
 import sys
+from typing import Final
 
-from streaming.history.past import Past
 from streaming.source.columns import checked, schema_of
 from streaming.source.options import SourceOptions
-from streaming.source.planning import holdings_of, pieces, starts, stops
-from streaming.source.reading import read_piece
+from streaming.source.stream import StreamReader
+
+_MOST_BATCHES: Final = 100
 
 
-def main(endpoint: str, parent: str, page_bytes: str) -> None:
-    """Reads a whole partition as one task; prints the bytes of memory that this needed beyond those before it, and how
-    many records there were."""
-    options = SourceOptions.parse({"endpoint": endpoint, "parent": parent, "pageBytes": page_bytes})
-    past = Past(None)
-    with options.connection.client() as client:
-        holdings = holdings_of(client, past, options.topics)[:1]
-        begin, end = starts(client, past, options.starting, holdings), stops(client, past, options.ending, holdings)
+def main(endpoint: str, parent: str, max_bytes: str) -> None:
+    """Reads the log in micro-batches of `max_bytes`, all tasks of each one after the other as a worker of Spark's does.
+    Prints the bytes of memory that this needed beyond those before it, and how many records the largest task and all of
+    them had."""
+    options = SourceOptions.parse({"endpoint": endpoint, "parent": parent, "maxBytesPerTrigger": max_bytes})
+    stream = StreamReader(options, checked(schema_of(options.columns)))
+    at, limit = stream.initialOffset(), stream.getDefaultReadLimit()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    rows = 0
-    for piece in pieces(begin, end, 1 << 40, options.topics, past):
-        for batch in read_piece(options, checked(schema_of(options.columns)), piece):
-            rows += batch.num_rows
-    sys.stdout.write(f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10} {rows}\n")
+    largest = rows = 0
+    for _ in range(_MOST_BATCHES):
+        reached = stream.latestOffset(at, limit)
+        for partition in stream.partitions(at, reached):
+            count = sum(batch.num_rows for batch in stream.read(partition))
+            largest = max(largest, count)
+            rows += count
+        at = reached
+    stream.stop()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    sys.stdout.write(f"{grown << 10} {largest} {rows}\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ _NAMES: Final = (
     "failOnDataLoss",
 )
 _DEFAULT_RECORDS_PER_TASK: Final = 1_000_000
-_DEFAULT_PAGE_BYTES: Final = 4 << 20  # a node's own limit
 
 
 class Edge(StrEnum):
@@ -62,7 +61,7 @@ class SourceOptions:
     max_records_per_trigger: int | None
     max_bytes_per_trigger: int | None
     records_per_task: int
-    page_bytes: int  # of the log, per pull: a task holds a few of them
+    page_bytes: int | None  # of the log, per pull: a task holds a few of them
     fail_on_data_loss: bool
 
     @classmethod
@@ -83,7 +82,7 @@ class SourceOptions:
             max_records_per_trigger=positive(given, "maxRecordsPerTrigger"),
             max_bytes_per_trigger=positive(given, "maxBytesPerTrigger"),
             records_per_task=positive(given, "recordsPerTask") or _DEFAULT_RECORDS_PER_TASK,
-            page_bytes=positive(given, "pageBytes") or _DEFAULT_PAGE_BYTES,
+            page_bytes=positive(given, "pageBytes"),
             fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
         )
 

@@ -60,6 +60,7 @@ class FakeNode(SluiceServicer):
         self.pulls = 0
         self.asked: set[tuple[int, int]] = set()  # partitions and offsets of pulls
         self.without: set[int] = set()  # parts that pulls did without
+        self.sizes: set[int] = set()  # bytes that pulls asked for
         self.endpoint = ""
 
     def publish(self, partition: int, count: int, apart_ms: int = 1, *, size: int = 0) -> None:
@@ -88,6 +89,7 @@ class FakeNode(SluiceServicer):
         self.pulls += 1
         self.asked.add((request.partition, request.offset))
         self.without.add(request.without)
+        self.sizes.add(request.max_bytes)
         queue, begin = self.frames[request.partition], self.begins[request.partition]
         if not begin <= request.offset <= len(queue):
             context.set_trailing_metadata((("sluice-begin", str(begin)), ("sluice-end", str(len(queue)))))

@@ -195,6 +195,17 @@ def test_columns_that_are_read_and_those_that_are_not(node: Any) -> None:
         checked(StructType([StructField("offset", IntegerType())]))
 
 
+@pytest.mark.parametrize(
+    ("columns", "given", "asked"),
+    [("payload,topic", {}, 768 << 10), ("topic", {}, 4 << 20), ("payload", {"pageBytes": "9999"}, 9999)],
+)
+def test_pages_of_payloads_are_small(node: Any, columns: str, given: dict[str, str], asked: int) -> None:
+    node.publish(0, 1)
+    schema = checked(schema_of(columns.split(",")))
+    assert [batch.num_rows for batch in read_piece(options(node, **given), schema, part_of(0, 0, 1))] == [1]
+    assert node.sizes == {asked}
+
+
 def test_a_pattern_is_the_tasks_work(node: Any) -> None:
     node.publish(0, 4)
     node.publish(1, 2)
