@@ -25,7 +25,7 @@ _DEVICES: Final = 1_000
 _BATCH: Final = 4_096
 _PAYLOAD: Final = 256
 _LAG_P95: Final = 4.0  # seconds, wanted
-_TRIGGERS: Final = (64 << 20, 256 << 20)  # maxBytesPerTrigger, for the memory of a task
+_TRIGGERS: Final = (128 << 20, 512 << 20)  # maxBytesPerTrigger, for the memory of a task
 
 
 @dataclass(slots=True)

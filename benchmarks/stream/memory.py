@@ -1,7 +1,7 @@
 """What one task holds, alone in a process of its own: `python -m benchmarks.stream.memory ENDPOINT PARENT BYTES`."""
 
-import resource
 import sys
+from pathlib import Path
 from typing import Final
 
 from streaming.source.columns import checked, schema_of
@@ -18,7 +18,7 @@ def main(endpoint: str, parent: str, max_bytes: str) -> None:
     options = SourceOptions.parse({"endpoint": endpoint, "parent": parent, "maxBytesPerTrigger": max_bytes})
     stream = StreamReader(options, checked(schema_of(options.columns)))
     at, limit = stream.initialOffset(), stream.getDefaultReadLimit()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak()
     largest = rows = 0
     for _ in range(_MOST_BATCHES):
         reached = stream.latestOffset(at, limit)
@@ -28,8 +28,15 @@ def main(endpoint: str, parent: str, max_bytes: str) -> None:
             rows += count
         at = reached
     stream.stop()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    sys.stdout.write(f"{grown << 10} {largest} {rows}\n")
+    sys.stdout.write(f"{_peak() - before} {largest} {rows}\n")
+
+
+def _peak() -> int:
+    """The most bytes of memory that this process has held. What `getrusage` says begins at its parent's."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError("the kernel does not tell the peak of memory")
 
 
 if __name__ == "__main__":
