@@ -13,7 +13,7 @@ import pytest
 
 from sluice.demo.ports import lasting_ports
 
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0  # a machine that is busy with much else keeps it waiting
 
 
 class NodeProcess:

@@ -47,8 +47,8 @@ class Run:
 
     async def go(self, seconds: float) -> None:
         """Raises AssertionError with all that went wrong."""
-        await self.world.open()
         try:
+            await self.world.open()
             async with Client(self.world.store.endpoint, retry_seconds=60) as client:
                 await self._load(client, seconds)
                 await self._heal()
