@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from cloud_sdk.blocking import Client
+from sluice.demo.analytics import keep
 from streaming.history.compaction import Compactor, clean_up
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
@@ -230,6 +231,12 @@ def test_a_store_that_java_does_not_know_is_read_by_tasks(
     assert offsets(both) == [*all_of(0, 0, 30), *all_of(1, 0, 6)]
     late = read_records(spark, "sensors", history=str(tmp_path), since=BEGIN + timedelta(hours=20))
     assert offsets(late) == all_of(0, 20, 30)
+
+
+def test_the_demo_tells_what_it_kept(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+    node.publish(0, 20)
+    node.publish(2, 3)
+    assert keep(spark, node.endpoint, tmp_path) == {"exported": 23, "read_back": 23, "read_once": 23}
 
 
 def test_no_history_is_said(spark: "SparkSession", tmp_path: Path):
