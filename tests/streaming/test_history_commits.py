@@ -28,7 +28,9 @@ def write(folder: HistoryFolder, partition: int, failed: list[Exception]) -> Non
         failed.append(error)
 
 
-def test_no_commit_is_lost(folder: HistoryFolder):
+def test_no_commit_is_lost(tmp_path: Path):
+    """On a local file system: what fsspec has in memory shows files before they are written."""
+    folder = HistoryFolder(str(tmp_path))
     failed: list[Exception] = []
     threads = [threading.Thread(target=write, args=(folder, number, failed)) for number in range(WRITERS)]
     for thread in threads:
