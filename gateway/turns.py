@@ -1,15 +1,10 @@
 """Turns: what a client id is asked for is done by one task at a time."""
 
 import asyncio
+from collections import deque
 from types import TracebackType
 
-
-class _Turn:
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0  # that hold the lock or wait for it
+_Waiting = deque[asyncio.Future[None]]
 
 
 class _Block:
@@ -17,40 +12,54 @@ class _Block:
 
     __slots__ = ("_client_id", "_turns")
 
-    def __init__(self, turns: dict[bytes, _Turn], client_id: bytes) -> None:
+    def __init__(self, turns: dict[bytes, _Waiting | None], client_id: bytes) -> None:
         self._turns = turns
         self._client_id = client_id
 
     async def __aenter__(self) -> bool:
-        turn = self._turns.get(self._client_id)
-        if turn is None:
-            turn = self._turns[self._client_id] = _Turn()
-        turn.users += 1
-        try:
-            await turn.lock.acquire()
-        except BaseException:
-            self._leave(turn)
-            raise
+        if self._client_id not in self._turns:
+            self._turns[self._client_id] = None
+        else:
+            await self._wait()
         return True
 
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        turn = self._turns[self._client_id]
-        turn.lock.release()
-        self._leave(turn)
+        self._hand_on()
 
-    def _leave(self, turn: _Turn) -> None:
-        turn.users -= 1
-        if not turn.users:
-            del self._turns[self._client_id]
+    async def _wait(self) -> None:
+        waiting = self._turns[self._client_id]
+        if waiting is None:
+            waiting = self._turns[self._client_id] = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # it had come
+                self._hand_on()
+            elif turn in waiting:
+                waiting.remove(turn)
+            raise
+
+    def _hand_on(self) -> None:
+        """Who has waited longest is next."""
+        waiting = self._turns[self._client_id]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._turns[self._client_id]
 
 
 class Turns:
     """The client ids that are being opened, ended or spoken for."""
 
     def __init__(self) -> None:
-        self._turns: dict[bytes, _Turn] = {}  # bounded by the tasks that ask
+        # Who waits for a client id behind who has the turn; None: nobody has yet. Bounded by the tasks that ask.
+        self._turns: dict[bytes, _Waiting | None] = {}
 
     def __len__(self) -> int:
         return len(self._turns)
