@@ -23,7 +23,7 @@ import socket
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
 from posix.unistd cimport close as close_file
 
@@ -52,6 +52,9 @@ cdef extern from "<sys/socket.h>" nogil:
     enum:
         MSG_DONTWAIT
         MSG_NOSIGNAL
+        SOCK_CLOEXEC
+        SOCK_NONBLOCK
+    int accept4(int fd, void *address, void *size, int flags)
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
 
@@ -65,6 +68,15 @@ cdef enum:
     LOW = 65536  # bytes from which on it does not any more
 
 cdef char buffer[BUFFER]  # what a read brings, until it is made an object: one thread reads, one socket at a time
+
+
+def accept(int listening):
+    """A connection that waits at a socket that listens, as a descriptor that does not block; -1: there is none. Raises
+    OSError."""
+    cdef int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd < 0 and errno not in (EAGAIN, EINTR, ECONNABORTED):
+        raise OSError(errno, os.strerror(errno))
+    return fd
 
 
 cdef class Streams:
@@ -230,8 +242,7 @@ cdef class Stream:
                 return 0
             if size == 0:
                 self.unread = False
-                self.close()
-                if self.out is not None:
+                if not self.close():
                     self.streams.loop.call_later(LINGER_SECONDS, self.abort)
                 return 0
             try:
@@ -312,11 +323,12 @@ cdef class Stream:
                 self.streams.later(self)
 
     cpdef close(self):
-        """Read no more, and close when the client has taken what waits for it."""
+        """Read no more, and close when the client has taken what waits for it. True: nothing does."""
         if not self.closing:
             self.closing = True
             if self.out is None:
                 self.streams.end(self)
+        return self.out is None
 
     cpdef abort(self):
         """Close at once."""

@@ -75,7 +75,9 @@ def _inet(family: int, place: tuple[object, ...], *, shares: bool) -> socket.soc
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of what it accepts, too
+        # Both of what it accepts, too.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind(place)
         listening.listen(_BACKLOG)
         listening.setblocking(False)
@@ -108,6 +110,19 @@ def _is_left_over(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+
+
+def accept(listening: int) -> int:
+    """See `gateway._streams`."""
+    listener = socket.socket(fileno=listening)
+    try:
+        client, _ = listener.accept()
+    except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        return -1
+    finally:
+        listener.detach()
+    client.setblocking(False)
+    return client.detach()
 
 
 def release(listening: socket.socket) -> None:

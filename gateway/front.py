@@ -6,7 +6,6 @@ CONNECT and keep-alive are kept. No protocol is spoken here.
 
 import asyncio
 import logging
-import socket
 from time import monotonic
 from typing import cast
 
@@ -64,13 +63,12 @@ class MqttFront:
         """For a connection that a listener accepted."""
         return _Accepted(self, gate, arrival)
 
-    def take(self, client: socket.socket, gate: Gate, arrival: Arrival | None) -> bool:
+    def take(self, client: int, gate: Gate, arrival: Arrival | None) -> bool:
         """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
         Raises OSError."""
         if self._streams is None:
             return False
-        stream = self._streams.add(client.fileno())
-        client.detach()
+        stream = self._streams.add(client)
         stream.connection = self.accept(stream, gate, arrival)
         return True
 

@@ -8,6 +8,7 @@ its turn has come, begin with a header that is not the client's, and be shown th
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
@@ -21,6 +22,11 @@ from gateway.memory import keep_big_buffers, map_big_buffers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.proxy import ProxyError, ProxyHeader
 from gateway.tls import Certificates
+
+try:
+    from gateway._streams import accept
+except ImportError:  # not compiled
+    from gateway.bind import accept
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +43,9 @@ class Front(Protocol):
     def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
         """A protocol for one connection."""
 
-    def take(self, client: socket.socket, gate: Gate, arrival: Arrival | None) -> bool:
-        """Serve a plain connection at once. False: it wants `make`, and a transport of the loop. Raises OSError."""
+    def take(self, client: int, gate: Gate, arrival: Arrival | None) -> bool:
+        """Serve a plain connection, by its descriptor, at once. False: it wants `make`, and a transport of the loop.
+        Raises OSError."""
 
 
 class Listener:
@@ -114,24 +121,24 @@ class Listener:
                 self._rest(wait)
                 return
             try:
-                client, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                client = accept(listening.fileno())
             except OSError as error:
                 if error.errno not in _SHORTAGES:
                     raise
                 gate.tell("accept", f"cannot accept connections: {error.strerror}")
                 self._rest(_SHORTAGE_SECONDS)
                 return
-            self._arrived(client, address, gate.admit(now))
+            if client < 0:
+                return
+            self._arrived(client, gate.admit(now))
 
-    def _arrived(self, client: socket.socket, address: object, welcome: bool) -> None:
+    def _arrived(self, client: int, welcome: bool) -> None:
         gate = self.gate
         arrival: Arrival | None = None
         room = self._room(gate)
         if room is Room.NONE:
             gate.refused_full += 1
-            client.close()
+            os.close(client)
             return
         if room is Room.ANSWER:
             gate.refused_full += 1
@@ -141,17 +148,23 @@ class Listener:
             arrival = Arrival(ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than they may")
         gate.accepted += 1
         gate.opening += 1
-        client.setblocking(False)
-        if client.family != socket.AF_UNIX:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._config.proxy_protocol:
-            self._hand_over(client, arrival)
-        elif self._is_trusted(client, address):
-            self._headers.add(_Header(self, client, arrival or Arrival()))
+        if self._config.proxy_protocol:
+            self._await_header(_socket(client), arrival or Arrival())
         else:
-            self._refuse_proxy(client, f"{address} is no trusted proxy")
+            self._hand_over(client, arrival)
 
     # --- PROXY header
+
+    def _await_header(self, client: socket.socket, arrival: Arrival) -> None:
+        try:
+            address = client.getpeername()
+        except OSError as error:
+            self._refuse_proxy(client, f"it is gone: {error.strerror}")
+            return
+        if self._is_trusted(client, address):
+            self._headers.add(_Header(self, client, arrival))
+        else:
+            self._refuse_proxy(client, f"{address} is no trusted proxy")
 
     def _is_trusted(self, client: socket.socket, address: object) -> bool:
         """Who may connect to a Unix socket is a matter of its permissions."""
@@ -166,7 +179,7 @@ class Listener:
         if error:
             self._refuse_proxy(client, error)
         else:
-            self._hand_over(client, arrival)
+            self._hand_over(client.detach(), arrival)
 
     def _refuse_proxy(self, client: socket.socket, why: str) -> None:
         self.gate.opening -= 1
@@ -176,16 +189,16 @@ class Listener:
 
     # --- TLS, and the front
 
-    def _hand_over(self, client: socket.socket, arrival: Arrival | None) -> None:
+    def _hand_over(self, client: int, arrival: Arrival | None) -> None:
         try:
             if self.certificates is None and self._front.take(client, self.gate, arrival):
                 return
         except OSError as error:
             self.gate.opening -= 1
             self.gate.tell("serve", f"cannot serve a connection: {error.strerror}")
-            client.close()
+            os.close(client)
             return
-        task = self._loop.create_task(self._connect(client, arrival))
+        task = self._loop.create_task(self._connect(_socket(client), arrival))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -214,6 +227,12 @@ class Listener:
         if map_big_buffers():
             self._loop.call_soon(keep_big_buffers)
         return self._front.make(gate, arrival)
+
+
+def _socket(client: int) -> socket.socket:
+    made = socket.socket(fileno=client)
+    made.setblocking(False)
+    return made
 
 
 class _Header:

@@ -21,7 +21,8 @@ class Transport(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> bool | None:
+        """True: nothing waits for the client, and it is gone in a moment."""
 
     def abort(self) -> None: ...
 
@@ -56,8 +57,8 @@ class Flusher:
 
     def close(self, transport: Transport) -> None:
         """Close, though the client may never take what was written last."""
-        transport.close()
-        self._call_later(LINGER_SECONDS, transport.abort)
+        if not transport.close():
+            self._call_later(LINGER_SECONDS, transport.abort)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._call_later(seconds, callback)

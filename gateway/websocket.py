@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
@@ -62,7 +61,7 @@ class WebSocketFront:
             oldest.gate.refused_full += 1
             oldest.drop()
 
-    def take(self, _client: socket.socket, _gate: Gate, _arrival: Arrival | None) -> bool:
+    def take(self, _client: int, _gate: Gate, _arrival: Arrival | None) -> bool:
         """WebSockets are aiohttp's, which wants a transport of the loop."""
         return False
 

@@ -224,6 +224,22 @@ async def test_who_sends_no_more_and_takes_nothing_is_not_waited_for(
     await pair.receiver.gone.wait()
 
 
+async def test_a_close_says_whether_something_waits_for_the_client(pair: Pair) -> None:
+    """Who closes need not look again after a while when nothing does."""
+    pair.stream.write(b"last words")
+    assert pair.stream.close()
+    await pair.receiver.gone.wait()
+    assert pair.client.recv(100) == b"last words"
+
+
+async def test_a_close_says_that_something_waits(pair: Pair) -> None:
+    while not pair.receiver.congested:
+        pair.stream.write(bytes(65536))
+    assert not pair.stream.close()
+    pair.stream.abort()
+    await pair.receiver.gone.wait()
+
+
 class HeldClock:
     """The loop, but what is to come later comes when the test says so."""
 
