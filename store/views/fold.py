@@ -4,7 +4,8 @@ Changes wait in memory until they are worth a write; a reader sees both. One wri
 the log entirely, so after a crash the replay from the checkpoint does exactly what is missing, once.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import record
 from matcher.names import is_shared, parent_of
@@ -43,6 +44,8 @@ _PROPERTIES: Final = 5
 _PAYLOAD: Final = 6
 _ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
 _NOTHING: Final = bytes(REFERENCE)  # position 0: before the log's begin, since it moved
+
+_Folds = dict[int, tuple[Callable[[bytes, Any], None], Callable[[bytes], Any]]]
 
 
 class Views:
@@ -89,6 +92,7 @@ class Views:
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
         self.wills = Wills(self._state)
         self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares, self.wills)
+        self._plain = _plain_folds(self.sessions, self.wills)
         self.sessions.load()
         wanted.load()
 
@@ -273,7 +277,11 @@ class Views:
         _, _, _, subject, _, _, payload = record.decode(commit.data, start)
         position = commit.position + start
         try:
-            if Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
+            plain = self._plain.get(kind)
+            if plain is not None:
+                fold, parse = plain
+                fold(subject, parse(payload))
+            elif Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
                 self._enter_held(
                     commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start), position
                 )
@@ -379,30 +387,26 @@ class Views:
             self.gateways.left(name)
 
     def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
-        sessions = self.sessions
         if kind == Kind.SUBSCRIBED:
-            sessions.subscribed(subject, control.parse_subscribed(payload), position)
+            self.sessions.subscribed(subject, control.parse_subscribed(payload), position)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             self.groups.fold(subject, *control.parse_group_offsets_committed(payload))
-        elif kind == Kind.SESSION_OPENED:
-            sessions.opened(subject, control.parse_session_opened(payload))
-        elif kind == Kind.SESSION_CLOSED:
-            sessions.closed(subject, control.parse_session_closed(payload))
-        elif kind == Kind.SESSION_LOST:
-            sessions.lost(subject, control.parse_session_closed(payload))
-        elif kind == Kind.SESSION_ENDED:
-            sessions.ended(subject, control.parse_session_ended(payload))
-        elif kind == Kind.UNSUBSCRIBED:
-            sessions.unsubscribed(subject, control.parse_unsubscribed(payload))
-        elif kind == Kind.CURSORS_COMMITTED:
-            sessions.cursors_committed(subject, control.parse_cursors_committed(payload))
-        elif kind == Kind.INBOUND_RELEASED:
-            sessions.inbound_released(subject, control.parse_inbound_released(payload))
-        elif kind == Kind.OUTBOUND_CHANGED:
-            sessions.outbound_changed(subject, control.parse_outbound_changed(payload))
-        elif kind == Kind.WILL_SET:
-            sessions.will_set(subject, control.parse_will_set(payload))
-        elif kind == Kind.WILL_DROPPED:
-            self.wills.dropped(subject, control.parse_will_dropped(payload))
         else:
             raise ValueError("unknown kind: a newer version wrote it")
+
+
+def _plain_folds(sessions: Sessions, wills: Wills) -> _Folds:
+    """The records that the life of a session consists of, by kind: what folds each for its client, and what reads its
+    payload."""
+    return {
+        int(Kind.SESSION_OPENED): (sessions.opened, control.parse_session_opened),
+        int(Kind.SESSION_CLOSED): (sessions.closed, control.parse_session_closed),
+        int(Kind.SESSION_LOST): (sessions.lost, control.parse_session_closed),
+        int(Kind.SESSION_ENDED): (sessions.ended, control.parse_session_ended),
+        int(Kind.UNSUBSCRIBED): (sessions.unsubscribed, control.parse_unsubscribed),
+        int(Kind.CURSORS_COMMITTED): (sessions.cursors_committed, control.parse_cursors_committed),
+        int(Kind.INBOUND_RELEASED): (sessions.inbound_released, control.parse_inbound_released),
+        int(Kind.OUTBOUND_CHANGED): (sessions.outbound_changed, control.parse_outbound_changed),
+        int(Kind.WILL_SET): (sessions.will_set, control.parse_will_set),
+        int(Kind.WILL_DROPPED): (wills.dropped, control.parse_will_dropped),
+    }
