@@ -41,6 +41,8 @@ _FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
 RDICT_CONFIG: Final = "rocksdict-config.json"
+_READ: Final = 4096  # rows that are remembered, and places without one
+_READ_BYTES: Final = 256  # of such a row with its key
 _NEW_FILES: Final = 16  # flushed memtables that are compacted together: what is below is written anew each time
 
 
@@ -62,7 +64,7 @@ class Database:
     Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
     """
 
-    __slots__ = ("_all_rows", "_db", "_everywhere", "_no_wal", "_path", "_queue_rows")
+    __slots__ = ("_all_rows", "_db", "_everywhere", "_no_wal", "_path", "_queue_rows", "_read")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
@@ -75,6 +77,7 @@ class Database:
             raise ViewsDamaged(path, error) from error
         self._queue_rows: RdictIter | None = None
         self._all_rows: RdictIter | None = None  # likewise: see `queue_cursor`
+        self._read: dict[bytes, bytes | None] = {}  # since the last write: a session's rows are asked for several times
         self._everywhere = ReadOptions()
         self._everywhere.set_total_order_seek(True)
         self._no_wal = WriteOptions()
@@ -84,10 +87,20 @@ class Database:
         return _checkpoint(self.get(_CHECKPOINT_KEY))
 
     def get(self, key: bytes) -> bytes | None:
+        if key in self._read:
+            return self._read[key]
         try:
-            return cast("bytes | None", self._db.get(key))
+            row = cast("bytes | None", self._db.get(key))
         except Exception as error:
             raise ViewsDamaged(self._path, error) from error
+        self._remember(key, row)
+        return row
+
+    def _remember(self, key: bytes, row: bytes | None) -> None:
+        if len(key) + len(row or b"") <= _READ_BYTES:
+            if len(self._read) >= _READ:
+                self._read.clear()
+            self._read[key] = row
 
     def scan(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows whose key begins with `prefix` from `start` on, sorted, as they are now."""
@@ -111,7 +124,9 @@ class Database:
             key: bytes = rows.key()
             if not key.startswith(prefix):
                 break
-            found.append((key[len(prefix) :], rows.value()))
+            value: bytes = rows.value()
+            found.append((key[len(prefix) :], value))
+            self._remember(key, value)
             rows.next()
         return found
 
@@ -192,6 +207,7 @@ class Database:
 
     def _write(self, batch: WriteBatch) -> None:
         self._queue_rows = self._all_rows = None
+        self._read.clear()
         try:
             self._db.write(batch, self._no_wal)
         except Exception as error:

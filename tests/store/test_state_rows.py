@@ -15,7 +15,7 @@ CHANGES = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(rounds=st.lists(CHANGES, max_size=4))
-def test_all_rows_of_a_bucket_are_those_that_a_scan_finds(tmp_path_factory, rounds):
+def test_rows_are_those_that_were_put_however_they_are_asked_for(tmp_path_factory, rounds):
     path: Path = tmp_path_factory.mktemp("views")
     database = Database(path, 1 << 20)
     state = State(database)
@@ -30,10 +30,30 @@ def test_all_rows_of_a_bucket_are_those_that_a_scan_finds(tmp_path_factory, roun
                 expected[bucket].pop(name, None)
             for each, rows in expected.items():
                 assert state.all(each) == list(state.scan(each)) == sorted(rows.items())
+            assert state.get(bucket, name) == expected[bucket].get(name)
         batch = database.batch()
         state.drain(batch)
         database.write(batch, Checkpoint(number, number, 0))
         state.forget()
+        for bucket, name, _ in changes:  # what was read before the write is not what is read now
+            assert state.get(bucket, name) == expected[bucket].get(name)
     for each, rows in expected.items():
         assert state.all(each) == sorted(rows.items())
+    database.close()
+
+
+def test_few_and_small_rows_are_remembered(tmp_path: Path) -> None:
+    database = Database(tmp_path, 1 << 20)
+    batch = database.batch()
+    batch.put(b"large", bytes(1000))
+    batch.put(b"small", b"row")
+    database.write(batch, Checkpoint(1, 1, 0))
+    for _ in range(2):
+        assert database.get(b"large") == bytes(1000)
+        assert database.get(b"small") == b"row"
+        assert database.get(b"none") is None
+    assert database._read == {b"small": b"row", b"none": None}
+    for number in range(5000):
+        assert database.get(b"%d" % number) is None
+    assert len(database._read) <= 4096
     database.close()
