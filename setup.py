@@ -17,6 +17,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
 CYTHON = ("gateway/_streams.pyx", "record/_frames.pyx", "store/views/_tails.pyx")
+LIBRARIES = ("matcher._kernel", "matcher._sessions")  # one for each paragraph of `compiled.txt`
 
 
 def main() -> None:
@@ -59,25 +60,29 @@ def cython_extensions() -> list[Extension]:
     return list(cythonize(modules, language_level=3, build_dir="build/cython", quiet=True))
 
 
-def hot_modules() -> list[str]:
-    """The files that `compiled.txt` names. A package's `__init__` stays Python: it holds words, not work."""
-    lines = [line.strip() for line in Path("compiled.txt").read_text(encoding="utf-8").splitlines()]
-    patterns = [line for line in lines if line and not line.startswith("#")]
-    found = {path.as_posix() for pattern in patterns for path in Path().glob(pattern)}
-    return sorted(path for path in found if not path.endswith("__init__.py"))
+def hot_modules() -> list[list[str]]:
+    """The files that each paragraph of `compiled.txt` names. A package's `__init__` stays Python: it holds words, not
+    work."""
+    groups: list[list[str]] = []
+    for paragraph in Path("compiled.txt").read_text(encoding="utf-8").split("\n\n"):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        patterns = [line for line in lines if line and not line.startswith("#")]
+        found = {path.as_posix() for pattern in patterns for path in Path().glob(pattern)}
+        groups.append(sorted(path for path in found if not path.endswith("__init__.py")))
+    return groups
 
 
 def mypyc_extensions() -> list[Extension]:
-    modules = hot_modules()
-    if not modules:
-        return []
+    groups = hot_modules()
     from mypyc.build import mypycify  # noqa: PLC0415  only where something is compiled
 
     # No config file, silent imports, missing ones allowed: the isolated build environment has none of the
     # run-time dependencies. `make lint` is where types are judged.
-    # The group's shared library lies in the package that every hot module may import, the leaf `matcher`.
+    # The groups' shared libraries lie in the package that every hot module may import, the leaf `matcher`.
     options = ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--python-version=3.11"]
-    built = mypycify([*options, *modules], opt_level="3", debug_level="0", group_name="matcher._kernel")
+    modules = [path for group in groups for path in group]
+    named = list(zip(groups, LIBRARIES, strict=True))
+    built = mypycify([*options, *modules], opt_level="3", debug_level="0", separate=named)
     for extension in built:
         # mypyc makes warnings errors: another compiler's warnings would leave the kernel unbuilt.
         extension.extra_compile_args = [*extension.extra_compile_args, "-Wno-error"]

@@ -65,6 +65,8 @@ class Pump:
         self._pause: asyncio.Future[None] | None = None  # between two slices
         self._workers: set[asyncio.Task[None]] = set()
         self._busy = 0  # of them, in a turn
+        self.most_out = _MOST_OUT
+        self.least_out = _LEAST_OUT
 
     def start(self, session: Session) -> None:
         """Have the session's backlog read; what is under way looks once more before it ends."""
@@ -154,7 +156,7 @@ class Pump:
         """Read and send one stretch. Whether the session stays in line."""
         if not _may_send(session):
             return False
-        session.window = min(session.full_window, max(_LEAST_OUT, _MOST_OUT // len(self._behind)))
+        session.window = min(session.full_window, max(self.least_out, self.most_out // len(self._behind)))
         session.nudged = False
         moved = await self._step(session)
         return (moved or session.nudged) and _may_send(session)

@@ -112,9 +112,8 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
     assert [message.payload for message in messages] == [b"%06d" % i for i in range(510)]
 
 
-async def test_who_acknowledges_nothing_holds_up_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pump, "_MOST_OUT", 64)
-    monkeypatch.setattr(pump, "_LEAST_OUT", 4)
+async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
+    node._sessions._pump.most_out, node._sessions._pump.least_out = 64, 4
     names = await away(node, 12)
     await publish(node, 0, 200)
     silent = [await back(node, name) for name in names[1:]]
@@ -127,9 +126,8 @@ async def test_who_acknowledges_nothing_holds_up_nobody(node: Node, monkeypatch:
     assert [len(held(node, name).inflight) for name in names[1:]] == [64 // n for n in range(1, 12)]
 
 
-async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pump, "_MOST_OUT", 40)
-    monkeypatch.setattr(pump, "_LEAST_OUT", 2)
+async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -> None:
+    node._sessions._pump.most_out, node._sessions._pump.least_out = 40, 2
     names = await away(node, 10)
     await publish(node, 0, 100)
     clients = [await back(node, name, 50) for name in names]

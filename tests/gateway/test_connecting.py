@@ -239,7 +239,7 @@ class Exhausted:
         raise OSError(errno.EMFILE, "too many open files")
 
 
-@pytest.mark.parametrize("where", ["identify", "renew", "forbidden"])
+@pytest.mark.parametrize("where", ["identity", "rules", "session"])
 @VERSIONS
 async def test_what_nobody_expects_ends_the_connection(
     node: Node, monkeypatch: pytest.MonkeyPatch, version: int, where: str
@@ -253,7 +253,12 @@ async def test_what_nobody_expects_ends_the_connection(
     client = await RawClient.connect(node.ports.mqtt, b"c", version, False, **options)
     await client.disconnect()
     with monkeypatch.context() as patch:
-        patch.setattr(node._authority if where == "renew" else node._sessions._access, where, fails)
+        if where == "identity":
+            patch.setattr("gateway.auth.access.Identity", fails)
+        elif where == "rules":
+            patch.setattr(node._authority, "renew", fails)
+        else:  # the session is recorded as open by then
+            patch.setattr(node._engine, "session", fails)
         client = await RawClient.open(node.ports.mqtt, version)
         client.send(connect(version, b"c", False, will=(b"w", b"x"), **options))
         answer = await client.expect(CONNACK)

@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import random
+from typing import cast
 
 import aiohttp
 import pytest
 
 from gateway.connection import Connection
+from gateway.desk import Desk
 from gateway.listen import REQUESTS
 from gateway.masking import _NO_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
 from gateway.mqtt.packets import Subscribe
 from gateway.node import Node, Ports
+from gateway.sessions import Sessions
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBREL, SUBACK, RawClient, ack, connect
@@ -99,20 +102,29 @@ async def test_the_same_mistake_is_not_explained_each_time(ports: Ports) -> None
     assert (await client.expect(PUBCOMP)).properties
 
 
-async def test_many_small_packets_of_one_client_are_served_in_turns(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class _Watched:
+    """A node's sessions, and which clients they served a SUBSCRIBE of."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.served: list[bytes] = []
+        self._sessions = sessions
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sessions, name)
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        self.served.append(connection.client_id)
+        self._sessions.subscribe(connection, packet)
+
+
+async def test_many_small_packets_of_one_client_are_served_in_turns(node: Node) -> None:
     """Another client's packet comes between them, though all of them were read before it."""
-    served: list[bytes] = []
-    subscribe = node._sessions.subscribe
-
-    def counted(connection: Connection, packet: Subscribe) -> None:
-        served.append(connection.client_id)
-        subscribe(connection, packet)
-
-    monkeypatch.setattr(node._sessions, "subscribe", counted)
     greedy = await RawClient.connect(node.ports.mqtt, b"greedy", 5)
     modest = await RawClient.connect(node.ports.mqtt, b"modest", 5)
+    watched = _Watched(node._sessions)
+    for _, connection in node._sessions.held.values():
+        connection.desk = cast("Desk", watched)
+    served = watched.served
     count = 3000
     greedy.send(*[wire.subscribe(5, 1 + number, (b"a", 0)) for number in range(count)])
     await greedy.expect(SUBACK)
