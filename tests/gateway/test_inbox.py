@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cloud_sdk import Client, InvalidArgument
+from gateway.auth.identity import Identity
 from gateway.node import Node
 from matcher.reserved import inbox_of
 from store.engine import Engine
@@ -123,17 +124,17 @@ async def test_a_new_session_begins_with_nothing(node: Node) -> None:
 
 async def test_what_comes_while_a_session_is_being_opened(node: Node) -> None:
     """Between its record and the moment that it is held."""
-    sessions = node._sessions
-    record_open = sessions._record_open
+    renew, engine = node._authority.renew, node._engine
+    assert engine is not None
     sent: list[int] = []
 
-    async def slow(frames: list[bytes], is_new: bool) -> None:
-        await record_open(frames, is_new)
-        if not sent:
+    async def slow(identity: Identity) -> bool:
+        if not sent and await engine.session_row(b"lamp") is not None:
             sent.append(0)
             sent[:] = await send(node, b"lamp", b"1")
+        return await renew(identity)
 
-    sessions._record_open = slow  # type: ignore[method-assign]
+    node._authority.renew = slow  # type: ignore[method-assign]
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
     assert sent == [0]
     assert [m.payload for m in await client.take(1)] == [b"1"]
