@@ -35,12 +35,13 @@ _CLOSING_S: Final = 1.0  # that a node may take to say that it has heard the end
 class _Unit:
     """What one caller waits for: records that go out together in one request."""
 
-    __slots__ = ("frames", "receipts", "sequence", "size")
+    __slots__ = ("digest", "frames", "receipts", "sequence", "size")
 
-    def __init__(self, frames: Sequence[bytes], size: int, sequence: int | None) -> None:
+    def __init__(self, frames: Sequence[bytes], size: int, sequence: int | None, digest: int) -> None:
         self.frames = frames
         self.size = size  # bytes
         self.sequence = sequence  # that the caller gave: the unit is a request of its own
+        self.digest = digest  # likewise
         self.receipts: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
 
 
@@ -51,7 +52,7 @@ class _Request:
 
     def __init__(self, sequence: int, units: list[_Unit]) -> None:
         frames = b"".join([frame for unit in units for frame in unit.frames])
-        self.message = pb.ProduceRequest(sequence=sequence, frames=frames)
+        self.message = pb.ProduceRequest(sequence=sequence, frames=frames, digest=units[0].digest)
         self.units = units
 
 
@@ -72,6 +73,7 @@ class Producer:
         self._returns = returning is not None
         self._ends = False  # nobody carries it on
         self._failed: SluiceError | None = None  # what a numbered request came to
+        self.stored_to = 0  # sequence of what was stored before, as far as the node has said so
         self._name = returning or secrets.token_bytes(16)  # of this producer: no other has it, in no other run
         self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
         self._room = asyncio.Event()
@@ -82,24 +84,22 @@ class Producer:
         """Store unsealed frames; returns when all are committed."""
         if len(frames) == 1:
             return await (await self._enqueue(frames, len(frames[0]))).receipts
-        return await self._all([await self._enqueue(part, size) for part, size in _parts(frames)])
+        return await self._all([await self._enqueue(part, size) for part, size in parts(frames)])
 
-    async def send_numbered(self, sequence: int, frames: Sequence[bytes]) -> list[Receipt]:
-        """Store unsealed frames as requests numbered from `sequence` on, one for each part of them that fits a request:
-        the same frames make the same parts. What was stored of them before is not stored again. Behind a part that is
-        not stored none is: all that is numbered before something stored is taken for stored when it is sent again."""
+    async def send_numbered(
+        self, sequence: int, requests: "Sequence[tuple[Sequence[bytes], int]]", digests: Sequence[int]
+    ) -> list[Receipt]:
+        """Store unsealed frames as requests (`parts`) numbered from `sequence` on, each with the digest of all that was
+        given up to its end. What was stored of them before is not stored again. Behind a part that is not stored none
+        is: all that is numbered before something stored is taken for stored when it is sent again."""
         units: list[_Unit] = []
         try:
-            for part, size in _parts(frames):
-                units.append(await self._enqueue(part, size, sequence + len(units)))
+            for (part, size), digest in zip(requests, digests, strict=True):
+                units.append(await self._enqueue(part, size, sequence + len(units), digest))
         except BaseException:
             self._failed = self._failed or InvalidArgument("a part of the work was given up: do it again")
             raise
         return await self._all(units)
-
-    def requests(self, frames: Sequence[bytes]) -> int:
-        """How many requests `send_numbered` makes of frames."""
-        return len(_parts(frames))
 
     async def forget(self) -> None:
         """Have the node forget a producer that does not come back any more, where the stream ends. Before any send."""
@@ -122,7 +122,7 @@ class Producer:
         if self._sender is not None:
             await asyncio.wait((self._sender,))
 
-    async def _enqueue(self, frames: Sequence[bytes], size: int, sequence: int | None = None) -> _Unit:
+    async def _enqueue(self, frames: Sequence[bytes], size: int, sequence: int | None = None, digest: int = 0) -> _Unit:
         if size > MAX_MESSAGE_BYTES:  # a part holds one frame when it is larger than a request should be
             raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
         while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
@@ -132,7 +132,7 @@ class Producer:
             raise ClientClosed("the client is closed")
         if self._failed is not None:
             raise self._failed
-        unit = _Unit(frames, size, sequence)
+        unit = _Unit(frames, size, sequence, digest)
         self._waiting.append(unit)
         self._waiting_bytes += size
         self._work.set()
@@ -250,6 +250,7 @@ class Producer:
 
     def _answered(self, request: _Request, result: pb.ProduceResult) -> None:
         """Deal out the positions of a request's accepted records to the callers, in order."""
+        self.stored_to = max(self.stored_to, result.stored_to)
         reasons = {each.index: each.reason for each in result.rejected}
         positions = iter(result.positions)
         end = 0
@@ -292,15 +293,16 @@ class Producer:
             self._settle(unit, error)
 
 
-def _parts(frames: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
-    """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes."""
-    parts: list[tuple[Sequence[bytes], int]] = []
+def parts(frames: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
+    """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes. Of the
+    same frames they are the same."""
+    pieces: list[tuple[Sequence[bytes], int]] = []
     start = size = 0
     for index, frame in enumerate(frames):
         if index > start and (size + len(frame) > _MAX_REQUEST_BYTES or index - start >= _MAX_REQUEST_RECORDS):
-            parts.append((frames[start:index], size))
+            pieces.append((frames[start:index], size))
             start, size = index, 0
         size += len(frame)
     if frames:
-        parts.append((frames[start:], size))
-    return parts
+        pieces.append((frames[start:], size))
+    return pieces

@@ -348,6 +348,7 @@ class Produced:
     sequence: int
     position: int  # of the log's record of it
     records: int  # that are to follow that record; a crash may have cut them
+    digest: int = 0  # of all that its work had given by then, as the producer has it (64 bits); 0: it has none
 
 
 @dataclass(slots=True)
@@ -449,9 +450,9 @@ class Store(Protocol):
     def on_commit(self, listener: CommitListener) -> None:
         """Call `listener` with each commit, after the fold and before the `done`s of its appends."""
 
-    async def produced(self, producer: bytes) -> tuple[int, int] | None:
-        """The sequence of the last append of a producer (`store.control.produced`), and how many of its records are not
-        in the log: a crash may have cut it. None: the producer is not known, or has ended."""
+    async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
+        """The sequence of the last append of a producer (`store.control.produced`), how many of its records are not in
+        the log, since a crash may have cut it, and its digest. None: the producer is not known, or has ended."""
 
     async def bounds(self, queue: bytes) -> Bounds: ...
 

@@ -192,9 +192,10 @@ def will_dropped(client_id: bytes, epoch: int) -> bytes:
     return _record(Kind.WILL_DROPPED, client_id, [epoch])
 
 
-def produced(producer: bytes, sequence: int, records: int) -> bytes:
-    """So many records behind this one are what the producer, a process of a gateway, appended as `sequence`."""
-    return _record(Kind.PRODUCED, producer, [sequence, records])
+def produced(producer: bytes, sequence: int, records: int, digest: int = 0) -> bytes:
+    """So many records behind this one are what the producer, a process of a gateway, appended as `sequence`. `digest`:
+    of all that the work has given up to these (`store.api.Produced`), 64 bits; 0: there is none."""
+    return _record(Kind.PRODUCED, producer, [sequence, records, digest] if digest else [sequence, records])
 
 
 def producer_ended(producer: bytes, last: int = -1) -> bytes:
@@ -524,10 +525,10 @@ def parse_rules_set(payload: bytes) -> list[RuleSet]:
     ]
 
 
-def parse_produced(payload: bytes) -> tuple[int, int]:
-    """(sequence, records)."""
-    sequence, records = orjson.loads(payload)
-    return sequence, records
+def parse_produced(payload: bytes) -> tuple[int, int, int]:
+    """(sequence, records, digest)."""
+    sequence, records, *digest = orjson.loads(payload)
+    return sequence, records, digest[0] if digest else 0
 
 
 def parse_producer_ended(payload: bytes) -> int:

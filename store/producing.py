@@ -26,7 +26,7 @@ def is_returning(producer: bytes) -> bool:
     return producer.startswith(RETURNING)
 
 
-async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, int] | None:
+async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, int, int] | None:
     """See `store.queries.Queries.produced`."""
     last = views.producers.find(producer)
     if last is None:
@@ -36,7 +36,7 @@ async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, 
     epoch = b""
     while found < last.records and position < end:
         if position < views.begin:
-            return last.sequence, 0  # retention took it: long ago, and with what followed
+            return last.sequence, 0, last.digest  # retention took it: long ago, and with what followed
         chunk = await reader.chunk(position, end, _STEP)
         starts = record.split(chunk.data)
         epochs = [chunk.data[start + _EPOCH : start + _EPOCH + 4] for start in starts]
@@ -46,4 +46,4 @@ async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, 
         if own < len(epochs) or not starts:
             break
         position = chunk.next_position
-    return last.sequence, max(0, last.records - max(found, 0))
+    return last.sequence, max(0, last.records - max(found, 0)), last.digest

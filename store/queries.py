@@ -235,7 +235,7 @@ class Queries:
         """Up to `limit` producers that have not ended, sorted, behind `after`."""
         return self._views.producers.page(after, limit)
 
-    async def produced(self, producer: bytes) -> tuple[int, int] | None:
+    async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         """See `store.api.Store.produced`."""
         return await cut_from(self._views, self._reader, producer)
 

@@ -331,7 +331,7 @@ class ReturningProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._thread.run(self._producer.__aexit__(kind, error, trace))
 
     def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
         """See `cloud_sdk.ReturningProducer.send_many`."""

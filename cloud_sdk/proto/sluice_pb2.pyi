@@ -18,20 +18,22 @@ class Selection(_message.Message):
     def __init__(self, topic_filter: _Optional[str] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("sequence", "frames", "producer", "again", "returns", "ends")
+    __slots__ = ("sequence", "frames", "producer", "again", "returns", "ends", "digest")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     frames: bytes
     producer: bytes
     again: bool
     returns: bool
     ends: bool
-    def __init__(self, sequence: _Optional[int] = ..., frames: _Optional[bytes] = ..., producer: _Optional[bytes] = ..., again: _Optional[bool] = ..., returns: _Optional[bool] = ..., ends: _Optional[bool] = ...) -> None: ...
+    digest: int
+    def __init__(self, sequence: _Optional[int] = ..., frames: _Optional[bytes] = ..., producer: _Optional[bytes] = ..., again: _Optional[bool] = ..., returns: _Optional[bool] = ..., ends: _Optional[bool] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class ProduceReply(_message.Message):
     __slots__ = ("results",)
@@ -40,20 +42,22 @@ class ProduceReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ProduceResult, _Mapping]]] = ...) -> None: ...
 
 class ProduceResult(_message.Message):
-    __slots__ = ("sequence", "positions", "store_time", "rejected", "error", "was_stored")
+    __slots__ = ("sequence", "positions", "store_time", "rejected", "error", "was_stored", "stored_to")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     STORE_TIME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WAS_STORED_FIELD_NUMBER: _ClassVar[int]
+    STORED_TO_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     positions: _containers.RepeatedScalarFieldContainer[int]
     store_time: int
     rejected: _containers.RepeatedCompositeFieldContainer[Rejection]
     error: str
     was_stored: bool
-    def __init__(self, sequence: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., store_time: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., error: _Optional[str] = ..., was_stored: _Optional[bool] = ...) -> None: ...
+    stored_to: int
+    def __init__(self, sequence: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., store_time: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., error: _Optional[str] = ..., was_stored: _Optional[bool] = ..., stored_to: _Optional[int] = ...) -> None: ...
 
 class Rejection(_message.Message):
     __slots__ = ("index", "reason")

@@ -168,12 +168,18 @@ class ProduceStream:
             return
         if self._producer is not None:
             count = len(frames)
-            frames = self._producer.rest(request.sequence, frames)
-            result.was_stored = len(frames) < count
+            try:
+                frames = self._producer.rest(request.sequence, frames, request.digest)
+            except RequestError as error:
+                self._fail(error)
+                return
+            if len(frames) < count:
+                result.was_stored = True
+                result.stored_to = self._producer.last
             if not frames:
                 self._answer(result)
                 return
-            frames = self._producer.framed(request.sequence, frames)
+            frames = self._producer.framed(request.sequence, frames, request.digest)
         size = len(request.frames)
         self._unanswered += 1
         self._unanswered_bytes += size

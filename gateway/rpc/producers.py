@@ -1,7 +1,9 @@
 """Producers of the SDK: what one of them sends again, because an answer did not arrive, is stored once.
 
 Each append of a producer begins with a PRODUCED record (`docs/format.md`). A stream that begins with what was sent
-before asks how far the log has come, when nothing of an older stream can come to it any more.
+before asks how far the log has come, when nothing of an older stream can come to it any more. Work that is done again
+carries digests of what it has given: other messages under the sequence that was stored last are refused, since nobody
+could say then which of them are there.
 """
 
 import asyncio
@@ -20,12 +22,13 @@ _PREFIX: Final = b"sdk/"  # producers that are processes of gateways have other 
 class Producer:
     """The producer of one stream."""
 
-    __slots__ = ("_last", "_missing", "name")
+    __slots__ = ("_digest", "_missing", "last", "name")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self._last = -1  # sequence of what was stored before this stream
+        self.last = -1  # sequence of what was stored before this stream
         self._missing = 0  # records of that which were not
+        self._digest = 0  # of the work up to that
 
     async def recall(self, store: Store) -> None:
         """Find out what was stored. Raises `StoreError`."""
@@ -39,17 +42,24 @@ class Producer:
             raise error
         known = await store.produced(self.name)
         if known is not None:
-            self._last, self._missing = known
+            self.last, self._missing, self._digest = known
 
-    def rest(self, sequence: int, frames: list[bytes]) -> list[bytes]:
-        """Those of a request's frames that are not stored yet."""
-        if sequence > self._last:
+    def rest(self, sequence: int, frames: list[bytes], digest: int) -> list[bytes]:
+        """Those of a request's frames that are not stored yet. Raises `RequestError` where others are."""
+        if sequence > self.last:
             return frames
-        return frames[len(frames) - self._missing :] if sequence == self._last and self._missing else []
+        if sequence < self.last:
+            return []
+        if digest and self._digest and digest != self._digest:
+            raise invalid(
+                "other messages than these, or the same in another order, were stored when this work was done before: "
+                "nothing more of it is stored. Work that is done again has to give the same messages in the same order"
+            )
+        return frames[len(frames) - self._missing :] if self._missing else []
 
-    def framed(self, sequence: int, frames: list[bytes]) -> list[bytes]:
+    def framed(self, sequence: int, frames: list[bytes], digest: int) -> list[bytes]:
         """What is appended for frames of a request."""
-        return [control.produced(self.name, sequence, len(frames)), *frames]
+        return [control.produced(self.name, sequence, len(frames), digest), *frames]
 
 
 def producer_of(name: bytes, returns: bool) -> Producer:

@@ -8,6 +8,7 @@ from sluice.commands import password
 from sluice.commands.command import Arguments, port_number
 
 if TYPE_CHECKING:
+    from cloud_sdk import Tls
     from cloud_sdk.blocking import Client
 
 PATIENCE_S: Final = 5.0  # so long a node may be away
@@ -19,17 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     group.add_argument("--port", type=port_number, default=7070, help="its gRPC port (default: 7070)")
     password.add_arguments(group, "who calls, where the node asks (grpc.auth)")
-    group.add_argument("--ca-file", type=Path, metavar="FILE", help="speak TLS, and trust these authorities (PEM)")
+    group.add_argument("--tls", action="store_true", help="speak TLS; what follows implies it")
+    group.add_argument("--ca-file", type=Path, metavar="FILE", help="trust these authorities (PEM), not the system's")
+    group.add_argument("--cert-file", type=Path, metavar="FILE", help="our own certificate (PEM), where the node asks")
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="its key (PEM)")
+    group.add_argument("--server-name", metavar="NAME", help="that the node's certificate is for, if not --host")
 
 
 def connect(arguments: Arguments) -> "Client":
     """A client of the node, to be closed. Raises `SluiceError`."""
-    from cloud_sdk import Credentials, Tls  # noqa: PLC0415
+    from cloud_sdk import Credentials  # noqa: PLC0415
     from cloud_sdk.blocking import Client  # noqa: PLC0415
 
     secret = _secret(arguments)
     credentials = None if arguments.username is None else Credentials(arguments.username, secret)
-    tls = None if arguments.ca_file is None else Tls(arguments.ca_file)
+    tls = _tls(arguments)
     return Client(_endpoint(arguments), retry_seconds=PATIENCE_S, credentials=credentials, tls=tls)
 
 
@@ -38,13 +43,30 @@ def source_options(arguments: Arguments) -> dict[str, str]:
     options = {"endpoint": _endpoint(arguments)}
     if arguments.username is not None:
         options |= {"user": arguments.username, "password": _secret(arguments)}
-    if arguments.ca_file is not None:
-        options["caFile"] = str(arguments.ca_file.absolute())
+    tls = _tls(arguments)
+    if tls is not None:
+        given = {"caFile": tls.ca_file, "certificateFile": tls.certificate_file, "keyFile": tls.key_file}
+        options["tls"] = "true"
+        options.update({name: str(Path(path).absolute()) for name, path in given.items() if path is not None})
+        if tls.server_name is not None:
+            options["serverName"] = tls.server_name
     return options
 
 
 def _endpoint(arguments: Arguments) -> str:
     return f"{arguments.host}:{arguments.port}"
+
+
+def _tls(arguments: Arguments) -> "Tls | None":
+    """What the flags say of TLS, None: it is not spoken. Raises `InvalidArgument`."""
+    from cloud_sdk import InvalidArgument, Tls  # noqa: PLC0415
+
+    if (arguments.cert_file is None) != (arguments.key_file is None):
+        raise InvalidArgument("--cert-file and --key-file need each other")
+    given = (arguments.ca_file, arguments.cert_file, arguments.server_name)
+    if not arguments.tls and all(each is None for each in given):
+        return None
+    return Tls(arguments.ca_file, arguments.cert_file, arguments.key_file, arguments.server_name)
 
 
 def _secret(arguments: Arguments) -> str:

@@ -1,20 +1,26 @@
 """The Spark side of `sluice stream`: the pipeline as a query, run until it is told to stop."""
 
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cloud_sdk import SluiceError, Unavailable
+from sluice.commands import service
 from sluice.commands.command import Arguments
+from streaming.failures import failure_of
 from streaming.java import JavaNotFound
+from streaming.option_values import OptionError
 from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.archive import Archive, downsampled
 from streaming.pipelines.detector import Settings
@@ -25,33 +31,74 @@ from streaming.pipelines.windows import window_statistics
 from streaming.running import run as run_query
 from streaming.running import stopped_by_signals
 from streaming.session import spark_session, stop
+from streaming.source.options import SourceOptions
+from streaming.source.topics import Topics
 
-_LONGEST: Final = 4_000  # characters of an error: Spark's may have every stack there is
+_AGAIN_S: Final = 5.0  # between attempts while the node is away
 _START_S: Final = 60.0  # until a query that has begun its first batch says its name
 _FIELDS: Final = ("topic", "levels", "payload", "stored_at")
 
 
 def run(arguments: Arguments, connection: dict[str, str]) -> int:
     """Run the pipeline over the node that `connection` says, in options of `format("sluice")`. Exit code 0: it was told
-    to stop, or `--once` is done; 1: it failed."""
+    to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
     try:
-        config = {**STATE_CONFIG, **dict(_pair(each) for each in arguments.conf)}
-        with stopped_by_signals() as stopping:
-            spark = spark_session(f"sluice stream {arguments.pipeline}", master=arguments.master, config=config)
+        source = SourceOptions.parse(_source(arguments, connection))
+    except OptionError as error:
+        _say(f"sluice stream: {error}")
+        return 2
+    with stopped_by_signals() as stopping:
+        try:
+            _until_reached(arguments, source.topics, stopping)
+            if not stopping.is_set():
+                _run_on_spark(arguments, connection, stopping)
+        except (PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError) as error:
+            if not stopping.is_set():
+                _say(f"sluice stream: {failure_of(str(error)).reason}")
+                return 1
+            # Whoever stops us may have stopped Spark's processes, too.
+            _say("stopped within a batch, which the next start does again")
+            return 0
+    _say("stopped" if stopping.is_set() else "done")
+    return 0
+
+
+def _until_reached(arguments: Arguments, topics: Topics, stopping: threading.Event) -> None:
+    """Wait for the node, with `--once` not for long: Spark takes seconds to start, and longer to say that it is away.
+    Raises `SluiceError`."""
+    while not stopping.is_set():
+        try:
+            with service.connect(arguments) as client:
+                for parent in client.parents()[:1] if topics.parents is None else topics.parents:
+                    client.partitions(parent)  # which says, too, whether this user may read it
+        except Unavailable as error:
+            if arguments.once:
+                raise
+            _say(f"waiting for the node {arguments.host}:{arguments.port}: {error}")
+            stopping.wait(_AGAIN_S)
+        else:
+            return
+
+
+def _run_on_spark(arguments: Arguments, connection: dict[str, str], stopping: threading.Event) -> None:
+    config = {**STATE_CONFIG, "spark.log.level": "OFF", **dict(_pair(each) for each in arguments.conf)}
+    spark = spark_session(f"sluice stream {arguments.pipeline}", master=arguments.master, config=config)
+    try:
+        while not stopping.is_set():
             try:
                 query = _start(spark, arguments, connection)
                 _say(f"{arguments.pipeline} runs on {arguments.master}")
                 run_query(query, _say, stopping)
             except PySparkException as error:
-                _say(str(error).strip()[:_LONGEST])  # which asks the JVM
-                return 1
-            finally:
-                stop(spark)
-    except (JavaNotFound, ValueError, OSError) as error:
-        _say(str(error)[:_LONGEST])
-        return 1
-    _say("stopped" if stopping.is_set() else "done")
-    return 0
+                failure = failure_of(str(error))  # which asks the JVM
+                if arguments.once or not failure.is_away:
+                    raise
+                _say(f"waiting for the node: {failure.reason}")
+                stopping.wait(_AGAIN_S)
+            else:
+                return
+    finally:
+        stop(spark)
 
 
 def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]) -> StreamingQuery:
@@ -61,8 +108,13 @@ def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]
         rows = downsampled(readings, window=arguments.window, late=arguments.late)
         return _query(arguments, rows, "append", Archive(arguments.folder).write)
     if name == "enrich":
-        options = dict(_pair(each) for each in arguments.registry_option)
-        registry = Registry(spark, arguments.registry, kind=arguments.registry_format, options=options)
+        registry = Registry(
+            spark,
+            arguments.registry,
+            kind=arguments.registry_format,
+            options=_registry_options(arguments),
+            key=arguments.registry_key,
+        )
         registry.frame()  # that it cannot be read is said now
 
         def write(batch: DataFrame, number: int) -> None:
@@ -76,9 +128,10 @@ def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]
     if name == "windows":
         rows, mode = window_statistics(readings, window=arguments.window, late=arguments.late), "append"
     elif name == "liveness":
-        rows, mode = liveness(readings, silent_after_s=arguments.silent_after), "append"
+        rows = liveness(readings, silent_after_s=arguments.silent_after, forget_after_s=arguments.forget_after)
+        mode = "append"
     else:
-        rows, mode = anomalies(readings, _settings(arguments)), "append"
+        rows, mode = anomalies(readings, _settings(arguments), forget_after_s=arguments.forget_after), "append"
     return _sink(arguments, rows, mode, connection)
 
 
@@ -90,11 +143,7 @@ def _settings(arguments: Arguments) -> Settings:
 
 def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, str]) -> DataFrame:
     """The stream as `device`, `time`, `value` and the payload's other fields."""
-    options = {**connection, "startingOffsets": arguments.begin, "columns": ",".join(_FIELDS)}
-    options.update({"parent": arguments.parent} if arguments.parent else {"filter": arguments.filter})
-    if arguments.max_records:
-        options["maxRecordsPerTrigger"] = str(arguments.max_records)
-    records = spark.readStream.format("sluice").options(**options).load()
+    records = spark.readStream.format("sluice").options(**_source(arguments, connection)).load()
     body = records.withColumn("body", F.from_json(F.col("payload").cast("string"), arguments.schema))
     device = arguments.device
     named = F.col("levels")[int(device[6:])] if device.startswith("level:") else F.col(f"body.{device}")
@@ -107,6 +156,17 @@ def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, s
         *(column.alias(name) for name, column in chosen.items()),
         *(F.col(f"body.{name}").alias(name) for name in others),
     )
+
+
+def _source(arguments: Arguments, connection: dict[str, str]) -> dict[str, str]:
+    """What is read, as options of `format("sluice")`."""
+    options = {**connection, "startingOffsets": arguments.begin, "columns": ",".join(_FIELDS)}
+    options.update({"parent": arguments.parent} if arguments.parent else {"filter": arguments.filter})
+    if arguments.max_records:
+        options["maxRecordsPerTrigger"] = str(arguments.max_records)
+    if arguments.skip_lost:
+        options["failOnDataLoss"] = "false"
+    return options
 
 
 def _sink(arguments: Arguments, rows: DataFrame, mode: str, connection: dict[str, str]) -> StreamingQuery:
@@ -147,10 +207,21 @@ def _print(rows: DataFrame, _number: int) -> None:
         print(line, flush=True)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name:
-        raise ValueError(f"{text!r} is not NAME=VALUE")
+def _registry_options(arguments: Arguments) -> dict[str, str]:
+    """For the reader of the registry. Raises `OSError`, and `ValueError` for a line that is none."""
+    path: Path | None = arguments.registry_option_file
+    given: list[str] = list(arguments.registry_option)
+    if path is not None:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        given += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    for each in given:
+        if "=" not in each[1:]:
+            raise ValueError(f"{path}: a line is not NAME=VALUE")
+    return dict(_pair(each) for each in given)
+
+
+def _pair(assignment: str) -> tuple[str, str]:
+    name, _, value = assignment.partition("=")
     return name, value
 
 

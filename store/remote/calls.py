@@ -102,7 +102,7 @@ USER: Final = Method[User | None]("user")
 USERS: Final = Method[list[User]]("users")
 RULES: Final = Method[list[Rule]]("rules")
 RULES_OF_ALL: Final = Method[list[tuple[bytes, list[Rule]]]]("rules_of_all")
-PRODUCED: Final = Method[tuple[int, int] | None]("produced")
+PRODUCED: Final = Method[tuple[int, int, int] | None]("produced")
 SESSION_ROW: Final = Method[SessionState | None]("session_row")
 
 
@@ -112,7 +112,7 @@ class RemoteCalls:
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
         raise NotImplementedError
 
-    async def produced(self, producer: bytes) -> tuple[int, int] | None:
+    async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         return await self._ask(PRODUCED, producer)
 
     async def bounds(self, queue: bytes) -> Bounds:

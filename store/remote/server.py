@@ -153,12 +153,12 @@ class StoreServer:
             if hello.store:
                 return None, self._welcome()  # it was given up
             await self._record([control.produced(hello.producer, 0, 0)])
-            produced = (0, 0)
+            produced = (0, 0, 0)
         if hello.store and self._engine.members.has_ended(hello.gateway.encode()):
             # While it was away, a restart of the store ago: what it has under way others may have sent again by now.
             return None, self._welcome()
         gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
-        sequence, missing = produced
+        sequence, missing, _ = produced
         if missing:
             gateway.cut(sequence, missing)
             sequence -= 1

@@ -11,7 +11,7 @@ from store.api import Produced
 from store.views.state import State
 
 _PRODUCERS: Final = b"P"
-_ROW: Final = Struct(">QQI")  # sequence, position of the record, records behind it
+_ROW: Final = Struct(">QQIQ")  # sequence, position of the record, records behind it, digest
 
 
 class Producers:
@@ -22,8 +22,8 @@ class Producers:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def produced(self, producer: bytes, sequence: int, records: int, position: int) -> None:
-        self._state.put(_PRODUCERS, producer, _ROW.pack(sequence, position, records))
+    def produced(self, producer: bytes, sequence: int, records: int, digest: int, position: int) -> None:
+        self._state.put(_PRODUCERS, producer, _ROW.pack(sequence, position, records, digest))
 
     def ended(self, producer: bytes, last: int) -> None:
         """`last`: position of the record that has to be its last; -1: whichever it is."""
@@ -33,7 +33,7 @@ class Producers:
 
     def find(self, producer: bytes) -> Produced | None:
         row = self._state.get(_PRODUCERS, producer)
-        return None if row is None else Produced(producer, *_ROW.unpack(row))
+        return None if row is None else _read(producer, row)
 
     def page(self, after: bytes | None, limit: int) -> list[Produced]:
         """Up to `limit`, sorted by name, behind `after`."""
@@ -41,5 +41,9 @@ class Producers:
         for name, row in self._state.scan(_PRODUCERS, after=after):
             if len(found) == limit:
                 break
-            found.append(Produced(name, *_ROW.unpack(row)))
+            found.append(_read(name, row))
         return found
+
+
+def _read(producer: bytes, row: bytes) -> Produced:
+    return Produced(producer, *_ROW.unpack(row.ljust(_ROW.size, b"\0")))  # rows of older versions end before the digest

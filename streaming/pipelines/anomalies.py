@@ -17,6 +17,7 @@ def anomalies(
     readings: DataFrame,
     settings: Settings | None = None,
     *,
+    forget_after_s: float | None = None,
     device: str = "device",
     time: str = "time",
     value: str = "value",
@@ -24,7 +25,8 @@ def anomalies(
     """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, the `score`, and the
     `kind`: `spike`, `shift` or `flat`.
 
-    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever. Within a
+    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever, or until
+    nothing came of the device for `forget_after_s` of the query's own time: then it begins to learn anew. Within a
     micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was
     taken is passed over, as are nulls, what is no number, and times before 1970 or after 9000. The query needs
     `STATE_CONFIG`.
@@ -34,8 +36,9 @@ def anomalies(
         F.col(time).cast("timestamp").alias("time"),
         F.col(value).cast("double").alias("value"),
     ).where(f"device IS NOT NULL AND value IS NOT NULL AND {TIMES}")
-    processor = _Detecting(settings or Settings())
-    return known.groupBy("device").transformWithState(processor, SCHEMA, "Append", "None")
+    processor = _Detecting(settings or Settings(), forget_after_s)
+    clock = "None" if forget_after_s is None else "ProcessingTime"
+    return known.groupBy("device").transformWithState(processor, SCHEMA, "Append", clock)
 
 
 def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> DataFrame:
@@ -57,11 +60,12 @@ def topic_level(column: str) -> Column:
 class _Detecting(StatefulProcessor):
     """One detector per device, packed into one value of state."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, forget_after_s: float | None) -> None:
         self._settings = settings
+        self._forget_after_ms = None if forget_after_s is None else max(round(forget_after_s * 1000), 1)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("detector", "state binary")
+        self._state = handle.getValueState("detector", "state binary", self._forget_after_ms)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()

@@ -17,12 +17,18 @@ class Registry:
     """A table of devices: a file, a folder of files, or a table of a database (JDBC), with one row per device.
 
     `frame` is the table as it is now: of files it is read again when one of them is another than before, by name, size
-    or time; a table of a database each time. A table that cannot be read, half-written for instance, leaves the one
-    before in its place and is said in the log; the first time it is an error.
+    or time; a table of a database each time. A table that cannot be read, or has no column `key`, half-written for
+    instance, leaves the one before in its place and is said in the log; the first time it is an error.
     """
 
     def __init__(
-        self, spark: SparkSession, location: str, *, kind: str | None = None, options: Mapping[str, str] | None = None
+        self,
+        spark: SparkSession,
+        location: str,
+        *,
+        kind: str | None = None,
+        options: Mapping[str, str] | None = None,
+        key: str = "device",
     ) -> None:
         """location: a path, or the name of a JDBC table, whose `url` and driver are in `options`. `kind`: of `FORMATS`;
         else what the path ends in. Raises `ValueError`."""
@@ -32,6 +38,7 @@ class Registry:
         self._spark = spark
         self._location = location
         self._kind = chosen
+        self._key = key
         self._options = {"header": "true", "inferSchema": "true"} if chosen == "csv" else {}
         self._options.update(options or {})
         self._frame: DataFrame | None = None
@@ -39,7 +46,7 @@ class Registry:
         self.loads = 0  # times it was read
 
     def frame(self) -> DataFrame:
-        """The table as it is now. Raises what Spark raises when it was never read."""
+        """The table as it is now. Raises what Spark raises when it was never read, `ValueError` without its key."""
         seen = self._look()
         if self._frame is None or seen != self._seen or self._kind == "jdbc":
             try:
@@ -56,6 +63,8 @@ class Registry:
     def _read(self) -> DataFrame:
         reader = self._spark.read.format(self._kind).options(**self._options)
         frame = reader.option("dbtable", self._location).load() if self._kind == "jdbc" else reader.load(self._location)
+        if self._key.lower() not in (name.lower() for name in frame.columns):
+            raise ValueError(f"the registry {self._location} has no column {self._key!r}: {', '.join(frame.columns)}")
         # The rows themselves, which every executor gets anyhow: no file that is replaced fails a batch that runs.
         return self._spark.createDataFrame(frame.toArrow())
 

@@ -13,7 +13,13 @@ SCHEMA = "device string, event string, time timestamp, last_seen timestamp, sile
 
 
 def liveness(
-    records: DataFrame, *, silent_after_s: float, late: str = "10 seconds", device: str = "device", time: str = "time"
+    records: DataFrame,
+    *,
+    silent_after_s: float,
+    forget_after_s: float | None = None,
+    late: str = "10 seconds",
+    device: str = "device",
+    time: str = "time",
 ) -> DataFrame:
     """Events of a stream: `silent` when nothing came of a device for `silent_after_s` seconds, `back` with the first
     message after that. `time` is when it was so, `last_seen` when the device was heard before, `silent_s` how long it
@@ -22,23 +28,30 @@ def liveness(
     The clock is the records' own (`time`, best the source's `stored_at`), less `late`: a query that was away, or works
     off a backlog, calls nobody silent who was not. It goes on as long as anybody says something: where the whole fleet
     may fall silent, let a service publish now and then. The query needs `STATE_CONFIG`.
+
+    A device is state for ever, or until it was silent for `forget_after_s`: then its next message is its first one, and
+    no event. Raises `ValueError`.
     """
     if silent_after_s <= 0:
         raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
+    if forget_after_s is not None and forget_after_s <= silent_after_s:
+        raise ValueError(f"a device falls silent, after {silent_after_s} s, before it is forgotten: {forget_after_s} s")
     seen = (
         records.select(F.col(device).cast("string").alias("device"), F.col(time).cast("timestamp").alias("time"))
         .where(f"device IS NOT NULL AND {TIMES}")
         .withWatermark("time", late)
     )
-    processor = _Listening(silent_after_s)
+    processor = _Listening(silent_after_s, forget_after_s)
     return seen.groupBy("device").transformWithState(processor, SCHEMA, "Append", "EventTime", eventTimeColumnName="")
 
 
 class _Listening(StatefulProcessor):
-    """Of each device when it was heard last, whether it was called silent, and a timer for when it will be."""
+    """Of each device when it was heard last, whether it was called silent, and a timer for when it will be, or for when
+    it is forgotten."""
 
-    def __init__(self, silent_after_s: float) -> None:
+    def __init__(self, silent_after_s: float, forget_after_s: float | None) -> None:
         self._silent_after_s = silent_after_s
+        self._forget_after_s = forget_after_s
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -50,6 +63,10 @@ class _Listening(StatefulProcessor):
         for time in times:
             if last is not None and time <= last:
                 continue
+            if last is not None and self._forget_after_s is not None and time - last > self._forget_after_s:
+                if not is_silent:
+                    yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
+                last, is_silent = None, False  # and back before the timer that forgets it
             if last is not None and (is_silent or time - last > self._silent_after_s):
                 if not is_silent:  # and back within one batch, before its timer
                     yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
@@ -59,15 +76,24 @@ class _Listening(StatefulProcessor):
         self._state.update((last, is_silent))
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
-        if not is_silent:
-            self._handle.registerTimer(round((last + self._silent_after_s) * 1000))
+        self._set_timer(last, is_silent=is_silent)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
         assert state is not None  # a timer is of a device that was heard
-        last = state[0]
+        last, is_silent = state
+        if is_silent:
+            self._state.clear()
+            return
         self._state.update((last, True))
+        self._set_timer(last, is_silent=True)
         yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
+
+    def _set_timer(self, last: float, *, is_silent: bool) -> None:
+        """For what becomes next of a device that was heard `last`."""
+        after_s = self._forget_after_s if is_silent else self._silent_after_s
+        if after_s is not None:
+            self._handle.registerTimer(round((last + after_s) * 1000))
 
     def close(self) -> None:
         """Nothing is open."""

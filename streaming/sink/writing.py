@@ -4,7 +4,8 @@ A task of a stream is the producer `query id/partition`, its piece of work the b
 does a batch again, because a task, its machine or the driver died before the batch was in the checkpoint, the node
 knows how far the one before came, and the rest is stored. So a task's rows have to be the same, in the same order,
 each time: those of this source, of maps, filters and stateful operators over it are; behind another shuffle,
-`sortWithinPartitions` makes them so.
+`sortWithinPartitions` makes them so. Where they are not, the node refuses them (`cloud_sdk.returning`), and the query
+fails.
 """
 
 import secrets
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cloud_sdk import OutgoingMessage, SluiceError
+from cloud_sdk import InvalidArgument, OutgoingMessage, SluiceError
 from streaming.sink.columns import messages_of
 from streaming.sink.options import SinkOptions
 
@@ -94,14 +95,17 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
     if not some:
         return Written(0)
     count = 0
-    with (
-        options.connection.client(name=options.publisher) as client,
-        client.returning_producer(producer, number) as returning,
-    ):
-        while some:
-            returning.send_many(some)
-            count += len(some)
-            some = _some(rows)
+    try:
+        with (
+            options.connection.client(name=options.publisher) as client,
+            client.returning_producer(producer, number) as returning,
+        ):
+            while some:
+                returning.send_many(some)
+                count += len(some)
+                some = _some(rows)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"batch {number} of the producer {producer}: {error}") from error
     return Written(count)
 
 

@@ -1,5 +1,6 @@
 """`spark.read.format("sluice")`."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from streaming.source.reading import read_piece
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
+
+log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -39,7 +42,9 @@ class BatchReader(DataSourceReader):
             end = narrowing.end(stops(client, past, options.ending, holdings))
         start = {each: offset for each, offset in start.items() if each in end}
         named = {each.partition for each in holdings}
-        first, _ = skip_lost(start, holdings, fail=options.fail_on_data_loss)
+        first, skipped = skip_lost(start, holdings, fail=options.fail_on_data_loss)
+        if skipped:
+            log.warning("%d records were gone from the log before this query, and are skipped", skipped)
         last = {each: offset for each, offset in end.items() if each in named}
         return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics, past)]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_sdk import Client, InvalidArgument, OutgoingMessage
+from cloud_sdk import Client, InvalidArgument, OutgoingMessage, Receipt
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.message import STORED
 from store.api import topic_queue
@@ -13,6 +13,12 @@ from tests.cloud_sdk.conftest import Node
 
 def messages(first: int, last: int) -> list[OutgoingMessage]:
     return [OutgoingMessage("results/x", b"%d" % number) for number in range(first, last)]
+
+
+async def do(client: Client, number: int, *calls: list[OutgoingMessage]) -> list[list[Receipt]]:
+    """A whole piece of work."""
+    async with client.returning_producer("work", number) as producer:
+        return [await producer.send_many(call) for call in calls]
 
 
 async def stored(node: Node) -> int:
@@ -43,9 +49,44 @@ async def test_work_that_is_done_again_is_completed(node: Node, client: Client) 
     assert await stored(node) == 6_000
     async with client.returning_producer("work", 8) as following:
         await following.send_many(messages(0, 1))
-    async with client.returning_producer("work", 7) as late:
-        assert set(await late.send_many(messages(0, 5_000))) == {STORED}
+    with pytest.raises(InvalidArgument, match="piece 8 of the work was done before this one, which is 7"):
+        await do(client, 7, messages(0, 5_000))
     assert await stored(node) == 6_001
+
+
+async def test_work_that_is_not_the_same_is_refused(node: Node, client: Client) -> None:
+    """Wherever it differs: nothing is stored twice, and nothing that is not stored is taken for stored in silence."""
+    work = [*messages(0, 3_000), *messages(3_000, 6_000)]
+    await do(client, 7, work[:3_000], work[3_000:5_000])
+    await node.stop()  # and what is known of it is known to the store
+    await node.start()
+    first_half, second_half = work[:3_000], work[3_000:]
+    others = [
+        ([*first_half[1::-1], *first_half[2:]], second_half),
+        (first_half, [*second_half[:1_999], second_half[0], *second_half[2_000:]]),
+        (first_half, second_half[:1_500]),
+        (first_half[:2_000], [*first_half[2_000:], *second_half]),
+    ]
+    async with Client(node.endpoint) as other:
+        for calls in others:
+            with pytest.raises(InvalidArgument, match="when this work was done before"):
+                await do(other, 7, *calls)
+        with pytest.raises(InvalidArgument, match="gave more messages"):
+            await do(other, 7, first_half)
+        assert await stored(node) == 5_000
+        *_, rest = await do(other, 7, first_half, work[3_000:5_000], work[5_000:])
+        assert STORED not in rest
+    assert await stored(node) == 6_000
+
+
+async def test_messages_that_are_held_for_a_while_are_the_same_later(node: Node, client: Client) -> None:
+    def work(delay: float) -> list[OutgoingMessage]:
+        return [OutgoingMessage("results/x", b"", deliver_after=delay)]
+
+    for _ in range(2):
+        await do(client, 0, work(3_600.0))
+    with pytest.raises(InvalidArgument, match="other messages"):
+        await do(client, 0, work(3_601.0))
 
 
 async def test_names_are_apart_and_can_be_forgotten(node: Node, client: Client) -> None:

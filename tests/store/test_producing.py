@@ -34,13 +34,13 @@ async def test_the_store_knows_the_last_append_of_a_producer(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     assert await engine.produced(b"p") is None
     await produce(engine, 0, [])
-    assert await engine.produced(b"p") == (0, 0)
+    assert await engine.produced(b"p") == (0, 0, 0)
     await produce(engine, 1, [message(n) for n in range(100)])  # goes across segments
     await append(engine, [message(1000)])
-    assert await engine.produced(b"p") == (1, 0)
+    assert await engine.produced(b"p") == (1, 0, 0)
     await engine.close()
     engine = await Engine.open(tmp_path, CONFIG)
-    assert await engine.produced(b"p") == (1, 0)
+    assert await engine.produced(b"p") == (1, 0, 0)
     assert [row.producer for row in await engine.producers(None, 10)] == [b"p"]
     await append(engine, [control.producer_ended(b"p")])
     assert await engine.produced(b"p") is None
@@ -58,6 +58,18 @@ async def test_who_appends_again_is_not_ended_for_what_it_appended_last(tmp_path
     assert known.sequence == 2
     await append(engine, [control.producer_ended(b"p", known.position)])
     assert await engine.producers(None, 10) == []
+    await engine.close()
+
+
+async def test_the_digest_of_an_append_is_kept_with_it(tmp_path: Path):
+    engine = await Engine.open(tmp_path, CONFIG)
+    await append(engine, [control.produced(b"p", 1, 1, (1 << 64) - 1), message(0)])
+    assert await engine.produced(b"p") == (1, 0, (1 << 64) - 1)
+    engine._views.producers._state.put(b"P", b"old", b"\0" * 20)  # as older versions wrote it
+    assert [(row.producer, row.digest) for row in await engine.producers(None, 10)] == [
+        (b"old", 0),
+        (b"p", (1 << 64) - 1),
+    ]
     await engine.close()
 
 
@@ -80,7 +92,7 @@ async def test_an_append_that_a_crash_cut_anywhere_is_completed_once(tmp_path: P
         engine = await Engine.open(folder, config)
         produced = await engine.produced(b"p")
         assert produced is not None
-        sequence, missing = produced
+        sequence, missing, _ = produced
         there = (
             -1 if cut == positions[0] else sum(p + len(f) <= cut for p, f in zip(positions[1:], frames, strict=True))
         )
@@ -92,9 +104,9 @@ async def test_an_append_that_a_crash_cut_anywhere_is_completed_once(tmp_path: P
         # Somebody else writes in between: that is not taken for what is missing.
         await append(engine, [message(5000)])
         if there >= 0:
-            assert await engine.produced(b"p") == (7, count - there)
+            assert await engine.produced(b"p") == (7, count - there, 0)
         await produce(engine, 7, frames[count - missing :])
-        assert await engine.produced(b"p") == (7, 0)
+        assert await engine.produced(b"p") == (7, 0, 0)
         got = await engine.fetch(topic_queue(b"a/b"), 1, 1000, 1 << 20)
         payloads = [record.decode(got.data, start)[6] for start in record.split(got.data)]
         payloads.remove(b"5000")

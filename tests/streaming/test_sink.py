@@ -22,6 +22,7 @@ from cloud_sdk import InvalidArgument, Message
 from cloud_sdk.blocking import Client
 from store.config import StoreConfig
 from store.engine import Engine
+from streaming.failures import failure_of
 from streaming.option_values import OptionError
 from streaming.sink import writing
 from streaming.sink.columns import messages_of, sink_options
@@ -29,7 +30,7 @@ from streaming.sink.writing import BatchWriter
 from tests.system.conftest import NodeProcess
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)  # Spark's start, on a busy machine
 NEEDED = {"endpoint": "127.0.0.1:7070", "topic": "results/all"}
@@ -179,6 +180,42 @@ def test_a_batch_with_a_number_is_written_once(spark: "SparkSession", real_node:
     for number in (7, 7, 8):
         sink.options(endpoint=real_node.endpoint, producer="q1", batch=str(number)).save()
     assert Counter(int(each.payload) for each in read_all(real_node.endpoint)) == Counter([*range(100), *range(100)])
+    with pytest.raises(Exception, match="done before this one") as failed:  # a checkpoint that was restored
+        sink.options(batch="7").save()
+    assert failure_of(str(failed.value)).reason == (
+        "batch 7 of the producer q1/0: piece 8 of the work was done before this one, which is 7: "
+        "nothing of this one is stored now. Numbers only rise"
+    )
+    assert len(read_all(real_node.endpoint)) == 200
+
+
+def test_a_task_that_is_tried_again_has_its_rows_in_the_same_order(
+    spark: "SparkSession", real_node: NodeProcess
+) -> None:
+    """The first attempt dies in the middle. One with shuffled rows is refused, and stores nothing; one with the same
+    rows goes on."""
+    count = 20_000
+
+    def attempt(rows: "DataFrame", dies_at: int = -1) -> None:
+        topic = F.when(F.col("id") == dies_at, "results/#").otherwise("results/x")
+        messages = rows.select(topic.alias("topic"), F.col("id").cast("string").alias("payload"))
+        sink = messages.write.format("sluice").mode("append")
+        sink.options(endpoint=real_node.endpoint, producer="q", batch="3").save()
+
+    same = spark.range(count, numPartitions=1)
+    with pytest.raises(Exception, match="is not a topic name"):
+        attempt(same, dies_at=count - 1)
+    there = [int(each.payload) for each in read_all(real_node.endpoint)]
+    assert there == list(range(2 * 8_192))
+    shuffled = same.orderBy(F.hash("id")).coalesce(1)
+    with pytest.raises(Exception, match="in another order") as failed:
+        attempt(shuffled)
+    failure = failure_of(str(failed.value))
+    assert failure.kind == "cloud_sdk.errors.InvalidArgument"
+    assert failure.reason.startswith("batch 3 of the producer q/0: other messages than these")
+    assert [int(each.payload) for each in read_all(real_node.endpoint)] == there
+    attempt(shuffled.sortWithinPartitions("id"))
+    assert Counter(int(each.payload) for each in read_all(real_node.endpoint)) == Counter(range(count))
 
 
 def test_spark_streams_from_the_log_to_the_log(spark: "SparkSession", real_node: NodeProcess, tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ class MemoryStore:
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""
 
-    async def produced(self, producer: bytes) -> tuple[int, int] | None:
-        return (self.last[producer], 0) if producer in self.last else None
+    async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
+        return (self.last[producer], 0, 0) if producer in self.last else None
 
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))

@@ -117,6 +117,29 @@ async def test_of_a_request_that_a_crash_cut_only_the_rest_is_stored(bench: Benc
     assert await bench.stored() == [b"1", b"2", b"3"]
 
 
+async def test_the_rest_of_a_request_is_stored_only_where_it_is_the_rest(bench: Bench) -> None:
+    def returning(*payloads: bytes, digest: int) -> pb.ProduceRequest:
+        asked = request(1, *payloads, first=True, again=True)
+        asked.returns, asked.digest = True, digest
+        return asked
+
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    name = b"returning//" + b"me".hex().encode()
+    some = record.check_unsealed(frames(b"1", b"2"))
+    bench.engine.append([control.produced(name, 1, 3, 77), *some], answer.set_result)  # the third was cut
+    await answer
+    await bench.stop()
+    await bench.start()
+    with pytest.raises(grpc.aio.AioRpcError, match="another order"):
+        await bench.produce(returning(b"1", b"2", b"4", digest=78))
+    assert await bench.stored() == [b"1", b"2"]
+    (result,) = await bench.produce(returning(b"1", b"2", b"3", digest=77))
+    assert (result.was_stored, result.stored_to) == (True, 1)
+    assert await bench.stored() == [b"1", b"2", b"3"]
+    (row,) = await bench.engine.producers(None, 10)
+    assert (row.records, row.digest) == (1, 77)
+
+
 async def test_a_newer_stream_of_a_producer_ends_the_older(bench: Bench) -> None:
     older = bench.stub.Produce(None)
     await older.write(request(1, b"1", first=True))

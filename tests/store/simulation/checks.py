@@ -118,7 +118,8 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     for now in (0, 15_000, 1 << 60):
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
     await _check_access(engine, model)
-    known = [(row.producer, (row.sequence, row.position, row.records)) for row in await engine.producers(None, 9)]
+    rows = await engine.producers(None, 9)
+    known = [(row.producer, (row.sequence, row.position, row.records, row.digest)) for row in rows]
     assert known == sorted(model.producers.items()), "producers"
     held = sorted((group, sorted(nodes)) for group, nodes in model.shares.held.items())
     assert await engine.shares_held(None, 100) == held

@@ -67,7 +67,7 @@ class Model:
         self.shares = Shares(self.sessions, self.groups, self.end)
         self.groups.is_over = self.shares.is_over
         self.access = Access()
-        self.producers: dict[bytes, tuple[int, int, int]] = {}  # (sequence, position, records) by name
+        self.producers: dict[bytes, tuple[int, int, int, int]] = {}  # (sequence, position, records, digest) by name
         self.gateways: set[bytes] = set()
         self.entered: list[Entered] = []
         self.addressed: list[tuple[int, Addressed]] = []  # (cause, what listeners are told)
@@ -102,8 +102,8 @@ class Model:
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         elif kind == Kind.PRODUCED:
-            sequence, records = control.parse_produced(payload)
-            self.producers[subject] = (sequence, position, records)
+            sequence, records, digest = control.parse_produced(payload)
+            self.producers[subject] = (sequence, position, records, digest)
         elif kind == Kind.PRODUCER_ENDED:
             last, known = control.parse_producer_ended(payload), self.producers.get(subject)
             if known is not None and last in (-1, known[1]):

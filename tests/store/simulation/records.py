@@ -231,7 +231,8 @@ class Records:
         producer = rng.choice(PRODUCERS)
         if rng.random() < 0.2:
             return control.producer_ended(producer, rng.choice((-1, rng.randrange(1 << 20))))
-        return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5))
+        digest = rng.choice((0, rng.getrandbits(64)))
+        return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5), digest)
 
     def _access(self) -> bytes:
         """Who may connect, and what they may do."""

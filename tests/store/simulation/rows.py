@@ -141,8 +141,8 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     _add_held(rows, model)
     _add_groups(rows, model)
     _add_access(rows, model)
-    for producer, (sequence, position, records) in model.producers.items():
-        rows[b"P" + producer] = pack(">QQI", sequence, position, records)
+    for producer, (sequence, position, records, digest) in model.producers.items():
+        rows[b"P" + producer] = pack(">QQIQ", sequence, position, records, digest)
     return wanted
 
 
