@@ -39,6 +39,10 @@ _START_S: Final = 60.0  # until a query that has begun its first batch says its 
 _FIELDS: Final = ("topic", "levels", "payload", "stored_at")
 
 
+class _Failed(Exception):
+    """The query failed for a reason that does not pass."""
+
+
 def run(arguments: Arguments, connection: dict[str, str]) -> int:
     """Run the pipeline over the node that `connection` says, in options of `format("sluice")`. Exit code 0: it was told
     to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
@@ -52,7 +56,7 @@ def run(arguments: Arguments, connection: dict[str, str]) -> int:
             _until_reached(arguments, source.topics, stopping)
             if not stopping.is_set():
                 _run_on_spark(arguments, connection, stopping)
-        except (PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError) as error:
+        except (_Failed, PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError) as error:
             if not stopping.is_set():
                 _say(f"sluice stream: {failure_of(str(error)).reason}")
                 return 1
@@ -89,10 +93,12 @@ def _run_on_spark(arguments: Arguments, connection: dict[str, str], stopping: th
                 query = _start(spark, arguments, connection)
                 _say(f"{arguments.pipeline} runs on {arguments.master}")
                 run_query(query, _say, stopping)
-            except PySparkException as error:
-                failure = failure_of(str(error))  # which asks the JVM
-                if arguments.once or not failure.is_away:
+            except (PySparkException, Py4JError) as error:
+                if stopping.is_set():
                     raise
+                failure = failure_of(str(error))  # which asks the JVM, while there is one
+                if arguments.once or not failure.is_away:
+                    raise _Failed(failure.reason) from error
                 _say(f"waiting for the node: {failure.reason}")
                 stopping.wait(_AGAIN_S)
             else:

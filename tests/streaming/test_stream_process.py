@@ -21,7 +21,7 @@ from streaming.java import JavaNotFound, java_home
 from tests.streaming.test_sink import read_all
 from tests.system.conftest import NodeProcess
 
-SECONDS = 240  # for what Spark does on a busy machine
+SECONDS = 500  # for what Spark does on a busy machine
 BEGIN_S = 1_767_225_600
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * SECONDS)]
