@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,24 @@ def test_no_commit_replaces_another(history: str):
         one.commit(late)
     assert other.manifest("sensors") == late
     assert list(other.loose_files("sensors")) == []
+
+
+def test_two_at_once_lose_nothing(history: str):
+    """Who reports a commit has it in the store, whoever else commits at that moment."""
+
+    def write(partition: int) -> None:
+        folder = HistoryFolder(history)
+        for number in range(3):
+            lost = Loss(partition, number, number + 1)
+            folder.update("sensors", lambda now, lost=lost: now.grown([], [lost]))  # type: ignore[misc]
+
+    with ThreadPoolExecutor(2) as writers:
+        for done in [writers.submit(write, partition) for partition in range(2)]:
+            done.result()
+    folder = HistoryFolder(history)
+    assert folder.manifest("sensors").number == 6
+    assert {number: span.end for number, span in folder.manifest("sensors").spans().items()} == {0: 3, 1: 3}
+    assert list(folder.loose_files("sensors")) == []
 
 
 def test_spark_reads_it(spark: "SparkSession", node: FakeNode, history: str):
