@@ -5,7 +5,7 @@ wire. Ships to people who run no node: may import `record` and nothing else of S
 """
 
 from cloud_sdk.client import Client
-from cloud_sdk.consumer import Delivery, Lease, SimpleConsumer
+from cloud_sdk.consumer import Delivery, SimpleConsumer
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
@@ -21,6 +21,7 @@ from cloud_sdk.errors import (
     TryAgain,
     Unavailable,
 )
+from cloud_sdk.leases import Lease
 from cloud_sdk.message import (
     Batch,
     Child,

@@ -60,7 +60,7 @@ class Retry:
         return True
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether somebody has cancelled the task that runs."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -105,6 +105,10 @@ class Connection:
             self._stub = SluiceStub(self._channel)
         return self._stub
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def _require_open(self) -> None:
         if self._closed:
             raise ClientClosed(_CLOSED)
@@ -129,7 +133,7 @@ class Connection:
             try:
                 return await method(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
             except asyncio.CancelledError:
-                if self._closed and not _is_cancelled():  # gRPC cancels the calls of a channel that is closed
+                if self._closed and not is_cancelled():  # gRPC cancels the calls of a channel that is closed
                     raise ClientClosed(_CLOSED) from None
                 raise
             except grpc.aio.AioRpcError as rpc_error:

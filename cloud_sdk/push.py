@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Final
 
 from cloud_sdk.connection import Retry, is_passing
-from cloud_sdk.consumer import Delivery, Lease, SimpleConsumer
+from cloud_sdk.consumer import Delivery, SimpleConsumer
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
+from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
 from cloud_sdk.pull import PullConsumer
 

@@ -549,7 +549,7 @@ class Store(Protocol):
 
         If `early`, it returns at once, and the leases are committed along with what is appended next, or in a tenth of
         a second. They may be settled at once. A crash before that forgets them: the messages come again, as often as
-        before, for groups whose members may get a message twice.
+        before, for groups whose members may get a message twice. That a group begins in a queue it waits for.
 
         New messages that the `selection` does not want are passed over, and finished for the group: all its members
         have to want the same. It is not asked again about those that come again. If `ordered`, nothing of a queue is

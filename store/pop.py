@@ -117,12 +117,13 @@ class GroupService:
             if owner:
                 self.owners.took(owner, group, (), is_full=False)
             return popped
-        answer = self._append(group, frames, touched, self._offer_later if early else self._offer)
+        is_early = early and not any(place.is_new for place in touched)  # that a group begins is not forgotten
+        answer = self._append(group, frames, touched, self._offer_later if is_early else self._offer)
         if owner:
             self.owners.took(owner, group, taking.leases, is_full=popped.is_full)
         try:
             runs, damage = await self._read(group, taking.leases, popped)  # while the disk writes
-            if not early:
+            if not is_early:
                 _check(await asyncio.shield(answer))
         except BaseException:
             self._take_back(group, taking.leases)
@@ -360,7 +361,7 @@ class GroupService:
         flight = place.flight = self._flights[group, place.queue] = place.flight or Flight()
         flight.records += 1
         flight.fresh += place.fresh
-        if place.fresh or place.passed or place.state is None:
+        if place.fresh or place.passed or place.is_new:
             flight.next = place.next
         if place.leases:
             flight.untils.append(place.until)

@@ -301,6 +301,46 @@ class AcknowledgeReply(_message.Message):
     expired: _containers.RepeatedCompositeFieldContainer[Run]
     def __init__(self, expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
 
+class ConsumeRequest(_message.Message):
+    __slots__ = ("member", "number", "done", "again", "wants", "wait_ms", "stops")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    WANTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    member: ReceiveRequest
+    number: int
+    done: _containers.RepeatedCompositeFieldContainer[Run]
+    again: _containers.RepeatedCompositeFieldContainer[Postponed]
+    wants: bool
+    wait_ms: int
+    stops: bool
+    def __init__(self, member: _Optional[_Union[ReceiveRequest, _Mapping]] = ..., number: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., wants: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., stops: _Optional[bool] = ...) -> None: ...
+
+class ConsumeReply(_message.Message):
+    __slots__ = ("settled", "batch", "runs", "frames")
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    settled: _containers.RepeatedCompositeFieldContainer[Settled]
+    batch: int
+    runs: _containers.RepeatedCompositeFieldContainer[Run]
+    frames: bytes
+    def __init__(self, settled: _Optional[_Iterable[_Union[Settled, _Mapping]]] = ..., batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ...) -> None: ...
+
+class Settled(_message.Message):
+    __slots__ = ("number", "expired", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    expired: _containers.RepeatedCompositeFieldContainer[Run]
+    error: str
+    def __init__(self, number: _Optional[int] = ..., expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
+
 class ResetGroupRequest(_message.Message):
     __slots__ = ("group", "parent", "dead_letters", "offsets", "time_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]

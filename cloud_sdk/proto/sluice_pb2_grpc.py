@@ -74,6 +74,11 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveReply.FromString,
                 _registered_method=True)
+        self.Consume = channel.stream_stream(
+                '/sluice.v1.Sluice/Consume',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeReply.FromString,
+                _registered_method=True)
         self.Acknowledge = channel.unary_unary(
                 '/sluice.v1.Sluice/Acknowledge',
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.AcknowledgeRequest.SerializeToString,
@@ -190,6 +195,15 @@ class SluiceServicer:
         """Lease messages to a member of a group ("pop"): of a parent topic, or the group's dead letters. A message that is
         not settled within its lease is leased out again, to any member. One that was leased out too often becomes a
         dead letter of the group instead.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Consume(self, request_iterator, context):
+        """Receive and Acknowledge over and over, for one member: a request and its reply cost a fraction of a call. Batches are
+        told of early: the node's crash may forget a lease that it told of a tenth of a second before, and the message comes
+        again then. What a stream's end has in hand, and could not send, nobody was given: it comes again at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -317,6 +331,11 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Receive,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveReply.SerializeToString,
+            ),
+            'Consume': grpc.stream_stream_rpc_method_handler(
+                    servicer.Consume,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeReply.SerializeToString,
             ),
             'Acknowledge': grpc.unary_unary_rpc_method_handler(
                     servicer.Acknowledge,
@@ -590,6 +609,33 @@ class Sluice:
             '/sluice.v1.Sluice/Receive',
             cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.ReceiveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Consume(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/sluice.v1.Sluice/Consume',
+            cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.ConsumeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,6 +13,7 @@ class SluiceStub:
     Children: grpc.aio.UnaryUnaryMultiCallable[pb.ChildrenRequest, pb.ChildrenReply]
     Find: grpc.aio.UnaryUnaryMultiCallable[pb.FindRequest, pb.FindReply]
     Receive: grpc.aio.UnaryUnaryMultiCallable[pb.ReceiveRequest, pb.ReceiveReply]
+    Consume: grpc.aio.StreamStreamMultiCallable[pb.ConsumeRequest, pb.ConsumeReply]
     Acknowledge: grpc.aio.UnaryUnaryMultiCallable[pb.AcknowledgeRequest, pb.AcknowledgeReply]
     ResetGroup: grpc.aio.UnaryUnaryMultiCallable[pb.ResetGroupRequest, pb.ResetGroupReply]
     RemoveGroup: grpc.aio.UnaryUnaryMultiCallable[pb.RemoveGroupRequest, pb.RemoveGroupReply]
@@ -55,6 +56,11 @@ class SluiceServicer:
     async def Receive(
         self, request: pb.ReceiveRequest, context: grpc.aio.ServicerContext[pb.ReceiveRequest, pb.ReceiveReply]
     ) -> pb.ReceiveReply: ...
+    async def Consume(
+        self,
+        request_iterator: AsyncIterator[pb.ConsumeRequest],
+        context: grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply],
+    ) -> None: ...
     async def Acknowledge(
         self,
         request: pb.AcknowledgeRequest,

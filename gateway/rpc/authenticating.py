@@ -1,6 +1,5 @@
 """Asks of each gRPC call who makes it and whether he may: an interceptor around the services, which know of nothing."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from inspect import isasyncgenfunction
@@ -15,12 +14,12 @@ from gateway.auth.callers import Caller, Callers
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Refused
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.rights import PREFIX, PUBLISHES, READS, STREAMS, group_of, shows_one
-from gateway.rpc.status import abort
-from gateway.rpc.told import CALLER, REVOKED, group_state, may_read_group, topic_of
+from gateway.rpc.rights import Rights
+from gateway.rpc.status import RequestError, abort
+from gateway.rpc.told import CALLER, REVOKED
 from gateway.rpc.unread import LARGE, Unread
 from store.api import Store
-from store.errors import NoSuchMessage, StoreError
+from store.errors import StoreError
 
 _CODES: Final = {
     ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -37,24 +36,15 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Answer = Callable[[str, grpc.StatusCode, str], object | None]
 
 
-class _Turned(Exception):
-    """A call that is not served."""
-
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
     """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED. What may be done by
     another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies."""
 
     def __init__(self, callers: Callers, store: Store, answer: Answer, limits: RpcLimits) -> None:
         self._callers = callers
-        self._store = store
         self._answer = answer
         self._unread = Unread(limits.max_unread_bytes)
-        self._max_handles = limits.max_handles
+        self._rights = Rights(store, limits.max_handles)
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
         self.calls = 0  # under way
 
@@ -89,8 +79,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
                 caller = await self._enter(method, request, context)
                 reply = await _served(inner, request, context)
                 if caller.permissions is not None or caller.is_revoked:  # it may have waited long
-                    await self._allow(caller, method, request)
-            except _Turned as turned:
+                    await self._rights.require(caller, method, request)
+            except RequestError as turned:
                 reply = await self._told(method, turned, context)
             return reply
 
@@ -104,7 +94,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             try:
                 caller = await self._enter(method, asked, context)
                 await _served(inner, given(caller, asked, context), context)
-            except _Turned as turned:
+            except RequestError as turned:
                 await _end(context, turned.code, str(turned))
 
         async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
@@ -112,9 +102,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
                 caller = await self._enter(method, asked, context)
                 async with aclosing(inner(given(caller, asked, context), context)) as replies:
                     async for reply in replies:
-                        await self._allow(caller, method, asked)  # it may have waited long
+                        await self._rights.require(caller, method, asked)  # it may have waited long
                         yield reply
-            except _Turned as turned:
+            except RequestError as turned:
                 yield await self._told(method, turned, context)
 
         return generate if isasyncgenfunction(inner) else write
@@ -125,8 +115,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         context.add_done_callback(self._left)
         caller = await self._caller(context)
         if request is _UNREADABLE:
-            raise _Turned(grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
-        await self._allow(caller, method, request)
+            raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
+        await self._rights.require(caller, method, request)
         CALLER.set(caller)
         if method in LARGE:
             self._unread.enter(context)
@@ -135,7 +125,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     def _left(self, _: Context) -> None:
         self.calls -= 1
 
-    async def _told(self, method: str, turned: _Turned, context: Context) -> Any:
+    async def _told(self, method: str, turned: RequestError, context: Context) -> Any:
         """The reply that says it, or the end of the call."""
         reply = self._answer(method, turned.code, str(turned))
         if reply is None:
@@ -151,51 +141,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
                 metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED)
             )
         except Refused as refused:
-            raise _Turned(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
+            raise RequestError(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
         except StoreError as error:
             await abort(context, error)
-
-    async def _allow(self, caller: Caller, method: str, request: Any) -> None:
-        """Nothing where it may. Raises _Turned."""
-        if caller.is_revoked:
-            raise _Turned(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
-        name = method.removeprefix(PREFIX)
-        if caller.permissions is None or name == method or name in STREAMS:
-            return
-        if name in PUBLISHES:
-            if len(request.handles) > self._max_handles:
-                return  # the service says so, before it does anything
-            for handle in set(request.handles):
-                await asyncio.sleep(0)  # there may be many: others have their turn
-                if not await self._is_granted(caller.may_publish, handle):
-                    raise _denied("the topic of a message may not be published to")
-            return
-        topic_filter = READS[name](request)
-        if not caller.may_read(topic_filter):
-            raise _denied(f"{topic_filter.decode()} may not be subscribed to, which this asks for")
-        if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
-            raise _denied("the topic of the message may not be subscribed to")
-        group = group_of(name, request)
-        if group and not await self._is_readable(caller, group):
-            raise _denied("what the group reads may not be subscribed to")
-
-    async def _is_readable(self, caller: Caller, group: bytes) -> bool:
-        """Whether the caller may read all that the group reads. One that there is not reads nothing."""
-        try:
-            state = await group_state(self._store, group)
-        except StoreError:
-            return False
-        return state is None or may_read_group(caller, state)
-
-    async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
-        """Whether the caller may do so with the topic of the message there."""
-        try:
-            frame = await self._store.message(position)
-        except NoSuchMessage:
-            return True  # then nothing is done, and nothing told
-        except StoreError:
-            return False
-        return may(topic_of(frame))
 
 
 async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
@@ -220,15 +168,11 @@ def _reading(deserialize: Any) -> Callable[[bytes], Any]:
 
 
 async def _served(inner: Any, request: Any, context: Context) -> Any:
-    """What the service answers. Raises _Turned for a method that the protocol has and it has not."""
+    """What the service answers. Raises RequestError for a method that the protocol has and it has not."""
     try:
         return await inner(request, context)
     except NotImplementedError:
-        raise _Turned(grpc.StatusCode.UNIMPLEMENTED, "a node does not have this method") from None
-
-
-def _denied(text: str) -> _Turned:
-    return _Turned(grpc.StatusCode.PERMISSION_DENIED, text)
+        raise RequestError(grpc.StatusCode.UNIMPLEMENTED, "a node does not have this method") from None
 
 
 async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -15,10 +17,20 @@ from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import GroupQueueState, Popped, Receipts, Run, Start, Store
 from store.config import MAX_MAX_DELIVERIES
+from store.errors import StoreError
 
 _PAGE: Final = 64  # groups asked of the store at once
 
+Settles = pb.AcknowledgeRequest | pb.ReceiveRequest | pb.ConsumeRequest
 Asked = pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest
+
+
+@dataclass(slots=True, frozen=True)
+class Membership:
+    """Who receives, and what."""
+
+    source: Source
+    wish: Wish
 
 
 class GroupCalls:
@@ -27,6 +39,7 @@ class GroupCalls:
     def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
+        self._giving_back: set[asyncio.Task[None]] = set()
         self.groups = Groups(store, wakeups)
 
     def stop(self) -> None:
@@ -34,6 +47,22 @@ class GroupCalls:
         self.groups.stop()
 
     async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
+        member = self.membership(request)
+        source, wish = member.source, member.wish
+        wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
+        if not request.done and not request.again:
+            return _reply(await self.groups.receive(source, wish, wait_s), ())
+        done, again = self.settlement(source, request)
+        settling = asyncio.create_task(self.groups.settle(source, done, again, wish.member))  # beside it: one commit
+        try:
+            popped = await self.groups.receive(source, wish, wait_s)
+        except BaseException:
+            settling.cancel()  # what the log has taken is settled all the same
+            raise
+        return _reply(popped, await settling)
+
+    def membership(self, request: pb.ReceiveRequest, *, early: bool = False) -> Membership:
+        """Who asks, and for what. `early`: it hears of leases before the log has them."""
         limits = self._limits
         if not 0 < request.invisible_ms <= limits.max_invisible_ms:
             raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
@@ -49,28 +78,29 @@ class GroupCalls:
             selection_of(request.selection, None if request.dead_letters else request.parent.encode()),
             request.ordered,
             member_name(request.member),
+            early,
         )
-        wait_s = min(request.wait_ms, limits.max_wait_ms) / 1_000
-        if not request.done and not request.again:
-            return _reply(await self.groups.receive(source, wish, wait_s), ())
-        done, again = self._settlement(source, request)
-        settling = asyncio.create_task(self.groups.settle(source, done, again, wish.member))  # beside it: one commit
-        try:
-            popped = await self.groups.receive(source, wish, wait_s)
-        except BaseException:
-            settling.cancel()  # what the log has taken is settled all the same
-            raise
-        return _reply(popped, await settling)
+        return Membership(source, wish)
+
+    def give_back(self, member: Membership, popped: Popped) -> None:
+        """What was leased was given to nobody: it comes again at once. Where that cannot be, the leases run out."""
+        receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
+        if receipts:
+            task = asyncio.create_task(self._give_back(member.source, receipts))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(self, source: Source, receipts: Sequence[Receipts]) -> None:
+        with suppress(StoreError):
+            await self.groups.give_back(source, receipts)
 
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
-        done, again = self._settlement(source, request)
+        done, again = self.settlement(source, request)
         stale = await self.groups.settle(source, done, again, member_name(request.member))
-        return pb.AcknowledgeReply(expired=_runs(stale))
+        return pb.AcknowledgeReply(expired=told_runs(stale))
 
-    def _settlement(
-        self, source: Source, request: pb.AcknowledgeRequest | pb.ReceiveRequest
-    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
+    def settlement(self, source: Source, request: Settles) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
         """What a request settles: finished, and to come again."""
         limits = self._limits
         if not _is_within(request, limits.max_settled):
@@ -130,7 +160,7 @@ class GroupCalls:
         return parent_source(group, parent_name(request.parent), self._store.partitions)
 
 
-def _is_within(request: pb.AcknowledgeRequest | pb.ReceiveRequest, limit: int) -> bool:
+def _is_within(request: Settles, limit: int) -> bool:
     """Whether it settles no more than `limit` messages, in no more runs: one without messages is work as well."""
     if len(request.done) + len(request.again) > limit:
         return False
@@ -140,7 +170,7 @@ def _is_within(request: pb.AcknowledgeRequest | pb.ReceiveRequest, limit: int) -
 
 def _reply(popped: Popped, stale: Sequence[Receipts]) -> pb.ReceiveReply:
     frames = b"".join([run.data for run in popped.runs])
-    return pb.ReceiveReply(runs=_runs(popped.runs), frames=frames, expired=_runs(stale))
+    return pb.ReceiveReply(runs=told_runs(popped.runs), frames=frames, expired=told_runs(stale))
 
 
 def _queue(source: Source, partition: int) -> bytes:
@@ -153,7 +183,8 @@ def _receipts(source: Source, run: pb.Run) -> Receipts:
     return Receipts(_queue(source, run.partition), run.offset, run.count, run.deliveries)
 
 
-def _runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
+def told_runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
+    """Runs as the wire has them."""
     return [
         pb.Run(partition=_partition(run.queue), offset=run.offset, count=run.count, deliveries=run.deliveries)
         for run in runs

@@ -58,6 +58,7 @@ class Wish:
     selection: Selection = EVERYTHING
     ordered: bool = False
     member: bytes = b""  # whom the log is to say that it got them
+    early: bool = False  # it hears of leases before the log has them: who may get a message twice (see `Store.pop`)
 
 
 class Line:
@@ -123,13 +124,13 @@ class Groups:
         """Lease messages, waiting up to `wait_s` for the first one. Raises `RequestError` where the connection has too
         much to read first, and `StoreError`."""
         if not wait_s:
-            return await self._pop(source, wish)
+            return await self.pop(source, wish)
         deadline = asyncio.get_running_loop().time() + wait_s
         waiter = asyncio.Event()
         line = self._join(source, waiter)  # before looking, so that nothing comes unheard in between
         try:
             while True:
-                popped = await self._pop(source, wish)
+                popped = await self.pop(source, wish)
                 line.look_again(popped)
                 if popped.runs or self._stopped or not await wait_until(waiter, deadline):
                     return popped
@@ -148,6 +149,11 @@ class Groups:
         self._settled(source, bool(again))
         return stale
 
+    async def give_back(self, source: Source, receipts: Sequence[Receipts]) -> None:
+        """These were leased and given to nobody: they come again at once, and have not been leased out."""
+        await self._store.settle(source.group, (), (), [(each, 0) for each in receipts])
+        self._settled(source, True)
+
     async def bury(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
         """See `Store.bury`."""
         stale = await self._store.bury(source.group, receipts, member)
@@ -165,7 +171,8 @@ class Groups:
             if line.source.group == group:
                 line.wake()
 
-    async def _pop(self, source: Source, wish: Wish) -> Popped:
+    async def pop(self, source: Source, wish: Wish) -> Popped:
+        """Lease messages that are there. Raises as `receive` does."""
         async with room() as own:
             popped = await self._store.pop(
                 source.group,
@@ -177,6 +184,7 @@ class Groups:
                 wish.max_deliveries,
                 wish.selection,
                 wish.ordered,
+                early=wish.early,
                 member=wish.member,
             )
             own.hold(sum([len(run.data) for run in popped.runs]))

@@ -6,10 +6,18 @@ lists leave those out that the caller may not read (`gateway.rpc.told`), and a g
 topic is for who may read what each of its queues is of.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
+import grpc
+
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.auth.callers import Caller
+from gateway.rpc.status import RequestError
+from gateway.rpc.told import REVOKED, group_state, may_read_group, topic_of
+from store.api import Store
+from store.errors import NoSuchMessage, StoreError
 
 _ALL: Final = b"#"
 PREFIX: Final = "/sluice.v1.Sluice/"
@@ -64,7 +72,60 @@ _OF_GROUPS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
 # About messages by their handles: who may publish to their topics may recall them, and end their transactions.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Judged by what comes in or goes out.
-STREAMS: Final = frozenset(("Produce", "TransactionChecks"))
+STREAMS: Final = frozenset(("Produce", "TransactionChecks", "Consume"))
+
+
+class Rights:
+    """What callers have to be allowed, of the calls of this protocol."""
+
+    def __init__(self, store: Store, max_handles: int) -> None:
+        self._store = store
+        self._max_handles = max_handles
+
+    async def require(self, caller: Caller, method: str, request: Any) -> None:
+        """Nothing where it may. Raises `RequestError`."""
+        if caller.is_revoked:
+            raise RequestError(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
+        name = method.removeprefix(PREFIX)
+        if caller.permissions is None or name == method or name in STREAMS:
+            return
+        if name in PUBLISHES:
+            await self._require_handles(caller, request.handles)
+            return
+        topic_filter = READS[name](request)
+        if not caller.may_read(topic_filter):
+            raise _denied(f"{topic_filter.decode()} may not be subscribed to, which this asks for")
+        if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
+            raise _denied("the topic of the message may not be subscribed to")
+        group = group_of(name, request)
+        if group and not await self._is_readable(caller, group):
+            raise _denied("what the group reads may not be subscribed to")
+
+    async def _require_handles(self, caller: Caller, handles: Collection[int]) -> None:
+        if len(handles) > self._max_handles:
+            return  # the service says so, before it does anything
+        for handle in set(handles):
+            await asyncio.sleep(0)  # there may be many: others have their turn
+            if not await self._is_granted(caller.may_publish, handle):
+                raise _denied("the topic of a message may not be published to")
+
+    async def _is_readable(self, caller: Caller, group: bytes) -> bool:
+        """Whether the caller may read all that the group reads. One that there is not reads nothing."""
+        try:
+            state = await group_state(self._store, group)
+        except StoreError:
+            return False
+        return state is None or may_read_group(caller, state)
+
+    async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
+        """Whether the caller may do so with the topic of the message there."""
+        try:
+            frame = await self._store.message(position)
+        except NoSuchMessage:
+            return True  # then nothing is done, and nothing told
+        except StoreError:
+            return False
+        return may(topic_of(frame))
 
 
 def group_of(name: str, request: Any) -> bytes:
@@ -78,3 +139,7 @@ def group_of(name: str, request: Any) -> bytes:
 def shows_one(name: str, request: Any) -> bool:
     """Whether a call is about the message at a position, whose topic counts too."""
     return name == "Trace" or (name == "Find" and request.WhichOneof("by") != "key")
+
+
+def _denied(text: str) -> RequestError:
+    return RequestError(grpc.StatusCode.PERMISSION_DENIED, text)

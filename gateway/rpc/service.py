@@ -7,6 +7,7 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
+from gateway.rpc.consume import ConsumeStream
 from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.groups import Groups
@@ -15,6 +16,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.pull import PullCalls
+from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.told import may_hear, may_see, seen
 from gateway.rpc.trace import Trace
@@ -36,7 +38,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._groups = GroupCalls(store, self._wakeups, limits)
         self._pulls = PullCalls(store, self._wakeups, limits)
         self._held = HeldCalls(store, limits)
-        self._streams: set[ProduceStream] = set()
+        self._rights = Rights(store, limits.max_handles)
+        self._streams: set[ProduceStream | ConsumeStream] = set()
         self._producers: dict[bytes, ProduceStream] = {}  # those of them that have one, by name
         self._stopping = False
 
@@ -46,7 +49,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         return self._groups.groups
 
     def stop(self) -> None:
-        """End long polls with what they have and Produce streams once their appends are answered."""
+        """End long polls with what they have, and streams once what they appended or settled is answered."""
         self._stopping = True
         self._groups.stop()
         self._pulls.stop()
@@ -165,6 +168,20 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             return await self._groups.receive(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
+
+    async def Consume(
+        self,
+        request_iterator: AsyncIterator[pb.ConsumeRequest],
+        context: "grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply]",
+    ) -> None:
+        if self._stopping:
+            await abort(context, _stopping())
+        stream = ConsumeStream(self._groups, self._rights, self._limits, context)
+        self._streams.add(stream)
+        try:
+            await stream.run(request_iterator)
+        finally:
+            self._streams.discard(stream)
 
     async def Acknowledge(
         self,

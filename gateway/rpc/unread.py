@@ -19,7 +19,10 @@ _LOOKS: Final = 16  # at a time of one connection
 # Calls whose replies may be large.
 LARGE: Final = frozenset(
     (
-        *(f"/sluice.v1.Sluice/{name}" for name in ("Pull", "Receive", "Find", "Topics", "Children", "Timers")),
+        *(
+            f"/sluice.v1.Sluice/{name}"
+            for name in ("Pull", "Receive", "Consume", "Find", "Topics", "Children", "Timers")
+        ),
         "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
     )
 )
@@ -61,12 +64,12 @@ class Room:
         self._connection.looks.release()
 
     def hold(self, size: int) -> None:
-        """So many bytes were found, and are in memory until the call is over."""
+        """So many bytes were found, and are in memory until `free`."""
         self._size += size
         self._connection.size += size
 
     def free(self) -> None:
-        """The call is over."""
+        """The call is over, or the connection has taken all that was found."""
         self._connection.size -= self._size
         self._size = 0
 

@@ -235,13 +235,62 @@ async def test_a_wait_that_is_cancelled_loses_no_acknowledgement(client: Client)
         await consumer.nack(batch[2:], 60)
         waiting = asyncio.create_task(consumer.next(20))
         await asyncio.sleep(0)  # they are on their way with the call
-        assert consumer._acks.unsent == 0
+        assert consumer._member._unsent == 0
         waiting.cancel()
         await asyncio.wait((waiting,))
         assert await consumer.flush() == 0
         (group,) = await client.groups()
         assert group.lag == 1
         assert await consumer.next(0) is None
+
+
+async def test_messages_that_come_when_a_wait_is_cancelled_are_there_for_the_next(client: Client) -> None:
+    """Whenever it is cancelled: before the request is written, while the node looks, when they are there."""
+    for turns in range(30):
+        (sent,) = await fill(client, 1)
+        async with client.consumer(f"g{turns}", "home", invisible_seconds=600) as consumer:
+            await client.reset_group(f"g{turns}", "home", start="latest")
+            waiting = asyncio.create_task(consumer.next(20))
+            await client.send("home/0", sent)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+            message = await consumer.next(20) if waiting.cancelled() else waiting.result()
+            assert message is not None
+            assert (message.payload, message.deliveries) == (sent, 1)
+            await message.ack()
+            assert await consumer.flush() == 0
+
+
+async def test_what_came_for_nobody_is_given_back_when_the_consumer_closes(client: Client) -> None:
+    async with client.consumer("g", "home", invisible_seconds=600) as consumer:
+        waiting = asyncio.create_task(consumer.next(20))
+        while consumer._member._wanted is None:  # noqa: ASYNC110  nobody tells of it
+            await asyncio.sleep(0)
+        wanted = consumer._member._wanted
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        await client.send("home/0", b"x")
+        await asyncio.wait((wanted,))
+    async with client.consumer("g", "home") as consumer:
+        message = await consumer.next(20)
+        assert message is not None
+        assert message.payload == b"x"
+
+
+async def test_one_settlement_that_is_refused_ends_nothing(client: Client) -> None:
+    await fill(client, 3, topics=1)
+    async with client.consumer("g", "home") as consumer:
+        batch = await consumer.batch(20)
+        await consumer.ack(batch[:1])
+        await consumer.nack(batch[1:2], 13 * 3_600)
+        with pytest.raises(InvalidArgument, match="a delay is at most"):
+            await consumer.flush()
+        call = consumer._member._call
+        assert call is not None and not call.done()
+        await consumer.ack(batch)
+        assert await consumer.flush() == 0
 
 
 async def test_without_a_delay_a_failed_message_stays_away_as_the_node_says(client: Client) -> None:

@@ -20,6 +20,7 @@ async def until_idle(bench: Bench) -> None:
 
 async def test_an_early_lease_waits_for_no_flush_and_is_nobody_elses(bench: Bench):
     await bench.fill(5)
+    await bench.pop(records=0)
     batches = bench.engine.stats().batches
     first = await bench.pop(records=2, early=True)
     assert (payloads(first.runs), first.available_at) == (numbers(0, 1), bench.now + 10_000)
@@ -35,16 +36,45 @@ async def test_an_early_lease_waits_for_no_flush_and_is_nobody_elses(bench: Benc
 
 async def test_an_early_lease_is_committed_by_itself_in_a_moment(bench: Bench):
     await bench.fill(2)
+    await bench.pop(records=0)
     await bench.pop(early=True)
+    assert not bench.engine._groups.is_idle
     await until_idle(bench)
     assert await bench.lag() == {Q: (0, 2, 2, 2)}
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-async def test_an_early_lease_may_be_settled_at_once(bench: Bench, is_new: bool):
+async def test_that_a_group_begins_is_committed_before_anybody_hears_of_it(bench: Bench):
+    await bench.fill(2)
+    batches = bench.engine.stats().batches
+    assert payloads((await bench.pop(records=1, early=True)).runs) == numbers(0)
+    assert bench.engine.stats().batches == batches + 1
+    assert await bench.lag() == {Q: (0, 1, 1, 2)}
+
+
+async def test_a_settlement_does_not_have_a_group_begin_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """One that comes while it is not committed that the group begins."""
     await bench.fill(4)
-    if not is_new:
-        await bench.pop(records=0)
+    groups, held = bench.engine._groups, []
+    offer = groups._offer
+    for name in ("_offer", "_offer_later"):
+        monkeypatch.setattr(groups, name, lambda *asked: held.append(asked))
+    tasks = [asyncio.create_task(bench.pop(records=1))]
+    await asyncio.sleep(0)
+    second = await bench.pop(records=1, early=True)
+    tasks.append(asyncio.create_task(bench.engine.settle(b"g", receipts(second))))
+    await asyncio.sleep(0)
+    assert payloads(second.runs) == numbers(1)
+    assert payloads((await bench.pop(early=True)).runs) == numbers(2, 3)
+    for asked in held:
+        offer(*asked)
+    await asyncio.gather(*tasks)
+    await until_idle(bench)
+    assert await bench.lag() == {Q: (0, 4, 3, 3)}
+
+
+async def test_an_early_lease_may_be_settled_at_once(bench: Bench):
+    await bench.fill(4)
+    await bench.pop(records=0)
     batches = bench.engine.stats().batches
     popped = await bench.pop(early=True)
     wrong = [Receipts(Q, 4, 1, 1), Receipts(Q, 0, 1, 2), Receipts(OTHER, 0, 1, 1), Receipts(Q, -1, 1, 1)]

@@ -130,6 +130,27 @@ async def test_rules_that_change_count_at_once(node: Node) -> None:
         await alice.send("office/x", b"x")
 
 
+async def test_a_member_of_a_group_hears_at_once_that_it_may_read_no_more(node: Node) -> None:
+    """Also while it waits; what comes then is for others."""
+    async with client(node) as alice, alice.consumer("workers", "home") as workers:
+        await alice.send("home/x", b"x")
+        delivery = await anext(workers)
+        waiting = asyncio.create_task(workers.next(20))
+        while workers._member._wanted is None:  # noqa: ASYNC110  nobody tells of it
+            await asyncio.sleep(0)
+        await set_rules(node, "alice", "allow publish home/#")
+        await alice.send("home/x", b"y")
+        with pytest.raises(NotAllowed, match="home/# may not be subscribed to"):
+            await waiting
+        await delivery.ack()
+        with pytest.raises(NotAllowed, match="home/# may not be subscribed to"):
+            await workers.flush()
+        await set_rules(node, "alice", "allow both home/#")
+        again = await workers.next(20)
+        assert again is not None
+        assert (again.payload, again.deliveries) == (b"y", 1)
+
+
 @pytest.mark.parametrize("question", ["user-passwd", "user-remove"])
 async def test_a_user_that_changes_is_asked_again(node: Node, question: str) -> None:
     """Also within a stream, and in a call that waits."""

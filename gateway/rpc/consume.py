@@ -1,0 +1,281 @@
+"""One Consume stream: batches for a member of a group, and what it settles, request by request.
+
+The rules of the file:
+
+* One task reads, takes and answers. What a request wants and is there goes out before the next request is read, so
+  who reads no replies is not read either. Only a batch that has to be waited for is another task's.
+* Leases are told of early (`Store.pop`), settlements when the log has them: in the order of their requests, along with
+  a batch, or at once where a request asks for nothing else.
+* A batch that could not be sent was given to nobody.
+* What a request settles and cannot be settled is said of that request. All else that is wrong ends the stream, once
+  what was settled before is answered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from typing import Final, TypeAlias
+
+import grpc.aio
+
+from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.group_calls import GroupCalls, Membership, told_runs
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.rights import PREFIX, Rights
+from gateway.rpc.status import RequestError, abort, invalid
+from gateway.rpc.told import CALLER
+from gateway.rpc.unread import room
+from store.api import Popped
+from store.errors import StoreError
+
+NOTHING: Final = Popped([], None, is_limited=False)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply]"
+
+
+class _Settlement:
+    """What one request settles."""
+
+    __slots__ = ("answer", "count", "is_awaited")
+
+    def __init__(self, count: int, is_awaited: bool) -> None:
+        self.answer: pb.Settled | None = None  # None: the log does not have it yet
+        self.count = count  # of messages
+        self.is_awaited = is_awaited  # its request asks for nothing else
+
+
+class ConsumeStream:
+    """Runs one stream. `run` returns when the client is done, and ends with a status where something is wrong."""
+
+    __slots__ = (
+        "_asked",
+        "_calls",
+        "_context",
+        "_failure",
+        "_fault",
+        "_is_answering",
+        "_is_idle",
+        "_is_stopped",
+        "_limits",
+        "_member",
+        "_progress",
+        "_reader",
+        "_rights",
+        "_settlements",
+        "_settling",
+        "_waiting",
+        "_writing",
+    )
+
+    def __init__(self, calls: GroupCalls, rights: Rights, limits: RpcLimits, context: Context) -> None:
+        self._calls = calls
+        self._rights = rights
+        self._limits = limits
+        self._context = context
+        self._member: Membership | None = None
+        self._asked: pb.ReceiveRequest | None = None  # what it is made of
+        self._settlements: deque[_Settlement] = deque()  # that are not answered, in the order of their requests
+        self._settling: set[asyncio.Task[None]] = set()  # of those that the log does not have yet
+        self._progress = asyncio.Event()  # one of them is answered
+        self._waiting: asyncio.Task[None] | None = None  # for a batch
+        self._is_stopped = False  # the client does not want that any more
+        self._is_answering = False  # what was waited for is there
+        self._writing = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._is_idle = False  # the reader waits for a request
+        self._failure: StoreError | RequestError | None = None
+        self._fault: BaseException | None = None  # what nobody foresaw
+
+    async def run(self, requests: AsyncIterator[pb.ConsumeRequest]) -> None:
+        self._reader = reader = self._started(self._read(requests))
+        try:
+            await asyncio.wait((reader,))
+            await self._end_wait()
+            while self._settling:
+                await asyncio.wait(self._settling)
+            await self._answer_settled()
+        finally:
+            reader.cancel()
+            if self._waiting is not None:
+                self._waiting.cancel()
+        if self._fault is not None:
+            raise self._fault
+        if self._failure is not None:
+            await abort(self._context, self._failure)
+
+    def stop(self, reason: RequestError) -> None:
+        """Take no more requests: answer what was settled and end the stream with `reason`."""
+        self._fail(reason)
+
+    def _fail(self, reason: StoreError | RequestError) -> None:
+        if self._failure is None:
+            self._failure = reason
+        self._end_reading()
+
+    def _end_reading(self) -> None:
+        if self._is_idle and self._reader is not None:
+            self._reader.cancel()
+        self._progress.set()
+
+    def _started(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fault = self._fault or fault
+            self._end_reading()
+
+    async def _read(self, requests: AsyncIterator[pb.ConsumeRequest]) -> None:
+        self._is_idle = True
+        try:
+            async for request in requests:
+                self._is_idle = False
+                await self._take(request)
+                while self._is_full() and not self._is_over:
+                    self._progress.clear()
+                    await self._progress.wait()
+                if self._is_over:
+                    return
+                self._is_idle = True
+        except (StoreError, RequestError) as error:
+            self._fail(error)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._failure is not None or self._fault is not None
+
+    def _is_full(self) -> bool:
+        """Settlements that are not answered count: who settles faster than the log takes it waits."""
+        limits = self._limits
+        return (
+            len(self._settlements) >= limits.max_unacknowledged_requests
+            or sum([each.count for each in self._settlements]) > limits.max_settled
+        )
+
+    async def _take(self, request: pb.ConsumeRequest) -> None:
+        member = self._member
+        if member is None:
+            asked = self._asked = request.member
+            await self._require_rights()
+            if asked.done or asked.again or asked.wait_ms:
+                raise invalid("what is settled, and the time to wait, belong to the request and not to its member")
+            member = self._member = self._calls.membership(asked, early=True)
+        elif request.HasField("member"):
+            raise invalid("the first request of a stream says whose it is, and no other")
+        else:
+            await self._require_rights()
+        self._settle(member, request)
+        if request.stops:
+            await self._end_wait(is_answered=True)
+        if request.wants:
+            await self._look(member, request.number, request.wait_ms)
+        elif not request.done and not request.again:
+            await self._answer_settled()
+
+    async def _require_rights(self) -> None:
+        caller = CALLER.get()
+        if caller is not None and (caller.permissions is not None or caller.is_revoked):
+            await self._rights.require(caller, PREFIX + "Receive", self._asked)
+
+    def _settle(self, member: Membership, request: pb.ConsumeRequest) -> None:
+        """Have settled what a request says, while its batch is looked for: one commit."""
+        settlement = _Settlement(_messages(request), not request.wants)
+        self._settlements.append(settlement)
+        answer = pb.Settled(number=request.number)
+        if request.done or request.again:
+            task = self._started(self._settled(member, request, settlement, answer))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+        else:
+            settlement.answer = answer
+
+    async def _settled(
+        self, member: Membership, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
+    ) -> None:
+        try:
+            done, again = self._calls.settlement(member.source, request)
+            stale = await self._calls.groups.settle(member.source, done, again, member.wish.member)
+            answer.expired.extend(told_runs(stale))
+        except RequestError as error:
+            answer.error = str(error)
+        except StoreError as error:
+            self._fail(error)
+            return
+        settlement.answer = answer
+        if any(each.is_awaited for each in self._settlements) or self._is_full():
+            await self._answer_settled()
+
+    async def _look(self, member: Membership, number: int, wait_ms: int) -> None:
+        """Answer with a batch, at once where there is one."""
+        if self._waiting is not None:
+            if not self._is_answering:
+                raise invalid("a batch is wanted already")
+            await asyncio.wait((self._waiting,))
+        popped = await self._calls.groups.pop(member.source, member.wish)
+        if popped.runs or not wait_ms:
+            await self._send(member, number, popped)
+        else:
+            self._is_answering = self._is_stopped = False
+            self._waiting = self._started(self._wait(member, number, wait_ms))
+
+    async def _wait(self, member: Membership, number: int, wait_ms: int) -> None:
+        wait_s = min(wait_ms, self._limits.max_wait_ms) / 1_000
+        try:
+            try:
+                popped = await self._calls.groups.receive(member.source, member.wish, wait_s)
+            except asyncio.CancelledError:
+                if not self._is_stopped:
+                    raise
+                popped = NOTHING
+            self._is_answering = True
+            await self._send(member, number, popped)
+        except (StoreError, RequestError) as error:
+            self._fail(error)
+        finally:
+            self._waiting = None
+
+    async def _end_wait(self, *, is_answered: bool = False) -> None:
+        """Wait for messages no longer; what has come is sent. `is_answered`: or nothing, if none has."""
+        if self._waiting is not None:
+            if not self._is_answering:
+                self._is_stopped = is_answered
+                self._waiting.cancel()
+            await asyncio.wait((self._waiting,))
+
+    async def _send(self, member: Membership, number: int, popped: Popped) -> None:
+        """Answer with a batch, and with what was settled meanwhile."""
+        is_sent = False
+        try:
+            await self._require_rights()  # it may have waited long
+            async with self._writing:
+                reply = pb.ConsumeReply(batch=number, settled=self._take_settled(), runs=told_runs(popped.runs))
+                reply.frames = b"".join([run.data for run in popped.runs])
+                await self._context.write(reply)
+            is_sent = True
+        finally:
+            room().free()
+            if not is_sent:
+                self._calls.give_back(member, popped)
+
+    async def _answer_settled(self) -> None:
+        async with self._writing:
+            settled = self._take_settled()
+            if settled:
+                await self._context.write(pb.ConsumeReply(settled=settled))
+
+    def _take_settled(self) -> list[pb.Settled]:
+        """The answers that come next."""
+        answers: list[pb.Settled] = []
+        while self._settlements and (answer := self._settlements[0].answer) is not None:
+            self._settlements.popleft()
+            answers.append(answer)
+        if answers:
+            self._progress.set()
+        return answers
+
+
+def _messages(request: pb.ConsumeRequest) -> int:
+    """How many a request settles, as it says."""
+    return sum([run.count for run in request.done]) + sum([postponed.run.count for postponed in request.again])
