@@ -94,7 +94,7 @@ class Connection:
     @property
     def stub(self) -> SluiceStub:
         """The calls. Must be used on one event loop only."""
-        self._require_open()
+        self.require_open()
         if self._stub is None:
             if self._tls is None:
                 self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
@@ -109,7 +109,8 @@ class Connection:
     def is_closed(self) -> bool:
         return self._closed
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raises `ClientClosed`."""
         if self._closed:
             raise ClientClosed(_CLOSED)
 
@@ -129,7 +130,7 @@ class Connection:
         lease that nobody heard of runs out, an acknowledgement is the same twice."""
         retry = Retry(self.retry_seconds)
         while True:
-            self._require_open()
+            self.require_open()
             try:
                 return await method(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
             except asyncio.CancelledError:

@@ -168,6 +168,7 @@ class Member:
     async def _batch(self, wait_s: float) -> Received:
         wanted = self._wanted
         if wanted is None:
+            self._connection.require_open()
             wanted = self._wanted = asyncio.get_running_loop().create_future()
             settlement = self._take()  # goes along: a request for each would cost the node more
             self._send(_Request(settlement), pb.ConsumeRequest(wants=True, wait_ms=int(wait_s * 1_000)))
@@ -325,7 +326,8 @@ class Member:
         call, self._call = self._call, None
         if call is not None and self._reader is not None:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await call.done_writing()
+                async with self._writing:
+                    await call.done_writing()
                 await asyncio.wait((self._reader,), timeout=_CLOSING_S)
             call.cancel()
 

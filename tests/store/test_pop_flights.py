@@ -88,13 +88,22 @@ async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
     assert await waiting == [Receipts(Q, 0, 1, 1)]
 
 
-async def test_a_cancelled_pop_gives_back(bench: Bench):
+async def test_a_cancelled_pop_gives_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(3)
-    popping = asyncio.create_task(bench.pop(records=2))
-    await asyncio.sleep(0)
-    popping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await popping
+    reading = asyncio.Event()
+
+    async def read(*_: object) -> bytes:
+        reading.set()
+        await asyncio.Event().wait()
+        return b""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "records", read)
+        popping = asyncio.create_task(bench.pop(records=2))
+        await reading.wait()
+        popping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await popping
     runs: list[Run] = []
     while not any(run.offset == 0 for run in runs):
         await asyncio.sleep(0)
