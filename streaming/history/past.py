@@ -2,9 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +11,6 @@ import pyarrow.parquet as pq
 
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryFile, Manifest, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BEGIN: Final = attrgetter("begin")
 _END: Final = attrgetter("end")
@@ -36,21 +32,28 @@ class _Files:
 
 
 class Past:
-    """The histories of parent topics in a folder, each as its manifest was when it was first asked for: what was
-    exported since is in the log as well. Without a folder, nothing is in files. Raises `HistoryError`."""
+    """The histories of parent topics in a folder, each as its manifest was when it was first asked for, or `spans` was
+    told to look again: what was exported since is in the log as well, until retention takes it. Without a folder,
+    nothing is in files. Raises `HistoryError`."""
 
     def __init__(self, uri: str | None) -> None:
         self.uri = uri
         self._folder = None if uri is None else HistoryFolder(uri)
-        self._of: Callable[[str], _Files] = cache(self._read)
+        self._known: dict[str, _Files] = {}
 
     def parents(self) -> list[str]:
         """Parent topics with a history."""
         return [] if self._folder is None else self._folder.parents()
 
+    def spans(self, parent: str, *, anew: bool = False) -> dict[int, Span]:
+        """What of each partition is in files or known to be lost."""
+        if anew:
+            self._known.pop(parent, None)
+        return self._of(parent).spans
+
     def span(self, parent: str, partition: int) -> Span | None:
-        """What of a partition is in files or known to be lost."""
-        return self._of(parent).spans.get(partition)
+        """The same of one partition."""
+        return self.spans(parent).get(partition)
 
     def files(self, parent: str, partition: int, begin: int, end: int) -> list[HistoryFile]:
         """Those with offsets of [begin, end), in order."""
@@ -76,5 +79,9 @@ class Past:
             return max(1, each.uncompressed // each.rows)
         return None
 
-    def _read(self, parent: str) -> _Files:
-        return _Files.of(Manifest(parent) if self._folder is None else self._folder.manifest(parent))
+    def _of(self, parent: str) -> _Files:
+        known = self._known.get(parent)
+        if known is None:
+            known = _Files.of(Manifest(parent) if self._folder is None else self._folder.manifest(parent))
+            self._known[parent] = known
+        return known

@@ -89,11 +89,18 @@ def ends(holdings: Iterable[Holding]) -> Offsets:
 def advance(start: Offsets, available: Offsets, limit: int | None) -> Offsets:
     """The end of the next micro-batch: what is available, at most `limit` records beyond `start`.
 
-    Each partition gets an equal share, and what small backlogs leave over goes to the larger ones. A
-    partition that `start` does not know begins at 0: it was created later. None goes backwards.
+    Each partition gets an equal share, and what small backlogs leave over goes to the larger ones; where that is less
+    than a record they take turns. A partition that `start` does not know begins at 0: it was created later. None goes
+    backwards.
     """
     backlog = {partition: max(0, end - start.get(partition, 0)) for partition, end in available.items()}
-    reached = dict(start)
+    reached = {**start, **{partition: start.get(partition, 0) for partition in backlog}}
+    behind = sorted(partition for partition, count in backlog.items() if count)
+    if limit is not None and limit < len(behind):
+        first = sum(start.values()) % len(behind)  # which each turn moves on by the limit
+        for partition in (behind[first:] + behind[:first])[:limit]:
+            reached[partition] += 1
+        return reached
     remaining = sum(backlog.values()) if limit is None else limit
     waiting = len(backlog)
     for partition in sorted(backlog, key=lambda each: (backlog[each], each)):

@@ -1,9 +1,10 @@
 """From options to pieces: what there is to read, where it begins and ends, and how it is cut into tasks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloud_sdk.blocking import Client
+from streaming.history.manifest import HistoryFile, Span
 from streaming.history.past import Past
 from streaming.source.offsets import DataLossError, Holding, Offsets, Partition, begins, ends
 from streaming.source.options import Edge, Moment, Place
@@ -34,8 +35,15 @@ class FileRange:
     wanted: Wanted = EVERYTHING
 
 
+@dataclass(slots=True, frozen=True)
+class Joined:
+    """Ranges one behind the other: a part of a partition that lies in files and in the log, or nowhere any more."""
+
+    parts: tuple[LogRange | FileRange, ...]
+
+
 # The work of one task. Each kind is a small class here, and has its branch in `reading.read_piece`.
-Piece = LogRange | FileRange
+Piece = LogRange | FileRange | Joined
 
 
 def holdings_of(client: Client, past: Past, topics: Topics) -> list[Holding]:
@@ -46,8 +54,12 @@ def holdings_of(client: Client, past: Past, topics: Topics) -> list[Holding]:
         parents = topics.matching(sorted({*client.parents(), *past.parents()}))
     holdings: list[Holding] = []
     for parent in parents:
-        for each in client.partitions(parent):
-            span = past.span(parent, each.partition)
+        # The history first: what it ends with is in the log then, which only grows.
+        spans, bounds = past.spans(parent), client.partitions(parent)
+        if any(each.partition in spans and spans[each.partition].end < each.begin for each in bounds):
+            spans, bounds = past.spans(parent, anew=True), client.partitions(parent)  # retention, behind an exporter
+        for each in bounds:
+            span = spans.get(each.partition)
             if span is not None and span.end > each.end:
                 raise DataLossError(
                     f"the history of {parent!r} is of another log: partition {each.partition} ends at {each.end} "
@@ -71,28 +83,38 @@ def stops(client: Client, past: Past, place: Place, holdings: Sequence[Holding])
 def offset_at(client: Client, past: Past, partition: Partition, time_ms: int) -> int:
     """Of the first record of a partition that was stored at or after a time; its end when none is that young."""
     found = past.offset_at(*partition, time_ms)
-    return client.offset_at(*partition, time_ms) if found is None else found
+    return client.offset_at(*partition, max(time_ms, 0)) if found is None else found  # the log has no time before 1970
 
 
 def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, past: Past) -> list[Piece]:
     """Ranges that cover [start, end) of each partition, each of at most `records_per_task` offsets. What is in files of
-    a history is read there; what that knows to be lost is left out."""
+    a history is read there; what that knows to be lost is left out.
+
+    Where they are cut depends on nothing else, so that a batch that is done again has the same rows in the same task,
+    also when an exporter went on meanwhile: the sink counts on it.
+    """
     cut: list[Piece] = []
     for parent, number in sorted(end):
         first, stop = start.get((parent, number), 0), end[parent, number]
-        if first < stop:
-            wanted = topics.wanted(parent)
-            span = past.span(parent, number)
-            if span is not None:
-                for file in past.files(parent, number, first, stop):
-                    cut += (
-                        FileRange(past.uri or "", file.path, parent, number, low, high, wanted)
-                        for low, high in _steps(max(first, file.begin), min(stop, file.end), records_per_task)
-                    )
-            in_log = [(first, stop)] if span is None else [(first, min(stop, span.begin)), (max(first, span.end), stop)]
-            for low, high in in_log:
-                cut += (LogRange(parent, number, *each, wanted) for each in _steps(low, high, records_per_task))
+        span = past.span(parent, number)
+        files = past.files(parent, number, first, stop)
+        for low, high in _steps(first, stop, records_per_task):
+            whole = LogRange(parent, number, low, high, topics.wanted(parent))
+            parts = [whole] if span is None else list(_parts(whole, span, files, past.uri or ""))
+            cut.append(parts[0] if len(parts) == 1 else Joined(tuple(parts)))
     return cut
+
+
+def _parts(whole: LogRange, span: Span, files: Sequence[HistoryFile], uri: str) -> Iterator[LogRange | FileRange]:
+    """Where a range of a partition is, in the order of its offsets."""
+    if whole.start < span.begin:
+        yield replace(whole, end=min(whole.end, span.begin))
+    for file in files:
+        low, high = max(whole.start, file.begin), min(whole.end, file.end)
+        if low < high:
+            yield FileRange(uri, file.path, whole.parent, whole.partition, low, high, whole.wanted)
+    if span.end < whole.end:
+        yield replace(whole, start=max(whole.start, span.end))
 
 
 def _steps(first: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

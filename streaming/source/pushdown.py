@@ -7,6 +7,7 @@ partition behind younger ones. The option `endingTimestamp` is about the time at
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import floor
 from typing import Final
 
 from pyspark.sql.datasource import (
@@ -110,7 +111,7 @@ class Narrowing:
         if name == "offset" and isinstance(value, int):
             return replace(self, first=max(self.first, value + is_above))
         if name == "stored_at" and isinstance(value, datetime) and value.tzinfo:
-            ms = int(value.timestamp() * 1_000)  # rounded down: a record of that very millisecond may be left
+            ms = floor(value.timestamp() * 1_000)  # a record of that very millisecond may be left
             return replace(self, from_ms=ms if self.from_ms is None else max(self.from_ms, ms))
         return self
 

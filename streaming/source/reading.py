@@ -14,7 +14,7 @@ from record.layout import PART_PAYLOAD
 from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
-from streaming.source.planning import FileRange, LogRange, Piece
+from streaming.source.planning import FileRange, Joined, LogRange, Piece
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -34,7 +34,10 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
 
     Raises `DataLossError` when a part of the piece is gone, or goes on behind it, as `failOnDataLoss` says.
     """
-    if isinstance(piece, FileRange):
+    if isinstance(piece, Joined):
+        for part in piece.parts:
+            yield from read_piece(options, schema, part)
+    elif isinstance(piece, FileRange):
         yield from file_batches(schema, piece)
     elif piece is not None and piece.start < piece.end:
         with options.connection.client() as client:

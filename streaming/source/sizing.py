@@ -1,5 +1,6 @@
 """A micro-batch within a number of bytes: estimated from the records that it begins with."""
 
+import random
 from typing import Final
 
 from cloud_sdk.blocking import Client
@@ -12,7 +13,8 @@ _SAMPLE_BYTES: Final = 256 << 10
 
 
 def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
-    """`end`, moved back so that [start, end) is about `max_bytes` of the log, and at least one record.
+    """`end`, moved back so that [start, end) is about `max_bytes` of the log, and at least one record: of a partition
+    whose records are larger than its share, too, so that none waits for ever.
 
     Each partition's records are taken to be as large as its first ones (up to 64 of them).
     """
@@ -23,8 +25,9 @@ def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_b
     reached = dict(end)
     for each, share in shares.items():
         reached[each] = start.get(each, 0) + share // sizes[each]
-    if backlog and reached == {**end, **{each: start.get(each, 0) for each in backlog}}:
-        reached[min(backlog, key=lambda each: sizes[each])] += 1  # whatever its size: the query has to go on
+    stuck = [each for each in backlog if reached[each] == start.get(each, 0)]
+    if stuck:  # their records are larger than their shares: one goes on, whatever its size, and each at some time
+        reached[random.choice(stuck)] += 1
     return reached
 
 

@@ -66,8 +66,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Progress(ends(self._holdings())).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        options = self._options
-        first, _ = skip_lost(self._progress(start).offsets, self._holdings(), fail=options.fail_on_data_loss)
+        options, first = self._options, self._progress(start).offsets
+        holdings = self._holdings()
+        if options.fail_on_data_loss:
+            skip_lost(first, holdings, fail=True)
+        # Else the tasks find out, and tell: a batch that is done again is cut as it was, whatever is gone by now.
         cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics, self._past_opened())
         return [InputPartition(piece) for piece in cut]
 

@@ -11,7 +11,9 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from cloud_sdk.arrow import SCHEMA as ARROW_SCHEMA
 from cloud_sdk.blocking import Client
 from sluice.demo.analytics import keep
 from streaming.history.compaction import Compactor, clean_up
@@ -20,6 +22,8 @@ from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
 from streaming.history.manifest import HistoryError
 from streaming.source.columns import SCHEMA
+from streaming.source.options import SourceOptions
+from streaming.source.stream import StreamReader
 from tests.streaming.conftest import STORED_MS, FakeNode
 
 if TYPE_CHECKING:
@@ -134,6 +138,23 @@ def test_the_source_goes_through_history_first(spark: "SparkSession", node: Fake
     assert [each for each in offsets(later) if each[0] == 0] == all_of(0, 10, 36)
     some = read_by_source(spark, node, tmp_path, how, startingOffsets='{"0": 28, "1": 3, "2": 4}')
     assert offsets(some) == [*all_of(0, 28, 36), (1, 3), (2, 4)]
+
+
+def test_a_stream_sees_what_was_exported_while_it_ran(node: FakeNode, tmp_path: Path) -> None:
+    node.publish(0, 10)
+    export(node, tmp_path)
+    given = {"endpoint": node.endpoint, "parent": "sensors", "history": str(tmp_path), "failOnDataLoss": "false"}
+    reader = StreamReader(SourceOptions.parse(given), ARROW_SCHEMA)
+    start = reader.initialOffset()
+    node.publish(0, 20)
+    export(node, tmp_path)
+    node.publish(0, 5)
+    node.begins[0] = 30
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"sensors": {"0": 35, "1": 0, "2": 0}}
+    rows = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(35))
+    reader.stop()
 
 
 def test_filters_are_about_files_too(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:

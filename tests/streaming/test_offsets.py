@@ -1,11 +1,15 @@
 """Offsets, limits and planning, without Spark."""
 
 import json
+from itertools import pairwise
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming.history.folder import HistoryFolder
+from streaming.history.manifest import HistoryFile, Loss, Manifest
 from streaming.history.past import Past
 from streaming.source.offsets import (
     DataLossError,
@@ -19,7 +23,7 @@ from streaming.source.offsets import (
     offsets_from_json,
     skip_lost,
 )
-from streaming.source.planning import LogRange, pieces
+from streaming.source.planning import FileRange, Joined, LogRange, pieces
 from streaming.source.topics import Topics
 
 parents = st.sampled_from(["", "a", "b", "0", "$inbox"])
@@ -79,6 +83,16 @@ def test_advance_without_news_is_where_it_stood() -> None:
     assert advance({}, {}, 100) == {}
 
 
+@given(st.integers(1, 7))
+def test_partitions_take_turns_where_the_limit_is_less_than_one_for_each(limit: int) -> None:
+    at = of(dict.fromkeys(range(8), 0))
+    for turn in range(1, 17):
+        large = dict.fromkeys(range(6), 1_000_000)
+        at = advance(at, of({**large, 6: at["p", 6] + 1, 7: at["p", 7] + 1}), limit)
+        assert sum(at.values()) == turn * limit
+    assert min(at.values()) >= limit
+
+
 def test_repeated_advance_arrives() -> None:
     at, end = of({0: 0}), of({0: 7, 1: 90, 2: 400})
     rounds = 0
@@ -98,6 +112,32 @@ def test_pieces_cover_each_offset_once(end: Offsets, span: int) -> None:
         assert part.start == at[number] < part.end <= part.start + span
         at[number] = part.end
     assert at == end
+
+
+bounds = st.lists(st.integers(0, 60), min_size=2, max_size=5, unique=True).map(sorted)
+
+
+@given(bounds, st.integers(0, 60), st.integers(1, 60), st.integers(1, 20))
+def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: int, count: int, size: int) -> None:
+    """A batch that is done again has the same rows in the same task, also when an exporter went on meanwhile."""
+    files = [HistoryFile(f"{begin}", 0, begin, end, end - begin, 1, 1, 0, 0, 0, 0) for begin, end in pairwise(borders)]
+    lost, *kept = files
+    manifest = Manifest("p", 1, tuple(kept), (Loss(0, lost.begin, lost.end),)).checked()
+    with TemporaryDirectory() as folder:
+        HistoryFolder(folder).commit(manifest)
+        start, end = of({0: first}), of({0: first + count})
+        without = pieces(start, end, size, WHOLE, Past(None))
+        found = pieces(start, end, size, WHOLE, Past(folder))
+    assert len(found) == len(without)
+    for piece, whole in zip(found, without, strict=True):
+        assert isinstance(whole, LogRange)
+        parts = piece.parts if isinstance(piece, Joined) else (piece,)
+        covered = [offset for part in parts for offset in range(part.start, part.end)]
+        gone = range(lost.begin, lost.end)
+        assert covered == [offset for offset in range(whole.start, whole.end) if offset not in gone]
+        for part in parts:
+            named = {each.path for each in kept if each.begin <= part.start and part.end <= each.end}
+            assert ({part.path} if isinstance(part, FileRange) else set()) == named
 
 
 def test_pieces_of_nothing() -> None:

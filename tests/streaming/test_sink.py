@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -18,11 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from cloud_sdk import InvalidArgument, Message
+from cloud_sdk import InvalidArgument, Message, OutgoingMessage
 from cloud_sdk.blocking import Client
 from store.config import StoreConfig
 from store.engine import Engine
 from streaming.failures import failure_of
+from streaming.history.export import Exporter, ExportOptions
+from streaming.history.folder import HistoryFolder
 from streaming.option_values import OptionError
 from streaming.sink import writing
 from streaming.sink.columns import messages_of, sink_options
@@ -216,6 +219,35 @@ def test_a_task_that_is_tried_again_has_its_rows_in_the_same_order(
     assert [int(each.payload) for each in read_all(real_node.endpoint)] == there
     attempt(shuffled.sortWithinPartitions("id"))
     assert Counter(int(each.payload) for each in read_all(real_node.endpoint)) == Counter(range(count))
+
+
+def test_a_batch_is_written_once_also_when_an_exporter_went_on(
+    spark: "SparkSession", real_node: NodeProcess, tmp_path: Path
+) -> None:
+    """What was in the log when the batch was planned is in files, and in the log, when it is done again."""
+    with Client(real_node.endpoint) as client:
+        client.send_many([OutgoingMessage("sensors/a", b"%d" % number) for number in range(30)])
+        time.sleep(0.005)
+        between_ms = time.time_ns() // 1_000_000
+        client.send_many([OutgoingMessage("sensors/a", b"%d" % number) for number in range(30, 50)])
+    history, checkpoint = tmp_path / "history", tmp_path / "checkpoint"
+    given = {"endpoint": real_node.endpoint, "parent": "sensors", "history": str(history)}
+
+    def run() -> Counter[bytes]:
+        records = spark.readStream.format("sluice").options(**given).load()
+        sink = records.select(F.lit("results/x").alias("topic"), "payload").writeStream.format("sluice")
+        sink = sink.option("endpoint", real_node.endpoint).option("checkpointLocation", str(checkpoint))
+        assert sink.trigger(availableNow=True).start().awaitTermination(200)
+        return Counter(each.payload for each in read_all(real_node.endpoint))
+
+    expected = Counter(b"%d" % number for number in range(50))
+    assert run() == expected
+    for commit in (checkpoint / "commits").iterdir():
+        commit.unlink()
+    with Client(real_node.endpoint) as client:
+        done = Exporter(client, HistoryFolder(str(history)), "sensors", ExportOptions(until_ms=between_ms)).run()
+    assert done.rows == 30
+    assert run() == expected
 
 
 def test_spark_streams_from_the_log_to_the_log(spark: "SparkSession", real_node: NodeProcess, tmp_path: Path) -> None:
