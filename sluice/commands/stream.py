@@ -82,6 +82,9 @@ def _pipeline(
         "--device", type=_field_or_level, default="device", help="the field that is the device, or level:N of the topic"
     )
     source.add_argument("--time", default="time", help="the field with the time; stored_at: when it was stored")
+    source.add_argument(
+        "--ahead", default="1 hour", help="leave out readings of a time so far behind their storing (default: 1 hour)"
+    )
     source.add_argument("--value", default="value", help="the field with the value")
     spark = parser.add_argument_group("Spark")
     spark.add_argument("--master", default="local[2]", help="default: local[2]")

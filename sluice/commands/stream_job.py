@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,7 @@ from streaming.source.topics import Topics
 _AGAIN_S: Final = 5.0  # between attempts while the node is away
 _START_S: Final = 60.0  # until a query that has begun its first batch says its name
 _FIELDS: Final = ("topic", "levels", "payload", "stored_at")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Failed(Exception):
@@ -152,10 +154,14 @@ def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, s
     records = spark.readStream.format("sluice").options(**_source(arguments, connection)).load()
     body = records.withColumn("body", F.from_json(F.col("payload").cast("string"), arguments.schema))
     device = arguments.device
-    named = F.col("levels")[int(device[6:])] if device.startswith("level:") else F.col(f"body.{device}")
+    # Of a topic with fewer levels: null.
+    named = F.get("levels", F.lit(int(device[6:]))) if device.startswith("level:") else F.col(f"body.{device}")
     time = F.col("stored_at") if arguments.time == "stored_at" else F.col(f"body.{arguments.time}")
     if arguments.pipeline == "liveness":
         return body.select(named.cast("string").alias("device"), F.col("stored_at").alias("time"))
+    if arguments.pipeline != "enrich":
+        # A clock that is far ahead would carry the watermark there, and all other devices would be late.
+        time = F.when(time.between(_EPOCH, F.col("stored_at") + F.expr(f"INTERVAL {arguments.ahead}")), time)
     chosen = {"device": named.cast("string"), "time": time, "value": F.col(f"body.{arguments.value}")}
     others = [name for name in body.select("body.*").columns if name not in chosen]
     return body.select(

@@ -1,16 +1,17 @@
 """Anomalies of a numeric field, found per device as readings come: `detector` as a stateful operator of Spark."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from streaming.pipelines.detector import LARGEST, Detector, Settings
-from streaming.pipelines.stateful import TIMES, seconds_of, timestamp_of
+from streaming.pipelines.stateful import TIMES, micros, micros_of, seconds_of, with_times
 
-SCHEMA = "device string, time timestamp, value double, expected double, score double, kind string"
+SCHEMA = "device string, time long, value double, expected double, score double, kind string"  # of what Python gives
+_LONGEST: Final = 256  # characters of a device's name in a topic
 
 
 def anomalies(
@@ -36,13 +37,14 @@ def anomalies(
         F.col(time).cast("timestamp").alias("time"),
         F.col(value).cast("double").alias("value"),
     ).where(f"device IS NOT NULL AND value IS NOT NULL AND {TIMES}")
+    known = known.withColumn("time", micros(F.col("time")))
     processor = _Detecting(settings or Settings(), forget_after_s)
     clock = "None" if forget_after_s is None else "ProcessingTime"
-    return known.groupBy("device").transformWithState(processor, SCHEMA, "Append", clock)
+    return with_times(known.groupBy("device").transformWithState(processor, SCHEMA, "Append", clock), "time")
 
 
 def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> DataFrame:
-    """Anomalies as messages for the sink: JSON on the topic `prefix`/device."""
+    """Anomalies as messages for the sink: JSON on the topic `prefix`/device; `prefix`/_ where there is none."""
     start = F.lit(prefix) if isinstance(prefix, str) else prefix
     return found.select(
         F.concat(start, F.lit("/"), topic_level("device")).alias("topic"),
@@ -53,8 +55,9 @@ def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> D
 
 
 def topic_level(column: str) -> Column:
-    """A text as one level of a topic: what a topic's name cannot have becomes an underscore."""
-    return F.regexp_replace(F.col(column), r"[/+#\x00]", "_")
+    """A text as one level of a topic: what a topic's name cannot have becomes an underscore, as does null, and what is
+    longer than topics are is cut. Devices say what they like."""
+    return F.coalesce(F.substring(F.regexp_replace(F.col(column), r"[/+#\x00]", "_"), 1, _LONGEST), F.lit("_"))
 
 
 class _Detecting(StatefulProcessor):
@@ -77,7 +80,7 @@ class _Detecting(StatefulProcessor):
             if found is not None:
                 yield Row(
                     device=key[0],
-                    time=timestamp_of(found.time),
+                    time=micros_of(found.time),
                     value=found.value,
                     expected=found.expected,
                     score=found.score,

@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StringType, StructField, StructType
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +34,8 @@ class Registry:
         key: str = "device",
     ) -> None:
         """location: a path, or the name of a JDBC table, whose `url` and driver are in `options`. `kind`: of `FORMATS`;
-        else what the path ends in. Raises `ValueError`."""
+        else what the path ends in. `key`: its column of devices, a text also where it looks like numbers (`007`).
+        Raises `ValueError`."""
         chosen = kind or Path(location).suffix.lstrip(".").lower() or "parquet"
         if chosen not in FORMATS:
             raise ValueError(f"a registry is one of {', '.join(FORMATS)}, not {chosen!r}")
@@ -65,6 +69,12 @@ class Registry:
         frame = reader.option("dbtable", self._location).load() if self._kind == "jdbc" else reader.load(self._location)
         if self._key.lower() not in (name.lower() for name in frame.columns):
             raise ValueError(f"the registry {self._location} has no column {self._key!r}: {', '.join(frame.columns)}")
+        if self._kind == "csv":
+            kinds = [
+                StructField(f.name, StringType() if f.name.lower() == self._key.lower() else f.dataType)
+                for f in frame.schema
+            ]
+            frame = reader.schema(StructType(kinds)).load(self._location)
         # The rows themselves, which every executor gets anyhow: no file that is replaced fails a batch that runs.
         return self._spark.createDataFrame(frame.toArrow())
 
@@ -74,9 +84,10 @@ class Registry:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         found = []
         for file in files:
-            if file.is_file():
+            with suppress(FileNotFoundError):  # it may go away while it is looked at
                 status = file.stat()
-                found.append((str(file), status.st_size, status.st_mtime_ns))
+                if S_ISREG(status.st_mode):
+                    found.append((str(file), status.st_size, status.st_mtime_ns))
         return found
 
 

@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from streaming.pipelines.stateful import TIMES, seconds_of, timestamp_of
+from streaming.pipelines.stateful import TIMES, micros, micros_of, seconds_of, with_times
 
-SCHEMA = "device string, event string, time timestamp, last_seen timestamp, silent_s double"
+SCHEMA = "device string, event string, time long, last_seen long, silent_s double"  # of what Python gives
 
 
 def liveness(
@@ -40,9 +40,11 @@ def liveness(
         records.select(F.col(device).cast("string").alias("device"), F.col(time).cast("timestamp").alias("time"))
         .where(f"device IS NOT NULL AND {TIMES}")
         .withWatermark("time", late)
+        .withColumn("at", micros(F.col("time")))
     )
     processor = _Listening(silent_after_s, forget_after_s)
-    return seen.groupBy("device").transformWithState(processor, SCHEMA, "Append", "EventTime", eventTimeColumnName="")
+    events = seen.groupBy("device").transformWithState(processor, SCHEMA, "Append", "EventTime", eventTimeColumnName="")
+    return with_times(events, "time", "last_seen")
 
 
 class _Listening(StatefulProcessor):
@@ -58,7 +60,7 @@ class _Listening(StatefulProcessor):
         self._state = handle.getValueState("seen", "last double, silent boolean")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        times = sorted(seconds_of(row.time) for row in rows)
+        times = sorted(seconds_of(row.at) for row in rows)
         last, is_silent = self._state.get() or (None, False)
         for time in times:
             if last is not None and time <= last:
@@ -100,6 +102,4 @@ class _Listening(StatefulProcessor):
 
 
 def _event(device: str, event: str, time: float, last: float, silent_s: float) -> Row:
-    return Row(
-        device=device, event=event, time=timestamp_of(time), last_seen=timestamp_of(last), silent_s=float(silent_s)
-    )
+    return Row(device=device, event=event, time=micros_of(time), last_seen=micros_of(last), silent_s=float(silent_s))

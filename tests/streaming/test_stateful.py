@@ -108,11 +108,42 @@ def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) 
     assert len(files.rows) == 2
 
 
+def test_times_are_what_they_are_wherever_a_machine_stands(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the hour that its clock is set back, and where a device says what no clock shows."""
+    monkeypatch.setitem(files.spark.sparkContext.environment, "TZ", "Europe/Berlin")  # of the workers
+    begin = datetime(2026, 10, 24, 20, tzinfo=UTC)
+    settings = Settings(warm_up=10, slots=1, rest_s=600.0)
+    times = [begin + timedelta(minutes=10 * number) for number in range(60)]
+    values = [number % 3 + (50.0 if number in (33, 34, 35) else 0.0) for number in range(60)]
+    detector = Detector(settings)
+    pairs = zip(times, values, strict=True)
+    expected = [found.time for time, value in pairs if (found := detector.observe(time.timestamp(), value))]
+    assert expected
+    files.batch(0, [("a", time, value) for time, value in zip(times, values, strict=True)])
+    with (files.folder / "in" / "0.json").open("a") as lines:
+        for time in ("+12345-01-01T00:00:00Z", "-0100-01-01T00:00:00Z"):
+            lines.write("\n" + json.dumps({"device": "b", "time": time, "value": 1.0}))
+    os.utime(files.folder / "in" / "0.json", (1, 1))
+    files.run(anomalies(files.stream(), settings).selectExpr("unix_seconds(time) AS at"))
+    assert [row.at for row in files.rows] == expected
+
+
+def test_nobody_falls_silent_when_the_clock_is_set_back(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(files.spark.sparkContext.environment, "TZ", "Europe/Berlin")
+    begin = datetime(2026, 10, 24, 20, tzinfo=UTC)
+    files.batch(0, [("a", begin + timedelta(minutes=10 * number), 0.0) for number in range(60)])
+    files.batch(1, [("a", begin + timedelta(minutes=10 * number), 0.0) for number in range(60, 62)])
+    files.run(liveness(files.stream(), silent_after_s=1200))
+    assert files.rows == []
+
+
 def test_alerts_are_messages(spark: "SparkSession") -> None:
     found = spark.createDataFrame([("a/b+c", BEGIN, 9.0)], READINGS)
     (row,) = alerts(found, "alerts/x", retain=True).collect()
     assert (row.topic, row.retain, row.content_type) == ("alerts/x/a_b_c", True, "application/json")
     assert json.loads(row.payload)["device"] == "a/b+c"
+    odd = spark.createDataFrame([(None, BEGIN, 9.0), ("x" * 70_000, BEGIN, 9.0)], READINGS)
+    assert [row.topic for row in alerts(odd, "alerts").collect()] == ["alerts/_", "alerts/" + "x" * 256]
 
 
 def test_who_falls_silent_is_told_of_and_who_is_back(files: Files) -> None:
@@ -177,11 +208,14 @@ def test_a_registry_is_read_again_when_it_changes(spark: "SparkSession", tmp_pat
 
     assert rooms()["a"] in ("bath", "hall") and rooms()["z"] is None
     assert registry.loads == 1
+    path.write_text("device,room,floor\n007,bath,1\n")
+    (row,) = enriched(spark.createDataFrame([("007", BEGIN, 1.0)], READINGS), registry.frame()).collect()
+    assert (row.registry.room, row.registry.floor) == ("bath", 1)
     path.write_text("device,room\na,attic\nz,cellar\n")
     assert rooms() == {"a": "attic", "z": "cellar"}
     path.unlink()
     assert rooms() == {"a": "attic", "z": "cellar"}  # while it is replaced
-    assert registry.loads == 2
+    assert registry.loads == 3
     with pytest.raises(ValueError, match="one of csv"):
         Registry(spark, "devices.xlsx")
 

@@ -93,6 +93,43 @@ def test_readings_are_enriched_and_published_once(spark: "SparkSession", reading
     assert rooms == {("a", "bath"), ("b", None)}
 
 
+HOSTILE = [
+    ("sensors", b""),  # fewer levels than are asked for
+    ("sensors/a/t", b"\xff no JSON"),
+    ("sensors/a/t", b"{}"),
+    *(
+        ("sensors/z/t", orjson.dumps({"device": device, "time": time, "value": 1}))
+        for device, time in [
+            ("x" * 70_000, BEGIN_S),
+            ("z", 4_102_444_800),  # 2100: all others would be late
+            ("z", "+294247-01-10T04:00:54Z"),
+            ("z", "-0100-01-01T00:00:00Z"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (("windows", "--window", "1 hour", "--late", "5 minutes", "--device", "level:1"), 4),
+        (("liveness", "--device", "level:1"), 0),
+        (("anomalies",), 0),
+        (("enrich", "--registry", "REGISTRY"), 2 * COUNT + len(HOSTILE)),
+    ],
+)
+def test_nobody_stops_a_pipeline_or_keeps_others_from_it(
+    spark: "SparkSession", readings: NodeProcess, tmp_path: Path, words: tuple[str, ...], count: int
+) -> None:
+    (tmp_path / "devices.csv").write_text("device,room\na,bath\n")
+    with Client(readings.endpoint) as client:
+        client.send_many([OutgoingMessage(topic, payload) for topic, payload in HOSTILE])
+    words = tuple(str(tmp_path / "devices.csv") if word == "REGISTRY" else word for word in words)
+    for _ in range(2):
+        run(spark, readings, tmp_path, *words, "--to", "results")
+    assert len(read_all(readings.endpoint, "results")) >= count
+
+
 def test_readings_are_archived_by_the_hour(spark: "SparkSession", readings: NodeProcess, tmp_path: Path) -> None:
     run(spark, readings, tmp_path, "archive", "--folder", str(tmp_path / "archive"), "--window", "10 minutes")
     rows = dataset.dataset(tmp_path / "archive", partitioning="hive").to_table().to_pylist()
