@@ -112,7 +112,7 @@ def test_times_are_what_they_are_wherever_a_machine_stands(files: Files, monkeyp
     """Also in the hour that its clock is set back, and where a device says what no clock shows."""
     monkeypatch.setitem(files.spark.sparkContext.environment, "TZ", "Europe/Berlin")  # of the workers
     begin = datetime(2026, 10, 24, 20, tzinfo=UTC)
-    settings = Settings(warm_up=10, slots=1, rest_s=600.0)
+    settings = Settings(warm_up=10, warm_up_s=3_600.0, slots=1, rest_s=600.0)
     times = [begin + timedelta(minutes=10 * number) for number in range(60)]
     values = [number % 3 + (50.0 if number in (33, 34, 35) else 0.0) for number in range(60)]
     detector = Detector(settings)
