@@ -407,7 +407,7 @@ class RuleSet(NamedTuple):
 def parse_session_opened(payload: bytes) -> Opened:
     epoch, expiry_interval, clean, *rest = orjson.loads(payload)
     reach, user = rest[0] if rest else MAX_REACH, rest[1].encode() if rest[1:] else b""
-    return Opened(epoch, expiry_interval, clean, reach, user, _name_in(rest[2:]))
+    return Opened(epoch, expiry_interval, bool(clean), reach, user, _name_in(rest[2:]))
 
 
 def parse_session_closed(payload: bytes) -> Closed:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, final
 
 from matcher.names import has_wildcard, is_shared, is_valid_filter, matches
 from matcher.selector.errors import SelectorError
@@ -19,6 +19,8 @@ _PAYLOAD_FORMAT: Final = 0x01
 _MESSAGE_EXPIRY: Final = 0x02
 
 
+# Final: msgspec makes them past their constructor, and compiled code would look for their methods where there is none.
+@final
 @dataclass(slots=True, frozen=True)
 class Selection:
     """Which messages: those that all three select. Empty selects everything."""

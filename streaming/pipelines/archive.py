@@ -16,6 +16,8 @@ from pyarrow import dataset, fs, parquet
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from streaming.pipelines.readings import is_finite
+
 SCHEMA: Final = pa.schema(
     [
         pa.field("device", pa.string(), nullable=False),
@@ -45,7 +47,7 @@ def downsampled(
     `minimum`, `maximum` and the `last` value. Of a stream a window comes when it can change no more, `late` after the
     newest reading (output mode append). A reading that a device sends twice counts twice here: the extremes and the
     last value do not mind, and a window's state stays the same size however many readings it has."""
-    known = readings.where(F.col(device).isNotNull() & F.col(time).isNotNull() & F.col(value).isNotNull())
+    known = readings.where(F.col(device).isNotNull() & F.col(time).isNotNull() & is_finite(F.col(value)))
     number = F.col(value).cast("double")
     grouped = known.withWatermark(time, late).groupBy(
         F.window(F.col(time), window).alias("window"), F.col(device).cast("string").alias("device")

@@ -5,6 +5,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from streaming.pipelines.readings import is_finite
+
 # Makes the median absolute deviation of a normal distribution its standard deviation.
 _MAD_TO_SIGMA: Final = 1.4826
 
@@ -32,7 +34,7 @@ def window_statistics(
     reading twice (QoS 1 after a lost acknowledgement) counts it once: a window is a *set* of (time,
     value). A window's readings are kept in Spark's state until it closes, so choose windows accordingly.
     """
-    known = readings.where(F.col(time).isNotNull() & F.col(value).isNotNull())
+    known = readings.where(F.col(time).isNotNull() & is_finite(F.col(value)))
     reading = F.struct(F.col(value).cast("double").alias("value"), F.col(time).alias("time"))
     grouped = (
         known.withWatermark(time, late)

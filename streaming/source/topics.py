@@ -86,9 +86,9 @@ def _pattern(topic_filter: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, or a JSON array of them, for names that have commas."""
+    """Names separated by commas, or a JSON array of them, for names with commas in them, or blanks at their ends."""
     if not text.startswith("["):
-        return tuple(dict.fromkeys(text.split(",")))
+        return tuple(dict.fromkeys(name.strip(" ") for name in text.split(",")))
     try:
         names = json.loads(text)
     except ValueError:

@@ -1,5 +1,6 @@
 """The pipelines' functions: JSON payloads, statistics and anomalies against a plain computation, sinks, chart."""
 
+import math
 import random
 import statistics
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ def test_statistics_are_those_of_a_plain_computation(spark: "SparkSession") -> N
                 rows.append((f"d{device}", time, round(dice.gauss(20, 2), 3)))
     rows.append(("d0", BEGIN + timedelta(minutes=59), 95.0))
     resent = [*rows, *dice.sample(rows, 10)]
+    resent += [("d1", BEGIN + timedelta(minutes=58), value) for value in (math.nan, math.inf, -math.inf)]
     dice.shuffle(resent)
     found = window_statistics(spark.createDataFrame(resent, READINGS), window="1 hour", late="1 day", k=5.0).collect()
 

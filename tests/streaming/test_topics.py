@@ -59,7 +59,7 @@ def test_a_wildcard_in_front_finds_parents_but_not_those_with_a_dollar() -> None
     assert found.parents is None
     assert found.matching(["a", "$SYS", "$inbox"]) == ["a", "$SYS"]
     assert Topics.of_filters('["a,b/#", "c"]').parents == ("a,b", "c")
-    assert Topics.of_parents("a,b").matching(("a", "b")) == ["a", "b"]
+    assert Topics.of_parents("a, b").matching(("a", "b")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("bad", ["a/#/b", "a+", "a/b#", "", "a,"])
