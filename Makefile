@@ -81,8 +81,9 @@ simulate: $(KERNEL) ## crash a store in random histories and check what is left 
 fuzz: $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the tests without compiled code
+nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
+	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz
 	@$(MAKE) test-pure
 

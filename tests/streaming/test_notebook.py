@@ -16,7 +16,7 @@ from tests.system.conftest import NodeProcess
 ROOT = Path(__file__).parents[2]
 SECONDS = 400  # for what Spark does on a busy machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(SECONDS + 60)]
 
 
 @pytest.fixture

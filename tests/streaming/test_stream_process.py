@@ -93,6 +93,7 @@ def values(node: NodeProcess) -> Counter[int]:
     return Counter(int(orjson.loads(each.payload)["value"]) for each in read_all(node.endpoint, "known"))
 
 
+@pytest.mark.nightly
 def test_it_waits_for_its_node_stops_when_told_and_goes_on(
     job: Callable[..., Job], node: NodeProcess, tmp_path: Path
 ) -> None:
