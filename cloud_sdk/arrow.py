@@ -17,6 +17,7 @@ import record
 from cloud_sdk.properties import KEY, TAG, decode
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 
+PAYLOAD: Final = PART_PAYLOAD  # of the parts that `parts_without` names
 BORN: Final = "born-ms"  # the user property with the publisher's own time, ms since 1970-01-01 UTC, in decimal digits
 _TEXT: Final = pa.field("element", pa.string(), nullable=False)
 _TIME: Final = pa.timestamp("us", tz="UTC")

@@ -422,7 +422,10 @@ def parse_session_ended(payload: bytes) -> int:
 
 
 def parse_subscribed(payload: bytes) -> list[Subscribed]:
-    return [Subscribed(name.encode(), *options) for name, *options in orjson.loads(payload)]
+    return [
+        Subscribed(name.encode(), qos, bool(no_local), bool(retain_as_published), *others)  # older logs have numbers
+        for name, qos, no_local, retain_as_published, *others in orjson.loads(payload)
+    ]
 
 
 def parse_unsubscribed(payload: bytes) -> list[bytes]:

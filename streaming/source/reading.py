@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from cloud_sdk.arrow import parts_without, record_batch, schema_of
+from cloud_sdk.arrow import PAYLOAD, parts_without, record_batch, schema_of
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
 from cloud_sdk.message import Batch
-from record.layout import PART_PAYLOAD
 from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
@@ -58,7 +57,7 @@ class _Range:
         if piece.wanted.pattern and "topic" not in self._names:
             self._names = [*self._names, "topic"]
         self._without = parts_without(self._names)
-        self._page_bytes = options.page_bytes or (_PAGE_OF_HEADERS if self._without & PART_PAYLOAD else _PAGE)
+        self._page_bytes = options.page_bytes or (_PAGE_OF_HEADERS if self._without & PAYLOAD else _PAGE)
 
     def batches(self) -> Iterator["RecordBatch"]:
         offset, end = self._piece.start, self._piece.end
