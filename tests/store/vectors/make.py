@@ -9,6 +9,8 @@ import sys
 from itertools import accumulate
 from pathlib import Path
 
+import orjson
+
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
@@ -34,9 +36,11 @@ def opened(client: bytes, epoch: int, expiry_interval: int, clean: bool) -> byte
 
 def batches() -> list[list[bytes]]:
     """The unsealed records of the folder, as they were appended."""
-    wishes = [Subscription(b"home/+/temp", 1, True, False, 1, 7, 0, 0), Subscription(b"home/bath", 2, *[0] * 6)]
+    # Numbers, where newer versions write truth values.
+    wishes = orjson.dumps([["home/+/temp", 1, True, False, 1, 7], ["home/bath", 2, 0, 0, 0, 0]])
+    subscribed = record.frame(Kind.SUBSCRIBED, 0, 0, b"device", b"", b"", wishes)
     return [
-        [opened(b"device", 1, 3600, clean=True), control.subscribed(b"device", wishes)],
+        [opened(b"device", 1, 3600, clean=True), subscribed],
         [message(b"home/bath/temp", b"21.5", 1 | FLAG_RETAIN), message(b"home/bath", b"", 2 | FLAG_TRACK_ID, 9)],
         [message(b"home/%d/temp" % i, bytes([i]) * 700) for i in range(9)],
         [control.cursors_committed(b"device", {b"home/+/temp": 2}), control.inbound_released(b"device", [8])],
