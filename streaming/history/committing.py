@@ -42,7 +42,7 @@ def create_file(path: Path, data: bytes) -> None:
             raise HistoryChanged(f"another exporter wrote {path}") from None
     finally:
         Path(name).unlink()
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def create_object(files: fs.FileSystem, path: str, data: bytes) -> None:
@@ -66,8 +66,8 @@ def create_object(files: fs.FileSystem, path: str, data: bytes) -> None:
         files.delete_file(bid)
 
 
-def sync_folder(path: Path) -> None:
-    """What was made in a local folder stays there over a loss of power."""
+def sync(path: Path) -> None:
+    """What is in a local file, or what was made in a folder, stays there over a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

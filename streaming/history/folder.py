@@ -50,8 +50,7 @@ class HistoryFolder:
 
     def parents(self) -> list[str]:
         """Parent topics with a history."""
-        infos = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
-        names = [info.base_name for info in infos if info.type == fs.FileType.Directory]
+        names = [info.base_name for info in self._infos(self.root) if info.type == fs.FileType.Directory]
         return sorted(_parent_of(name) for name in names if name.startswith("parent="))
 
     def manifest(self, parent: str) -> Manifest:
@@ -113,16 +112,23 @@ class HistoryFolder:
     def loose_files(self, parent: str) -> Iterator[tuple[str, float]]:
         """Every file below the folder of a parent topic but manifests, whether it counts or not: name and seconds since
         1970 of its last change; that is now where the file system does not know it."""
-        folder = folder_of(parent)
-        selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
-        for info in self.files.get_file_info(selector):
+        for info in self._infos(self.path(folder_of(parent)), recursive=True):
             if info.type == fs.FileType.File and not _NAME.fullmatch(info.base_name):
                 yield info.path.removeprefix(self.root).lstrip("/"), (info.mtime_ns or time.time_ns()) / 1e9
 
     def _numbers(self, parent: str) -> list[int]:
-        selector = fs.FileSelector(self.path(f"{folder_of(parent)}/{_MANIFESTS}"), allow_not_found=True)
-        found = (_NAME.fullmatch(info.base_name) for info in self.files.get_file_info(selector))
+        infos = self._infos(self.path(f"{folder_of(parent)}/{_MANIFESTS}"))
+        found = (_NAME.fullmatch(info.base_name) for info in infos)
         return sorted(int(name[1]) for name in found if name is not None)
+
+    def _infos(self, path: str, recursive: bool = False) -> list[fs.FileInfo]:
+        """What is in a folder; nothing where there is none."""
+        selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+        try:
+            infos = self.files.get_file_info(selector)
+        except FileNotFoundError:  # pyarrow could not open it, and then saw that it is there: just made
+            infos = self.files.get_file_info(selector)
+        return list(infos)
 
     def _manifest_path(self, parent: str, number: int) -> str:
         return self.path(f"{folder_of(parent)}/{_MANIFESTS}/{number:012d}.json")

@@ -1,6 +1,5 @@
 """Parquet files of a history, written while their records come."""
 
-import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from cloud_sdk.arrow import SCHEMA
-from streaming.history.committing import sync_folder
+from streaming.history.committing import sync
 from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryFile
 
@@ -146,10 +145,5 @@ def by_date(batch: pa.RecordBatch, date: str | None) -> "Iterator[tuple[str, pa.
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    for above in (path.parent, path.parent.parent, path.parent.parent.parent):
-        sync_folder(above)
+    for each in (path, *path.parents[:3]):
+        sync(each)

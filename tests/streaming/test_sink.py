@@ -227,8 +227,10 @@ def test_a_batch_is_written_once_also_when_an_exporter_went_on(
     """What was in the log when the batch was planned is in files, and in the log, when it is done again."""
     with Client(real_node.endpoint) as client:
         client.send_many([OutgoingMessage("sensors/a", b"%d" % number) for number in range(30)])
-        time.sleep(0.005)
-        between_ms = time.time_ns() // 1_000_000
+        stored_ms = max(each.store_time for each in read_all(real_node.endpoint, "sensors"))
+        between_ms = stored_ms + 1
+        while time.time_ns() // 1_000_000 <= between_ms:
+            pass
         client.send_many([OutgoingMessage("sensors/a", b"%d" % number) for number in range(30, 50)])
     history, checkpoint = tmp_path / "history", tmp_path / "checkpoint"
     given = {"endpoint": real_node.endpoint, "parent": "sensors", "history": str(history)}
