@@ -18,9 +18,9 @@ FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
 NAB ?= ../shared/data/nab
-# Tests that run at the same time: two, since many of them wait for others. A file's tests run one after the other, the
+# Three tests run at the same time, since many of them wait for others. A file's tests run one after the other, the
 # files in the order of tests/conftest.py.
-PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 15
 # What nothing compiled is in, or that takes whole programs: once is enough.
 UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks system sluice cloud_sdk)
 WORK ?= ingest
@@ -52,7 +52,7 @@ $(KERNEL): $(STAMP) $(HOT)
 	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
 	@$(call compiled_files) | xargs -0 rm -f
 	@mkdir -p build
-	@$(BIN)/python setup.py -q build_ext --inplace >build/kernel.log || { cat build/kernel.log; exit 1; }
+	@$(BIN)/python setup.py -q build_ext --inplace --parallel 2 >build/kernel.log || { cat build/kernel.log; exit 1; }
 	@$(BIN)/sluice version
 	@touch $@
 

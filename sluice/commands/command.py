@@ -61,6 +61,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def spark_master(text: str) -> str:
+    """Where Spark runs. Spark itself shows the stack of a Java program for a name that is none."""
+    if text != "yarn" and not text.startswith(("local", "spark://", "k8s://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no master of Spark: yarn, local[N], spark://…, k8s://…")
+    return text
+
+
 def positive(text: str) -> int:
     """A count of at least one."""
     number = int(text)

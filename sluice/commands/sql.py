@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.commands.command import Arguments, Subparsers, declare, positive, spark_master
 from sluice.commands.moment import time
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def add(subparsers: Subparsers) -> None:
                         help="draw a PNG instead: the first column across, numbers as lines")  # fmt: skip
     parser.add_argument("--limit", type=positive, default=_MOST_ROWS, metavar="N",
                         help=f"rows to show (default: {_MOST_ROWS})")  # fmt: skip
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])")
+    parser.add_argument("--master", type=spark_master, default="local[*]", metavar="URL",
+                        help="where Spark runs (default: local[*])")  # fmt: skip
     service.add_arguments(parser)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, topic_filter
+from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, spark_master, topic_filter
 
 EXAMPLE: Final = "sluice stream anomalies --parent sensors --to alerts"
 _SCHEMA: Final = "device string, time timestamp, value double"
@@ -87,7 +87,7 @@ def _pipeline(
     )
     source.add_argument("--value", default="value", help="the field with the value")
     spark = parser.add_argument_group("Spark")
-    spark.add_argument("--master", default="local[2]", help="default: local[2]")
+    spark.add_argument("--master", type=spark_master, default="local[2]", help="default: local[2]")
     spark.add_argument(
         "--checkpoint", type=str, help="where the query remembers how far it is (default: checkpoints/…)"
     )

@@ -163,6 +163,8 @@ def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, s
         # A clock that is far ahead would carry the watermark there, and all other devices would be late.
         time = F.when(time.between(_EPOCH, F.col("stored_at") + F.expr(f"INTERVAL {arguments.ahead}")), time)
     chosen = {"device": named.cast("string"), "time": time, "value": F.col(f"body.{arguments.value}")}
+    if arguments.pipeline == "anomalies":
+        return body.select(*(column.alias(name) for name, column in chosen.items()), "stored_at")
     others = [name for name in body.select("body.*").columns if name not in chosen]
     return body.select(
         *(column.alias(name) for name, column in chosen.items()),

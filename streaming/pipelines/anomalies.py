@@ -22,25 +22,40 @@ def anomalies(
     device: str = "device",
     time: str = "time",
     value: str = "value",
+    seen: str = "stored_at",
 ) -> DataFrame:
     """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, the `score`, and the
     `kind`: `spike`, `shift` or `flat`.
 
-    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever, or until
-    nothing came of the device for `forget_after_s` of the query's own time: then it begins to learn anew. Within a
-    micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was
-    taken is passed over, as are nulls, what is no number, and times before 1970 or after 9000. The query needs
-    `STATE_CONFIG`.
+    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever, or until nothing
+    came of the device for `forget_after_s` by the records' own clock, `seen`: then it begins to learn anew. Readings
+    that the stream brings so much later than others are passed over. Within a micro-batch the readings of a device are
+    taken in the order of their time; one that is not newer than what was taken is passed over, as are nulls, what is no
+    number, and times before 1970 or after 9000. The query needs `STATE_CONFIG`. Raises `ValueError`.
     """
-    known = readings.select(
-        F.col(device).cast("string").alias("device"),
-        F.col(time).cast("timestamp").alias("time"),
-        F.col(value).cast("double").alias("value"),
-    ).where(f"device IS NOT NULL AND value IS NOT NULL AND {TIMES}")
+    if forget_after_s is not None and forget_after_s <= 0:
+        raise ValueError(f"a device is forgotten after some time, not after {forget_after_s} s")
+    columns = {
+        "device": F.col(device).cast("string"),
+        "time": F.col(time).cast("timestamp"),
+        "value": F.col(value).cast("double"),
+    }
+    if forget_after_s is not None:
+        columns["seen"] = F.col(seen).cast("timestamp")
+    known = readings.select(*(column.alias(name) for name, column in columns.items()))
+    known = known.where(f"device IS NOT NULL AND value IS NOT NULL AND {TIMES}")
     known = known.withColumn("time", micros(F.col("time")))
-    processor = _Detecting(settings or Settings(), forget_after_s)
-    clock = "None" if forget_after_s is None else "ProcessingTime"
-    return with_times(known.groupBy("device").transformWithState(processor, SCHEMA, "Append", clock), "time")
+    settings = settings or Settings()
+    if forget_after_s is None:
+        found = known.groupBy("device").transformWithState(_Detecting(settings), SCHEMA, "Append", "None")
+    else:
+        # Spark's own way to let state end, a TTL, goes by its machine's clock, and `availableNow` never ends with that.
+        known = known.withWatermark("seen", f"{_ms(forget_after_s)} milliseconds")
+        known = known.withColumn("seen_ms", F.unix_millis("seen"))
+        found = known.groupBy("device").transformWithState(
+            _Forgetting(settings, _ms(forget_after_s)), SCHEMA, "Append", "EventTime", eventTimeColumnName=""
+        )
+    return with_times(found, "time")
 
 
 def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> DataFrame:
@@ -63,30 +78,83 @@ def topic_level(column: str) -> Column:
 class _Detecting(StatefulProcessor):
     """One detector per device, packed into one value of state."""
 
-    def __init__(self, settings: Settings, forget_after_s: float | None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._forget_after_ms = None if forget_after_s is None else max(round(forget_after_s * 1000), 1)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("detector", "state binary", self._forget_after_ms)
+        self._state = handle.getValueState("detector", "state binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
         settings = self._settings
         detector = Detector(settings) if state is None else Detector.unpacked(bytes(state[0]), settings)
-        taken = sorted((seconds_of(row.time), row.value) for row in rows)
-        for time, value in taken:
-            found = detector.observe(time, value) if abs(value) <= LARGEST else None  # so no NaN
-            if found is not None:
-                yield Row(
-                    device=key[0],
-                    time=micros_of(found.time),
-                    value=found.value,
-                    expected=found.expected,
-                    score=found.score,
-                    kind=found.kind,
-                )
+        for row in sorted(rows, key=_order):
+            yield from _found(detector, key[0], row)
         self._state.update((detector.packed(),))
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _Forgetting(StatefulProcessor):
+    """The same, with when each device was seen last, and one timer for each: it ends the state when the watermark, so
+    long behind, comes to that."""
+
+    def __init__(self, settings: Settings, forget_after_ms: int) -> None:
+        self._settings = settings
+        self._forget_after_ms = forget_after_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("detector", "state binary, seen_ms long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        state = self._state.get()
+        settings = self._settings
+        known = sorted(rows, key=_order)
+        if state is None:
+            detector, last_ms = Detector(settings), min(row.seen_ms for row in known)
+        else:
+            detector, last_ms = Detector.unpacked(bytes(state[0]), settings), state[1]
+        for row in known:
+            if row.seen_ms - last_ms > self._forget_after_ms:
+                detector = Detector(settings)  # and back before the timer that forgets it
+            last_ms = max(last_ms, row.seen_ms)
+            yield from _found(detector, key[0], row)
+        if state is None:
+            self._handle.registerTimer(last_ms)
+        self._state.update((detector.packed(), last_ms))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        state = self._state.get()
+        assert state is not None  # a timer is of a device that was seen
+        if state[1] > expiredTimerInfo.getExpiryTimeInMs():
+            self._handle.registerTimer(state[1])  # it was seen since
+        else:
+            self._state.clear()
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _order(row: Row) -> tuple[int, float]:
+    return row.time, row.value
+
+
+def _found(detector: Detector, device: str, row: Row) -> Iterator[Row]:
+    """What the detector says of a reading."""
+    found = detector.observe(seconds_of(row.time), row.value) if abs(row.value) <= LARGEST else None  # so no NaN
+    if found is not None:
+        yield Row(
+            device=device,
+            time=micros_of(found.time),
+            value=found.value,
+            expected=found.expected,
+            score=found.score,
+            kind=found.kind,
+        )
+
+
+def _ms(seconds: float) -> int:
+    return max(round(seconds * 1000), 1)

@@ -15,6 +15,7 @@ from tests.store.simulation.truth import Truth
 
 SIZE = 4096
 NEVER_MS = 10**9  # held messages stay held
+BEGIN_MS = 1_700_000_000_000
 SMALL = StoreConfig(
     segment_size=SIZE,
     partitions=2,
@@ -31,7 +32,7 @@ class Filled:
     def __init__(self, path: Path, config: StoreConfig = SMALL, seed: int = 1) -> None:
         self.path = path
         self.config = config
-        self.now = 1_700_000_000_000
+        self.now = BEGIN_MS
         self._records = Records(Random(seed), 2500, moves=False, reclaims=True, delays=(NEVER_MS,))
 
     async def open(self) -> "Filled":
@@ -66,6 +67,12 @@ class Filled:
     async def frames(self) -> list[bytes]:
         """All sealed records, in the log's order."""
         return await read_log(self.engine)
+
+
+async def opened(folder: Path) -> tuple[list[bytes], Engine]:
+    """A copy of such a store, at its own time, and all its records."""
+    engine = await Engine.open(folder, SMALL, clock=lambda: BEGIN_MS)
+    return await read_log(engine), engine
 
 
 async def check_state(store: Queries, frames: list[bytes], rng: Random) -> None:

@@ -23,8 +23,7 @@ from store.exports import backup as backups
 from store.exports.backup import Made, Options, back_up_staged, back_up_stopped, read_manifest
 from store.exports.stage import lock_folder, stage
 from store.segments import segment_name
-from tests.store.filled import SIZE, SMALL, Filled, check_state
-from tests.store.simulation.checks import read_log
+from tests.store.filled import SIZE, SMALL, Filled, check_state, opened
 
 
 @pytest.fixture
@@ -39,11 +38,6 @@ async def back_up(store: Filled, target: Path, **options: object) -> Made:
     with stage(store.path) as folder:
         staged = await store.engine.stage(folder)
         return await asyncio.to_thread(back_up_staged, store.path, folder, staged, target, Options(**options))
-
-
-async def opened(folder: Path) -> tuple[list[bytes], Engine]:
-    engine = await Engine.open(folder, SMALL)
-    return await read_log(engine), engine
 
 
 def roots(folder: Path) -> list[str]:
@@ -219,7 +213,7 @@ async def test_a_backup_does_not_change_with_its_store(store: Filled, tmp_path: 
     engine = await Engine.open(store.path, SMALL)
     await engine.close()
     assert {path: path.read_bytes() for path in files} == files
-    store.engine = await Engine.open(store.path, SMALL)
+    await store.open()
 
 
 @pytest.mark.parametrize("what", ["segment", "last segment", "table"])
@@ -319,7 +313,7 @@ async def test_stages_that_nobody_works_with_are_removed(store: Filled):
     assert list(staging.iterdir()) == []
     (staging / "left").mkdir()
     await store.engine.close()
-    store.engine = await Engine.open(store.path, SMALL)
+    await store.open()
     assert list(staging.iterdir()) == []
 
 
@@ -342,7 +336,7 @@ async def test_closing_waits_for_a_stage(store: Filled, monkeypatch: pytest.Monk
         going.set()
         await closing
         assert (folder / "log").is_dir()
-    store.engine = await Engine.open(store.path, SMALL)
+    await store.open()
 
 
 async def test_a_failed_store_is_not_staged(tmp_path: Path):
@@ -381,7 +375,7 @@ async def test_views_that_are_gone_are_folded_anew_unless_retention_took_the_log
     (tmp_path / "copy" / "log" / segment_name(0)).unlink()
     with pytest.raises(StoreError, match="there are no views"):
         back_up_stopped(tmp_path / "copy", tmp_path / "second", Options())
-    store.engine = await Engine.open(store.path, SMALL)
+    await store.open()
 
 
 async def test_an_empty_store_has_a_backup(tmp_path: Path):

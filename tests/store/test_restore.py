@@ -18,8 +18,7 @@ from store.exports.stage import stage
 from store.exports.until import Until
 from store.folder import Folder
 from store.segments import segment_name
-from tests.store.filled import SIZE, SMALL, Filled, check_state
-from tests.store.simulation.checks import read_log
+from tests.store.filled import SIZE, SMALL, Filled, check_state, opened
 from tests.store.simulation.rows import check_rows
 from tests.store.simulation.truth import Truth
 
@@ -43,11 +42,6 @@ async def back_up(store: Filled, target: Path) -> None:
 
 def restored(root: Path, until: Until = ALL) -> Restored:
     return restore(root / "backup", root / "restored", until, (), Options())
-
-
-async def reopened(folder: Path) -> tuple[list[bytes], Engine]:
-    engine = await Engine.open(folder, SMALL)
-    return await read_log(engine), engine
 
 
 async def test_a_backup_is_restored_whole_and_goes_on(store: Filled, tmp_path: Path):
@@ -82,7 +76,7 @@ async def test_until_a_moment(store: Filled, tmp_path: Path, by_time: bool):
         found = restored(tmp_path, until)
         assert found.position == record.position_of(kept[-1], 0) + len(kept[-1])
         assert found.dropped_bytes == record.position_of(frames[-1], 0) + len(frames[-1]) - found.position
-        own, engine = await reopened(tmp_path / "restored")
+        own, engine = await opened(tmp_path / "restored")
         assert own == kept
         await check_state(engine, kept, rng)
         truth = Truth(engine.partitions)
@@ -128,7 +122,7 @@ async def test_without_the_logs_beginning_the_earliest_moment_is_named(store: Fi
     assert not target.exists()
     found = restore(tmp_path / "newer", target, until, [tmp_path / "backup", tmp_path / "older"], Options())
     assert (found.begin, found.views) == (begin, older)
-    own, engine = await reopened(target)
+    own, engine = await opened(target)
     assert own == [frame for frame in frames if record.position_of(frame, 0) >= begin]
     await check_state(engine, frames, Random(1))
     await engine.close()
@@ -165,7 +159,7 @@ async def test_a_backup_that_was_opened_meanwhile_has_what_was_added(store: Fill
     frames = await twin.frames()
     await twin.engine.close()
     restored(tmp_path)
-    own, engine = await reopened(tmp_path / "restored")
+    own, engine = await opened(tmp_path / "restored")
     assert own == frames
     await check_state(engine, own, Random(1))
     await engine.close()
@@ -239,7 +233,7 @@ async def test_a_half_restored_folder_does_not_open_and_is_restored_again(store:
                 restored(tmp_path)
             shutil.rmtree(target)
         restored(tmp_path)
-        own, engine = await reopened(target)
+        own, engine = await opened(target)
         assert own == frames
         await engine.close()
         shutil.rmtree(target)

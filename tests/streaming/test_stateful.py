@@ -1,5 +1,6 @@
 """Pipelines with state per device, over a stream of files that come one by one, and what else they are made of."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import dataset, parquet
+from pyarrow import csv, dataset, parquet
 
 pytest.importorskip("pyspark")
 
@@ -20,6 +21,8 @@ from streaming.pipelines.detector import Detector, Settings
 from streaming.pipelines.enrichment import Registry, enriched
 from streaming.pipelines.liveness import liveness
 from streaming.pipelines.stateful import STATE_CONFIG
+from streaming.pipelines.windows import window_statistics
+from streaming.running import describe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -193,6 +196,122 @@ def test_a_device_is_forgotten_when_it_was_silent_for_long(files: Files) -> None
     ]
     with pytest.raises(ValueError, match="before it is forgotten"):
         liveness(files.stream(), silent_after_s=60, forget_after_s=60)
+
+
+def test_a_detector_is_forgotten_when_nothing_comes(files: Files) -> None:
+    """`a` and `c` are seen again after more than an hour, `b` in time: only `b` knows what is usual."""
+    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0)
+
+    def run() -> int:
+        query = files.run(anomalies(files.stream(), settings, forget_after_s=3600, seen="time"))
+        return int(query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"])
+
+    def batch(number: int, first: int, last: int, value: float, *devices: str) -> None:
+        readings = ((d, BEGIN + timedelta(minutes=n), value + n % 3) for n in range(first, last) for d in devices)
+        files.batch(number, list(readings))
+
+    batch(0, 0, 60, 20.0, "a", "b", "c")
+    batch(1, 110, 111, 20.0, "b")
+    assert run() == 3
+    assert files.rows == []
+    batch(2, 130, 131, 90.0, "c")  # forgotten, before its timer came
+    batch(3, 165, 168, 90.0, "b")
+    assert run() == 2
+    assert {row.device for row in files.rows} == {"b"}
+    batch(4, 168, 171, 90.0, "a", "c")  # of `a` the state is gone
+    run()
+    assert {row.device for row in files.rows} == {"b"}
+    with pytest.raises(ValueError, match="after some time"):
+        anomalies(files.stream(), settings, forget_after_s=0)
+
+
+def test_late_rows_are_counted_where_an_operator_looks(files: Files) -> None:
+    readings = [("a", BEGIN + timedelta(minutes=n), 1.0) for n in range(0, 180, 10)]
+    files.batch(0, readings)
+    files.batch(1, [("a", BEGIN + timedelta(hours=3), 3.0)])  # Spark calls late what was so a batch before
+    files.batch(2, [("a", BEGIN, 2.0), ("a", BEGIN + timedelta(hours=3), 3.0)])
+    query = files.run(window_statistics(files.stream(), window="1 hour", late="10 minutes"))
+    lines = [describe(progress) for progress in query.recentProgress]
+    assert [line for line in lines if ", late 1," in line and "watermark 2026-01-01T02:50:00.000Z" in line], lines
+    assert sorted((row.window_start, row.readings) for row in files.rows) == [
+        (naive(BEGIN), 6),
+        (naive(BEGIN + timedelta(hours=1)), 6),
+    ]
+
+
+def test_a_registry_is_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
+    """Derby, which Spark brings."""
+    assert spark._jvm is not None
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
+    url = f"jdbc:derby:{tmp_path}/registry;create=true"
+    options = {"url": url, "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
+
+    def write(*rows: tuple[str, str]) -> None:
+        table = spark.createDataFrame(rows, "device string, room string")
+        types = "device VARCHAR(64), room VARCHAR(64)"
+        writer = table.write.format("jdbc").options(dbtable="devices", createTableColumnTypes=types, **options)
+        writer.mode("overwrite").save()
+
+    def execute(statement: str) -> None:
+        assert spark._jvm is not None
+        connection = spark._jvm.java.sql.DriverManager.getConnection(url)
+        connection.createStatement().execute(statement)
+        connection.close()
+
+    def rooms() -> dict[str, str | None]:
+        return {
+            row.device: row.registry and row.registry.room for row in enriched(readings, registry.frame()).collect()
+        }
+
+    readings = spark.createDataFrame([("a", BEGIN, 1.0), ("z", BEGIN, 2.0)], READINGS)
+    with pytest.raises(Exception, match=r"(?i)devices"):
+        Registry(spark, "devices", kind="jdbc", options=options).frame()
+    write(("a", "bath"))
+    registry = Registry(spark, "devices", kind="jdbc", options=options)
+    try:
+        assert rooms() == {"a": "bath", "z": None}
+        write(("a", "attic"), ("z", "cellar"))
+        assert rooms() == {"a": "attic", "z": "cellar"}
+        execute("DROP TABLE devices")
+        assert rooms() == {"a": "attic", "z": "cellar"}  # the last good one
+        assert registry.loads == 2
+        write(("z", "hall"))
+        assert rooms() == {"a": None, "z": "hall"}
+    finally:
+        with contextlib.suppress(Exception):  # which is how Derby says that it has closed it
+            assert spark._jvm is not None
+            spark._jvm.java.sql.DriverManager.getConnection(url.replace("create=true", "shutdown=true"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+def test_a_registry_that_is_broken_leaves_the_one_before(spark: "SparkSession", tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"devices.{kind}"
+
+    def write(**columns: list[str]) -> None:
+        table = pa.table(columns)
+        if kind == "parquet":
+            parquet.write_table(table, path)
+        elif kind == "json":
+            path.write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+        else:
+            csv.write_csv(table, path)
+
+    def rooms() -> list[tuple[str, str]]:
+        return sorted((row.device, row.room) for row in registry.frame().collect())
+
+    registry = Registry(spark, str(path))
+    with pytest.raises(Exception, match=r"(?i)exist"):
+        registry.frame()
+    write(device=["a"], room=["bath"])
+    assert rooms() == [("a", "bath")]
+    for broken in (b"", b"PAR1 half of it"):
+        path.write_bytes(broken)
+        assert rooms() == [("a", "bath")]
+    write(name=["b"], room=["hall"])  # without its key
+    assert rooms() == [("a", "bath")]
+    write(device=["b"], room=["hall"])
+    assert rooms() == [("b", "hall")]
+    assert registry.loads == 2
 
 
 def test_a_registry_is_read_again_when_it_changes(spark: "SparkSession", tmp_path: Path) -> None:
