@@ -152,5 +152,8 @@ class Message:
         return with_message_expiry(self.properties, self._left(now_ms))
 
     def _left(self, now_ms: int) -> int:
-        """Seconds until it expires; -1: it never does."""
-        return max(0, (self.expires_at - now_ms + 999) // 1000) if self.expires_at else -1
+        """Seconds until it expires, at first what its publisher said, though the store's clock may be ahead of ours;
+        -1: it never does."""
+        if not self.expires_at:
+            return -1
+        return max(0, (self.expires_at - max(now_ms, self.store_time) + 999) // 1000)

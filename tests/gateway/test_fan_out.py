@@ -57,6 +57,17 @@ def test_shapes_without_number_are_not_kept_without_end() -> None:
     assert len(sent._variants) <= 16
 
 
+@pytest.mark.parametrize("identifiers", [(), (7,)])
+@pytest.mark.parametrize("behind", [1, 5000])
+def test_a_clock_that_is_behind_adds_nothing_to_the_expiry(behind: int, identifiers: tuple[int, ...]) -> None:
+    """The store may be another machine, or somebody sets the clock; the longest expiry has no room for more."""
+    late, sent = message(EXPIRY + wire.u32(0xFFFF_FFFF)), message(EXPIRY + wire.u32(0xFFFF_FFFF))
+    shape = (1, False, False, identifiers)
+    assert late.parts(5, *shape, NOW - behind) == sent.parts(5, *shape, NOW)
+    assert late.naming_parts(*shape, NOW - behind, 3) == sent.naming_parts(*shape, NOW, 3)
+    assert late.aliased_parts(*shape, NOW - behind, 3) == sent.aliased_parts(*shape, NOW, 3)
+
+
 SHAPES = st.tuples(
     st.sampled_from([4, 5]),
     st.sampled_from([0, 1, 2]),
