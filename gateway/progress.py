@@ -23,7 +23,7 @@ from gateway.session import Session
 from gateway.telling import tell_failure
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, Ended, Owed, Store
+from store.api import Appended, Ended, Owed, Store, Subscription
 from store.control import PASSED
 from store.errors import StoreError
 
@@ -126,7 +126,7 @@ class Progress:
                 return
             if appended.error is not None:
                 tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
-                self._on_failed(session, appended.error)
+                refused(appended)
                 return
             for cursor in cursors:
                 cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
@@ -138,13 +138,14 @@ class Progress:
             if session.lagging:
                 session.on_room(session)
 
-        def failed(appended: Appended) -> None:
-            if appended.error is not None:
+        def refused(appended: Appended) -> None:
+            if appended.error is not None and not session.closed:
+                session.leave_unsaid(frames, appended.error)
                 self._on_failed(session, appended.error)
 
         *ahead, last = pieces(frames)
         for piece in ahead:
-            self._store.append(piece, failed)
+            self._store.append(piece, refused)
         self._store.append(last, done)
 
 
@@ -225,6 +226,16 @@ def records_of_formers(client_id: bytes, formers: list[Former]) -> list[bytes]:
 def records_of_ended(client_id: bytes, ended: list[Ended]) -> list[bytes]:
     parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
     return [control.outbound_changed(client_id, ended=few) for few in parts]
+
+
+def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:
+    """As `control.subscribed`: a packet may name more than a record holds."""
+    return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
+
+
+def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
+    """The same of `control.unsubscribed`."""
+    return [control.unsubscribed(client_id, few) for few in _parts(filters, list(map(len, filters)))]
 
 
 def _forgotten(session: Session) -> list[bytes]:

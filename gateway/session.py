@@ -24,6 +24,7 @@ from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
 from store.api import Moved, Owed
+from store.errors import StoreBusy, StoreError
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
@@ -63,7 +64,7 @@ class Session(Exchanges):
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
         self.formers: list[Former] | None = None  # subscriptions that are gone, while others may be behind them
-        self.unsaid: list[bytes] = _NOTHING  # records of changed subscriptions that the log had no room for
+        self.unsaid: list[bytes] = _NOTHING  # records that the log had no room for
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
 
@@ -94,6 +95,12 @@ class Session(Exchanges):
             self._shares = None
         if not self._inflight:
             self._inflight = None
+
+    def leave_unsaid(self, frames: list[bytes], error: StoreError) -> None:
+        """These records were not taken. What a store was only too busy for goes with the last ones of the connection;
+        what it does not take at all would keep those from the log."""
+        if isinstance(error, StoreBusy):
+            self.unsaid = self.unsaid + frames
 
     # --- subscriptions
 

@@ -30,7 +30,7 @@ from gateway.missed import Missed
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
-from gateway.progress import Progress, last_records, records_of_ended
+from gateway.progress import Progress, last_records, records_of_ended, records_of_unsubscribed
 from gateway.pump import Pump
 from gateway.refusal import Gone, Refused
 from gateway.restoring import Restoring
@@ -316,7 +316,7 @@ class Sessions:
                     frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
                 if forbidden := self._access.forbidden(identity, state):
                     frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
-                    frames.append(control.unsubscribed(state.client_id, forbidden))
+                    frames += records_of_unsubscribed(state.client_id, forbidden)
             if state is not None and frames:
                 await append(self._store, frames)
                 state = await self._store.session(state.client_id)

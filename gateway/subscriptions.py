@@ -11,7 +11,12 @@ from gateway.history import FOLLOW, History
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
-from gateway.progress import records_of_formers, records_without
+from gateway.progress import (
+    records_of_formers,
+    records_of_subscribed,
+    records_of_unsubscribed,
+    records_without,
+)
 from gateway.pump import Pump
 from gateway.router import Router
 from gateway.session import Session
@@ -20,7 +25,6 @@ from gateway.subscription import Subscription
 from gateway.wish import Wish
 from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
-from store import control
 from store.api import Appended, Store, Wants, subscription_queue
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreError
@@ -137,11 +141,11 @@ class Subscriptions:
         session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
         frames = self._wane(session, [stored for stored in granted if not stored.qos])
-        frames.append(control.subscribed(session.client_id, granted))
+        frames += records_of_subscribed(session.client_id, granted)
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                session.unsaid = session.unsaid + frames
+                session.leave_unsaid(frames, appended.error)
                 connection.append_failed(appended.error)
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply, wishes, coming))
@@ -343,11 +347,11 @@ class Subscriptions:
             connection.send(reply)
             return
 
-        frames.append(control.unsubscribed(session.client_id, filters))
+        frames += records_of_unsubscribed(session.client_id, filters)
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                session.unsaid = session.unsaid + frames
+                session.leave_unsaid(frames, appended.error)
                 connection.append_failed(appended.error)
                 return
             connection.send(reply)

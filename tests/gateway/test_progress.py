@@ -1,11 +1,15 @@
 """What durable sessions have done is recorded in records of a bounded size, whatever goes wrong with one of them."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
+import record
 from gateway.node import Node
+from record.layout import Kind
 from store.api import Appended
+from store.errors import RecordTooLarge
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBREC, SUBACK, RawClient, ack
 from tests.gateway.test_limits import until
@@ -72,6 +76,47 @@ async def test_many_long_filters_are_recorded_in_pieces(node: Node, qos: int) ->
     assert sum(map(len, spy.frames)) > count * LENGTH
     assert max(map(len, spy.frames)) < RECORD + LENGTH
     assert max(spy.appends) <= 1 << 20
+
+
+async def test_a_packet_may_name_more_filters_than_a_record_holds(node: Node) -> None:
+    """Where segments are small, and each byte of a name takes six in its record."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    names = [(b"%d/" % number).ljust(LENGTH, b"\1") for number in range(16)]
+    assert await client.subscribe(*[(name, 1) for name in names]) == bytes([1]) * len(names)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    for name in (names[0], names[-1]):
+        await publisher.publish(name, b"1")
+    assert {message.topic for message in await client.take(2)} == {names[0], names[-1]}
+    assert await client.unsubscribe(*names) == bytes(len(names))
+    await client.drop()
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    assert client.session_present
+    assert not node._sessions.held[b"c"][0].subscriptions
+
+
+async def test_what_is_never_taken_keeps_no_last_records_from_the_log(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A will among them."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100, will=(b"w", b"gone"))
+    watcher = await RawClient.connect(node.ports.mqtt, b"w", 5)
+    await watcher.subscribe((b"w", 0))
+    assert node._engine is not None
+    append = node._engine.append
+
+    def refuse(frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        if any(record.decode(frame, 0)[0] == Kind.UNSUBSCRIBED for frame in frames):
+            asyncio.get_running_loop().call_soon(done, Appended(error=RecordTooLarge("too large")))
+        else:
+            append(frames, done)
+
+    monkeypatch.setattr(node._engine, "append", refuse)
+    client.send(wire.unsubscribe(5, 1, b"t"))
+    assert (await client.expect(DISCONNECT)).reason == 0x83
+    assert (await watcher.message()).payload == b"gone"
+    state = await node._engine.session(b"c")
+    assert state is not None
+    assert state.closed_at
 
 
 async def test_one_session_that_cannot_be_recorded_keeps_no_other_from_it(node: Node) -> None:

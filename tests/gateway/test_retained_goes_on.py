@@ -3,18 +3,23 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+import record
 from gateway import retained
 from gateway.node import Node
 from gateway.roster import Roster
-from store.api import Owed
+from record.layout import Kind
+from store import control
+from store.api import Appended, Owed
+from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import EVER, Device
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, PUBLISH, SUBACK, RawClient, ack
+from tests.gateway.raw import DISCONNECT, PUBACK, PUBLISH, SUBACK, RawClient, ack
 from tests.gateway.test_retained_pages import keep
 
 TOPICS = [b"r/%05d" % number for number in range(60)]
@@ -130,6 +135,39 @@ async def test_exactly_once_whatever_happens(make_node: MakeNode, seed: int) -> 
             await device.poll()
         await device.poll()
     assert Counter(topic for topic, _, _ in device.seen) == Counter(TOPICS[:40])
+    await settled(node)
+
+
+@pytest.mark.mqtt5("3.1.2-5")
+async def test_a_store_that_was_busy_hears_of_the_rest_at_the_end(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await make_node()
+    await keep(node, 60)
+    client = await come(node)
+    engine = node._engine
+    assert engine is not None
+    append = engine.append
+
+    def busy(frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        fields = [record.decode(frame, 0) for frame in frames]
+        if any(each[0] == Kind.OUTBOUND_CHANGED and control.parse_outbound_changed(each[6]).owed for each in fields):
+            monkeypatch.undo()
+            asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
+        else:
+            append(frames, done)
+
+    monkeypatch.setattr(engine, "append", busy)
+    await subscribed(client, (b"r/+", 1))
+    first: list[bytes] = []
+    while (packet := await client.packet()).kind == PUBLISH:
+        first.append(client.parse(packet).topic)
+    assert (packet.kind, packet.reason) == (DISCONNECT, 0x89)
+    client = await come(node)
+    rest: list[bytes] = []
+    while len({*first, *rest}) < 60:
+        rest += [message.topic for message in await client.take(1)]
+    assert len(rest) <= 60
     await settled(node)
 
 
