@@ -142,6 +142,11 @@ class SimpleConsumer:
         self._buffer.clear()
         return deliveries
 
+    async def batch_that_lasts(self, wait_seconds: float) -> tuple[list[Delivery], float]:
+        """The same, and for how many seconds from now its messages may still be handed out."""
+        deliveries = await self.batch(wait_seconds)
+        return deliveries, self._buffer_until - asyncio.get_running_loop().time()
+
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         """The work on these is done. Returns at once: acknowledgements are sent in the background, in batches.
         `flush` waits until the log has them. When a batch fails, the next `next` or `flush` raises why, and its

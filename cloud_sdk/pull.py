@@ -66,7 +66,8 @@ class PullConsumer:
 
     async def poll(self, wait_seconds: float = _WAIT_S) -> list[Message]:
         """Messages of one partition or more, each partition's in order; none when none came within `wait_seconds`.
-        Raises `OffsetOutOfRange` where retention took what comes next: seek to its `begin`."""
+        Raises `OffsetOutOfRange` where retention took what comes next: see `skip_gone`. What other partitions have is
+        for the next `poll` then."""
         positions = await self._begun()
         for partition, offset in positions.items():
             if partition not in self._reads:
@@ -78,7 +79,11 @@ class PullConsumer:
                 self._reads.values(), timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED
             )
             messages: list[Message] = []
-            for partition in [each for each, task in self._reads.items() if task in done]:
+            came = [each for each, task in self._reads.items() if task in done]
+            for partition in came:
+                if self._reads[partition].exception() is not None:
+                    self._reads.pop(partition).result()  # raises before anything is taken that nobody would get
+            for partition in came:
                 batch = self._reads.pop(partition).result()
                 messages += batch.messages()
                 positions[partition] = batch.next_offset
@@ -104,6 +109,14 @@ class PullConsumer:
         own = await self._own()
         bounds = [each for each in await self._client.partitions(self._parent) if each.partition in own]
         await self.seek({each.partition: each.begin if start == "earliest" else each.end for each in bounds})
+
+    async def skip_gone(self) -> None:
+        """Go on at the oldest messages of the partitions of which retention took what comes next, and at the end of
+        those that do not have it any more. The others stay where they are."""
+        positions = await self._begun()
+        bounds = await self._client.partitions(self._parent)
+        inside = {each.partition: min(max(positions.get(each.partition, 0), each.begin), each.end) for each in bounds}
+        await self.seek({each: offset for each, offset in inside.items() if offset != positions.get(each, offset)})
 
     async def lag(self) -> dict[int, int]:
         """How many messages lie before the end, by partition, wanted or not."""

@@ -208,14 +208,11 @@ class BroadcastConsumer:
         retry = Retry(_FOR_EVER_S)
         while True:
             try:
-                messages = await self._consumer.poll(_WAIT_S)
+                messages = await self._poll()
                 for message in messages:
                     await self._handle(message)
                 if messages and self._commits:
                     await self._consumer.commit()
-            except OffsetOutOfRange as error:
-                logger.warning("messages are gone before they were read, and left out: %s", error)
-                await self._consumer.seek_to("earliest")
             except SluiceError as error:
                 if not is_passing(error):
                     _tell_of_end(error)
@@ -224,6 +221,14 @@ class BroadcastConsumer:
                 await retry.pause()
             else:
                 retry.succeeded()
+
+    async def _poll(self) -> list[Message]:
+        try:
+            return await self._consumer.poll(_WAIT_S)
+        except OffsetOutOfRange as error:
+            logger.warning("messages are gone before they were read, and left out: %s", error)
+            await self._consumer.skip_gone()
+            return []
 
     async def _handle(self, message: Message) -> None:
         pause = _FIRST_PAUSE_S

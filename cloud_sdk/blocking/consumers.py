@@ -1,5 +1,6 @@
 """The blocking faces of consumers: see those of `cloud_sdk` with the same names."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,7 @@ class SimpleConsumer:
         self._thread = thread
         self._consumer = consumer
         self._buffer: deque[Delivery] = deque()
+        self._buffer_until = 0.0  # by `time.monotonic`, when its leases run out
 
     def __enter__(self) -> "SimpleConsumer":
         return self
@@ -78,17 +80,17 @@ class SimpleConsumer:
 
     def next(self, wait_seconds: float) -> Delivery | None:
         """The next message, or None when none came within `wait_seconds`."""
-        if not self._buffer:
-            self._buffer.extend(self.batch(wait_seconds))
+        if not self._is_at_hand:
+            self._buffer.extend(self._receive(wait_seconds))
         return self._buffer.popleft() if self._buffer else None
 
     def batch(self, wait_seconds: float = _POLL_S) -> list[Delivery]:
         """All messages at hand, at most `max_records`; empty when none came within `wait_seconds`."""
-        if self._buffer:
-            deliveries = list(self._buffer)
-            self._buffer.clear()
-            return deliveries
-        return [Delivery(each, self) for each in self._thread.run(self._consumer.batch(wait_seconds))]
+        if not self._is_at_hand:
+            return self._receive(wait_seconds)
+        deliveries = list(self._buffer)
+        self._buffer.clear()
+        return deliveries
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """The work on these is done. Returns at once, see `cloud_sdk.SimpleConsumer.ack`."""
@@ -117,6 +119,18 @@ class SimpleConsumer:
         self.release(self._buffer)
         self._buffer.clear()
         self._thread.run(self._consumer.close())
+
+    @property
+    def _is_at_hand(self) -> bool:
+        """Whether there is a message whose lease lasts. Those of the others go to whoever asks next."""
+        if time.monotonic() >= self._buffer_until:
+            self._buffer.clear()
+        return bool(self._buffer)
+
+    def _receive(self, wait_seconds: float) -> list[Delivery]:
+        deliveries, left_s = self._thread.run(self._consumer.batch_that_lasts(wait_seconds))
+        self._buffer_until = time.monotonic() + left_s
+        return [Delivery(each, self) for each in deliveries]
 
     def _settle(self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None) -> None:
         check_delay(delay_seconds)
@@ -162,6 +176,10 @@ class PullConsumer:
     def seek_to(self, start: Start) -> None:
         """See `cloud_sdk.PullConsumer.seek_to`."""
         self._thread.run(self._consumer.seek_to(start))
+
+    def skip_gone(self) -> None:
+        """See `cloud_sdk.PullConsumer.skip_gone`."""
+        self._thread.run(self._consumer.skip_gone())
 
     def lag(self) -> dict[int, int]:
         """See `cloud_sdk.PullConsumer.lag`."""

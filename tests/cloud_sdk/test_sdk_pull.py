@@ -257,3 +257,28 @@ async def _commands(client: Client):
     for each in await client.partitions("lamp"):
         for message in await client.pull("lamp", each.partition, 0):
             yield message
+
+
+async def spread(client: Client) -> tuple[int, int]:
+    """Two partitions that have messages."""
+    await client.send_many([OutgoingMessage(f"shop/{n}", b"%d" % n) for n in range(40)])
+    first, second, *_ = [each.partition for each in await client.partitions("shop") if each.end]
+    return first, second
+
+
+async def test_a_partition_that_cannot_be_read_takes_nothing_of_the_others_along(client: Client) -> None:
+    first, second = await spread(client)
+    ends = {each.partition: each.end for each in await client.partitions("shop")}
+    for fails, reads in ((first, second), (second, first)):
+        async with client.pull_consumer("shop", partitions=[first, second]) as consumer:
+            await consumer.seek({fails: 1_000})
+            consumer._reads.clear()
+            for partition, offset in (await consumer.positions()).items():
+                consumer._read(partition, offset)
+            await asyncio.wait(consumer._reads.values())  # both are there when it looks
+            with pytest.raises(OffsetOutOfRange):
+                await consumer.poll()
+            assert await consumer.positions() == {fails: 1_000, reads: 0}
+            await consumer.skip_gone()
+            assert await consumer.positions() == {fails: ends[fails], reads: 0}
+            assert len(await take(consumer, 1)) == ends[reads]

@@ -255,3 +255,25 @@ async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client:
         release.set()
         await closing
     assert len(got) == 2
+
+
+async def test_a_broadcast_of_which_something_is_gone_hears_nothing_twice(client: Client) -> None:
+    got: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        got.append(message.payload)
+
+    async def send(what: bytes) -> None:
+        await client.send_many([OutgoingMessage(f"home/{n}", b"%s %d" % (what, n)) for n in range(40)])
+
+    await send(b"first")
+    async with client.broadcast_consumer("home", handle, start="earliest") as broadcast:
+        await until(lambda: len(got) == 40)
+        reader = broadcast._consumer
+        gone = next(each.partition for each in await client.partitions("home") if each.end)
+        await reader.seek({gone: 1_000})  # where there is nothing
+        await send(b"second")  # which ends the wait
+        await until(lambda: reader._positions is not None and reader._positions[gone] < 1_000)
+        await send(b"third")
+        await until(lambda: sum(each.startswith(b"third") for each in got) == 40)
+    assert len(got) == len(set(got))
