@@ -59,6 +59,7 @@ class Member:
         self._connection = connection
         self._member = request
         self._call: _Call | None = None
+        self._is_begun = False  # the node has been told whose the stream is
         self._reader: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._number = 0  # of requests
@@ -168,7 +169,7 @@ class Member:
     async def _batch(self, wait_s: float) -> Received:
         wanted = self._wanted
         if wanted is None:
-            self._connection.require_open()
+            self._call = self._call or self._open()  # nothing is wanted or taken where there can be none
             wanted = self._wanted = asyncio.get_running_loop().create_future()
             settlement = self._take()  # goes along: a request for each would cost the node more
             self._send(_Request(settlement), pb.ConsumeRequest(wants=True, wait_ms=int(wait_s * 1_000)))
@@ -198,9 +199,9 @@ class Member:
             _fail(answer, reason)
 
     def _send(self, request: _Request, message: pb.ConsumeRequest) -> None:
-        call = self._call
-        if call is None:
-            call = self._open()
+        call = self._call = self._call or self._open()
+        if not self._is_begun:
+            self._is_begun = True
             message.member.CopyFrom(self._member)
         self._number += 1
         message.number = self._number
@@ -230,7 +231,9 @@ class Member:
         )
 
     def _open(self) -> _Call:
-        call = self._call = self._connection.stub.Consume(None, metadata=self._connection.metadata)
+        """Raises `SluiceError` where there can be no stream."""
+        call: _Call = self._connection.stub.Consume(None, metadata=self._connection.metadata)
+        self._is_begun = False
         self._reader = asyncio.create_task(self._read(call))
         return call
 
@@ -318,12 +321,13 @@ class Member:
                     if is_passing(error):
                         self._done, self._again = [], []  # their messages come again
                     return
-        if self._closed:
-            await self._hang_up()
+            if self._closed and not self._unsent:
+                await self._hang_up()  # others may settle more meanwhile
 
     async def _hang_up(self) -> None:
         """End the stream: nothing is left to be said."""
         call, self._call = self._call, None
+        self._requests = {}
         if call is not None and self._reader is not None:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 async with self._writing:

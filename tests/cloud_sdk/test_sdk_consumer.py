@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer
+from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer, Tls
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
@@ -343,3 +343,30 @@ async def test_groups_come_in_pages(node, client: Client) -> None:
     node.limits = type(node.limits)(max_groups=10)
     await node.start()
     assert [group.name for group in await client.groups()] == names
+
+
+async def test_what_is_settled_while_a_closed_consumer_hangs_up_is_sent_too(client: Client) -> None:
+    await fill(client, 3, topics=1)
+    async with client.consumer("g", "home", invisible_seconds=600) as consumer:
+        batch = await consumer.batch(20)
+    member = consumer._member
+    await consumer.ack(batch[:1])
+    while not member._is_sending or member._call is None:  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0)
+    while member._call is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert member._is_sending  # and ends its stream
+    await consumer.ack(batch[1:])
+    async with asyncio.timeout(20):
+        while (await client.groups())[0].lag:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_consumer_that_could_not_connect_says_why_each_time_and_closes(node) -> None:
+    async with Client(node.endpoint, tls=Tls(ca_file="/nowhere"), retry_seconds=20) as client:
+        consumer = client.consumer("g", "home")
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="/nowhere"):
+                await consumer.next(0)
+        assert consumer._member._wanted is None
+        await consumer.close()
