@@ -293,13 +293,14 @@ class Producer:
             self._settle(unit, error)
 
 
-def parts(frames: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
+def parts(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:
     """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes. Of the
-    same frames they are the same."""
+    same frames they are the same. more: bytes that each takes beside its own."""
     pieces: list[tuple[Sequence[bytes], int]] = []
     start = size = 0
     for index, frame in enumerate(frames):
-        if index > start and (size + len(frame) > _MAX_REQUEST_BYTES or index - start >= _MAX_REQUEST_RECORDS):
+        room = _MAX_REQUEST_BYTES - more * (index - start + 1)
+        if index > start and (size + len(frame) > room or index - start >= _MAX_REQUEST_RECORDS):
             pieces.append((frames[start:index], size))
             start, size = index, 0
         size += len(frame)

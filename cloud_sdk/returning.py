@@ -20,6 +20,7 @@ from cloud_sdk.producer import Producer, parts
 MAX_NUMBER: Final = (1 << 39) - 1
 _PARTS: Final = 24  # bits of a sequence that count the requests of a piece
 _MAX_NAME: Final = 64  # bytes
+_NAME_ROOM: Final = 64  # bytes of a publisher: up to it all have the same requests
 
 
 class ReturningProducer:
@@ -55,7 +56,7 @@ class ReturningProducer:
         same as before, of which nothing more is stored then, and where a later one was done."""
         some = list(messages)
         frames = [message.frame(self._publisher) for message in some]
-        requests = parts(frames)
+        requests = parts(frames, max(_NAME_ROOM - len(self._publisher), 0))
         sequence, self._next = self._next, self._next + len(requests)
         if self._next > self._last:
             raise InvalidArgument(f"a piece of work has at most {(1 << _PARTS) - 1} requests")

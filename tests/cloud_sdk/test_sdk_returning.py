@@ -135,3 +135,18 @@ async def test_the_blocking_face(node: Node) -> None:
     await asyncio.to_thread(work)
     assert await stored(node) == 3
     await until_known(node, [])
+
+
+async def test_who_does_the_work_again_may_have_a_longer_name(node: Node) -> None:
+    """Requests end where 512 KiB are full: at the same message, whoever sends them."""
+    work = [OutgoingMessage("results/x", b"%0400d" % number) for number in range(2_000)]
+    refused = OutgoingMessage("results/x", b"", deliver_after=60 * 86_400)
+    async with Client(node.endpoint, name="worker-9") as client:
+        with pytest.raises(InvalidArgument, match="it is due"):
+            await do(client, 7, [*work, refused])
+    begun = await stored(node)
+    assert 0 < begun < 2_000
+    for name in ("worker-10", "w" * 64):
+        async with Client(node.endpoint, name=name) as client:
+            await do(client, 7, work)
+    assert await stored(node) == 2_000
