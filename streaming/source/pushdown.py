@@ -29,6 +29,7 @@ from streaming.source.planning import offset_at
 from streaming.source.topics import Topics
 
 _MOST_TOPICS: Final = 100  # in one regular expression
+_LONGEST_TOPIC: Final = 65_535  # bytes
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,7 +86,7 @@ class Narrowing:
                 return self._until(value)
             case LessThanOrEqual(("offset",), int(value)):
                 return self._until(value + 1)
-            case StringStartsWith(("topic",), str(value)) if not _has_wildcard(value):
+            case StringStartsWith(("topic",), str(value)) if _may_be_topic(value):
                 return replace(self, prefixes=tuple(sorted((*self.prefixes, value), key=len, reverse=True)))
         return self
 
@@ -94,7 +95,7 @@ class Narrowing:
         if not values or any(value is None for value in values):
             return self
         if name == "topic":
-            names = frozenset(value for value in values if isinstance(value, str) and not _has_wildcard(value))
+            names = frozenset(value for value in values if isinstance(value, str) and _may_be_topic(value))
             return replace(self, names=names if self.names is None else self.names & names)
         if name == "partition":
             numbers = frozenset(value for value in values if isinstance(value, int))
@@ -119,6 +120,9 @@ class Narrowing:
         return replace(self, until=stop if self.until is None else min(self.until, stop))
 
 
-def _has_wildcard(topic: str) -> bool:
-    """No topic has one (MQTT-3.3.2-2)."""
-    return "+" in topic or "#" in topic
+def _may_be_topic(text: str) -> bool:
+    """Whether a topic may be this, or begin with it (MQTT-1.5.4-1, MQTT-1.5.4-2, MQTT-3.3.2-2, MQTT-4.7.3-3)."""
+    try:
+        return not any(sign in text for sign in "+#\0") and len(text.encode()) <= _LONGEST_TOPIC
+    except UnicodeEncodeError:
+        return False
