@@ -4,6 +4,7 @@ Runs on the loop right after the fold, once per commit. What a topic matches is 
 kept until the trie's answer for it changes.
 """
 
+import logging
 from collections.abc import Callable
 from time import time
 from typing import Final
@@ -14,6 +15,8 @@ from gateway.subscription import Route, Subscription
 from matcher.trie import Trie
 from notify import TopicEvents
 from store.api import Commit, Wants
+
+log = logging.getLogger(__name__)
 
 _MAX_PLANS: Final = 65_536
 _MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
@@ -94,11 +97,14 @@ class Router:
             topic_offset = topic_offsets[i]
             for route in routes:
                 session = route.session
-                if session.lagging and session.is_behind(route, topic_offset, offsets):
-                    continue  # it reads the message in its turn: nothing is decoded for it now
-                if message is None:
-                    message = Message(data, starts[i])
-                session.offer(route, message, topic_offset, offsets, now_ms)
+                try:
+                    if session.lagging and session.is_behind(route, topic_offset, offsets):
+                        continue  # it reads the message in its turn: nothing is decoded for it now
+                    if message is None:
+                        message = Message(data, starts[i])
+                    session.offer(route, message, topic_offset, offsets, now_ms)
+                except Exception:
+                    log.exception("offering a message to %r failed", session.client_id)  # the others have only this one
 
     def routes(self, topic: bytes) -> list[Route]:
         """What the topic matches, by session."""

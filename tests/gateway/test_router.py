@@ -1,10 +1,17 @@
-"""The router's memory: plans are bounded by what they refer to, not by the number of topics alone."""
+"""The router: its plans are bounded by what they refer to, not by the number of topics alone; a session's fault is its
+own."""
 
+import pytest
+
+import record
 from gateway.counters import Counters
 from gateway.outlet import Flusher, Outlet
 from gateway.router import Router
 from gateway.session import Session
 from gateway.subscription import Subscription
+from notify import TopicEvents
+from record.layout import Kind
+from store.api import Commit
 
 
 class Nowhere:
@@ -17,8 +24,15 @@ class Nowhere:
     def write(self, data: bytes) -> None: ...
 
 
-def session(number: int) -> Session:
-    nowhere = Nowhere()
+class Faulty(Nowhere):
+    """It fails."""
+
+    def call_soon(self, *_: object) -> None:
+        raise RuntimeError("a fault")
+
+
+def session(number: int, nowhere: Nowhere | None = None) -> Session:
+    nowhere = nowhere or Nowhere()
     outlet = Outlet(Flusher(nowhere), nowhere)  # type: ignore[arg-type]
     return Session(b"s%d" % number, 1, 0, 10, outlet, Counters(), lambda *_: None, lambda _: None)
 
@@ -60,3 +74,20 @@ def test_a_session_keeps_no_routes_of_long_topics() -> None:
     for length in (255, 256, 257, 65_000):
         assert held.route(b"x" * length) is not None
     assert [len(topic) for topic in held._routes or ()] == [255, 256]
+
+
+def test_a_session_that_fails_keeps_no_other_from_its_messages(caplog: pytest.LogCaptureFixture) -> None:
+    """Who has no cursor hears of a message once."""
+    router = Router(0)
+    sessions = [session(number, Faulty() if number == 1 else None) for number in range(3)]
+    for each in sessions:
+        subscription = Subscription(each, b"t", 0, False, False, 0, None, 0)
+        each.subscribe(subscription)
+        router.add(subscription)
+    framed = record.frame(int(Kind.MESSAGE), 0, 0, b"t", b"p", b"", b"x")
+    data = record.seal([framed, framed], 0, 1, 0, 0)
+    commit = Commit(data, 0, 0)
+    commit.starts, commit.topics, commit.flags, commit.topic_offsets = record.split(data), [b"t"] * 2, [0] * 2, [0, 1]
+    router.deliver(TopicEvents(commit))
+    assert [each.counters.messages_sent for each in (sessions[0], sessions[2])] == [2, 2]
+    assert "offering a message to b's1' failed" in caplog.text
