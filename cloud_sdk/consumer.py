@@ -15,8 +15,8 @@ from typing import Final, get_args
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.errors import ClientClosed, InvalidArgument, refused_values, require_positive
-from cloud_sdk.leases import Lease, check_delay
+from cloud_sdk.errors import ClientClosed, InvalidArgument, check_delay, refused_values, require_positive
+from cloud_sdk.leases import Lease
 from cloud_sdk.member import Member
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb

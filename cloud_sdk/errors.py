@@ -47,9 +47,11 @@ class TransactionEnded(SluiceError):
 
 
 class TryAgain(Exception):
-    """Raised by a handler: its message is to come again after `delay_seconds`; None: as the node is configured."""
+    """Raised by a handler: its message is to come again after `delay_seconds`, 12 hours at most; None: as the node is
+    configured. Raises `InvalidArgument` where it is told another one."""
 
     def __init__(self, delay_seconds: float | None = None) -> None:
+        check_delay(delay_seconds)
         super().__init__(f"the message is to come again after {delay_seconds} s")
         self.delay_seconds = delay_seconds
 
@@ -86,6 +88,7 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
 
 # What gRPC's own client says, under a code that a node may also send, when the connection ends within a write.
 _FROM_CORE: Final = "Internal error from Core"
+_LONGEST_DELAY_S: Final = 12 * 3_600
 _STATUS_S: Final = 1.0  # until the node's status has come, of a stream that can be written to no more
 _LOOK_S: Final = 0.005
 
@@ -122,6 +125,12 @@ def refused_values() -> Iterator[None]:
         yield
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
+
+
+def check_delay(seconds: float | None) -> None:
+    """Raise `InvalidArgument` unless a node takes this for a delay."""
+    if seconds is not None and not 0 <= seconds <= _LONGEST_DELAY_S:
+        raise InvalidArgument(f"a delay is 0 to {_LONGEST_DELAY_S} seconds, not {seconds}")
 
 
 def require_positive(limit: int) -> None:

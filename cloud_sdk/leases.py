@@ -1,12 +1,10 @@
 """Leases of messages, and what settles them, as the wire has them: neighbours together."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from cloud_sdk.errors import InvalidArgument
+from cloud_sdk.errors import check_delay
 from cloud_sdk.proto import sluice_pb2 as pb
-
-_LONGEST_DELAY_S: Final = 0xFFFF_FFFF / 1_000  # on the wire; the node's limit is lower
 
 
 class Lease(NamedTuple):
@@ -53,12 +51,6 @@ def postponed(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
     for lease, delay in again:
         by_delay.setdefault(delay, []).append(lease)
     return [pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in runs_of(some)]
-
-
-def check_delay(seconds: float | None) -> None:
-    """Raise `InvalidArgument` unless the wire takes this for a delay."""
-    if seconds is not None and not 0 <= seconds < _LONGEST_DELAY_S:
-        raise InvalidArgument(f"a delay of {seconds} s is negative or too long")
 
 
 def milliseconds(seconds: float) -> int:

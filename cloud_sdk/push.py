@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.connection import Retry, is_passing
+from cloud_sdk.connection import Retry, is_cancelled, is_passing
 from cloud_sdk.consumer import Delivery, SimpleConsumer
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
 from cloud_sdk.leases import Lease
@@ -151,13 +151,13 @@ class PushConsumer:
         except TryAgain as again:
             self._settle([], [delivery.lease], again.delay_seconds)
             return False
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the second also of what a handler waits for
+            if is_cancelled():
+                self._settle([], [delivery.lease], 0.0)
+                raise
             logger.exception("a handler failed, and its message comes again: %s", delivery)
             self._settle([], [delivery.lease], None)
             return False
-        except asyncio.CancelledError:
-            self._settle([], [delivery.lease], 0.0)
-            raise
         self._settle([delivery.lease], [], 0.0)
         return True
 
@@ -235,7 +235,9 @@ class BroadcastConsumer:
         for attempt in range(1, self._attempts + 1):
             try:
                 await self._handler(message)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:  # the second also of what a handler waits for
+                if is_cancelled():
+                    raise
                 logger.exception("a handler failed, attempt %s of %s: %s", attempt, self._attempts, message)
                 if attempt < self._attempts:
                     delay = error.delay_seconds if isinstance(error, TryAgain) else None

@@ -14,7 +14,7 @@ from typing import Unpack
 
 import grpc.aio
 
-from cloud_sdk.connection import Connection, Retry, is_passing
+from cloud_sdk.connection import Connection, Retry, is_cancelled, is_passing
 from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producer import Producer
@@ -158,7 +158,9 @@ class TransactionChecks:
                 await end(self._connection, [check.handle], commit=decision is Decision.COMMIT)
         except SluiceError as error:
             logger.warning("the end of a transaction could not be told, and is asked for again: %s", error)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the second also of what a checker waits for
+            if is_cancelled():
+                raise
             logger.exception("a transaction checker failed, and is asked again")
 
 

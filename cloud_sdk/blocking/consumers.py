@@ -11,7 +11,8 @@ from cloud_sdk import consumer as aio_consumer
 from cloud_sdk import pull as aio_pull
 from cloud_sdk import push as aio_push
 from cloud_sdk.blocking.loop_thread import LoopThread
-from cloud_sdk.leases import Lease, check_delay
+from cloud_sdk.errors import check_delay
+from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
 from cloud_sdk.selecting import Start
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
@@ -87,6 +88,35 @@ async def test_a_handler_that_raises_anything_else_waits_as_the_node_says(client
     (group,) = await client.groups()
     assert group.lag == 1
     assert "ZeroDivisionError" in caplog.text and "secret" not in caplog.text
+
+
+async def nobody_answers() -> None:
+    """What a handler waits for, a call of another client say, may be cancelled."""
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def try_again(after_s: float) -> None:
+    raise TryAgain(after_s)
+
+
+@pytest.mark.parametrize("fails", [nobody_answers, partial(try_again, -0.1), partial(try_again, 13 * 3_600)])
+async def test_no_failure_of_a_handler_ends_a_consumer(client: Client, fails) -> None:
+    got: list[bytes] = []
+
+    async def handle(message: Delivery | Message) -> None:
+        got.append(message.payload)
+        if message.payload == b"bad":
+            await fails()
+
+    async with (
+        client.push_consumer("g", "home", handle, concurrency=1),
+        client.broadcast_consumer("home", handle, attempts=1),
+    ):
+        for payload in (b"bad", b"good", b"and later"):
+            await client.send("home/t", payload)
+            await until(lambda payload=payload: got.count(payload) == 2)
 
 
 async def test_messages_of_a_key_come_in_order_across_failures(client: Client) -> None:
