@@ -19,13 +19,14 @@ _WAIT_S: Final = 20.0  # how long one Pull waits
 class Watch:
     """Who waits for answers on one topic. It reads while there is somebody."""
 
-    __slots__ = ("_client", "_parent", "_readers", "_starting", "_topic", "waiting")
+    __slots__ = ("_client", "_is_over", "_parent", "_readers", "_starting", "_topic", "waiting")
 
     def __init__(self, client: "Client", topic: str) -> None:
         self._client = client
         self._topic = topic
         self._parent = topic.partition("/")[0]
         self._readers: list[asyncio.Task[None]] = []
+        self._is_over = False  # one of them has ended: it begins anew with whoever waits next
         self._starting: asyncio.Task[list[PartitionBounds]] | None = None
         self.waiting: dict[bytes, asyncio.Future[Message]] = {}  # by correlation data, the longest first
 
@@ -33,6 +34,9 @@ class Watch:
         """Begin to wait. What is published from here on is seen."""
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.waiting[correlation] = answer
+        if self._is_over:
+            self.stop()
+            self._readers, self._starting, self._is_over = [], None, False
         if self._starting is None:
             self._starting = asyncio.create_task(self._client.partitions(self._parent))
         bounds = await asyncio.shield(self._starting)
@@ -67,6 +71,7 @@ class Watch:
                 offset = error.begin
                 continue
             except SluiceError as error:
+                self._is_over = True
                 self.fail(error)
                 return
             for message in batch.messages():

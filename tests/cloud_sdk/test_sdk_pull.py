@@ -5,7 +5,18 @@ import time
 
 import pytest
 
-from cloud_sdk import Client, Decision, Happened, InvalidArgument, Message, NoAnswer, OffsetOutOfRange, OutgoingMessage
+from cloud_sdk import (
+    Batch,
+    Client,
+    Decision,
+    Happened,
+    InvalidArgument,
+    Message,
+    NoAnswer,
+    OffsetOutOfRange,
+    OutgoingMessage,
+    Unavailable,
+)
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.pull import PullConsumer
 
@@ -282,3 +293,22 @@ async def test_a_partition_that_cannot_be_read_takes_nothing_of_the_others_along
             await consumer.skip_gone()
             assert await consumer.positions() == {fails: ends[fails], reads: 0}
             assert len(await take(consumer, 1)) == ends[reads]
+
+
+async def test_who_waits_for_an_answer_after_others_failed_is_heard(client: Client, monkeypatch) -> None:
+    async def pull(*_: object, **__: object) -> Batch:
+        raise Unavailable("the node is away")
+
+    replies = client._replies
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "pull", pull)
+        first = await replies.expect("answers/x", b"1")
+        with pytest.raises(Unavailable):
+            await first
+    second = await replies.expect("answers/x", b"2")  # before the first has left
+    replies.forget("answers/x", b"1")
+    await client.send("answers/x", b"here", correlation_data=b"2")
+    async with asyncio.timeout(30):
+        assert (await second).payload == b"here"
+    replies.forget("answers/x", b"2")
+    assert not replies._watches
