@@ -1,11 +1,8 @@
 """Queries as an operator runs them: they say how far they are, and end with their batch when they are told to."""
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming.progress import lag, skipped
 
 _POLL_S: Final = 0.25
+_LAST_POLL_S: Final = 0.02  # as little of another batch as can be
 _LAST_BATCH_S: Final = 120.0  # that the running batch is given when the query is to end
 
 
@@ -48,28 +46,21 @@ def run(query: StreamingQuery, tell: Callable[[str], None], stopping: threading.
         raise failure
 
 
-@contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT set the event while the block runs. For the main thread."""
-    stopping = threading.Event()
-
-    def on_signal(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    before = {each: signal.signal(each, on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _end(query: StreamingQuery) -> None:
-    """Stop a query when its batch has ended."""
+    """Stop a query when its batch has ended. One that is behind is at the next one then, which is done again."""
     deadline = time.monotonic() + _LAST_BATCH_S
+    ended = _last_batch(query)
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        if _last_batch(query) != ended:
+            break
+        time.sleep(_LAST_POLL_S)
     query.stop()
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    """The number of the last batch that has ended."""
+    progress = query.lastProgress
+    return None if progress is None else progress["batchId"]
 
 
 def _tell(query: StreamingQuery, told: int, tell: Callable[[str], None]) -> int:

@@ -2,9 +2,12 @@
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Final
 
 from pyspark import SparkContext
@@ -45,7 +48,8 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return register(builder.getOrCreate())
+    with interrupts_as_before():
+        return register(builder.getOrCreate())
 
 
 def is_here(master: str) -> bool:
@@ -71,7 +75,23 @@ def stop(spark: SparkSession) -> None:
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
-        gateway.proc.wait(_JVM_SECONDS)
+        try:
+            gateway.proc.wait(_JVM_SECONDS)
+        except TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
+
+
+@contextmanager
+def interrupts_as_before() -> Iterator[None]:
+    """Spark takes Ctrl-C for itself, to end its jobs and raise `KeyboardInterrupt`: not where somebody has said before
+    what it means."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before not in (None, signal.default_int_handler, signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, before)
 
 
 def _prepare_environment(java: JavaChoice | None, *, is_here: bool) -> None:

@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +14,7 @@ from sluice.commands import service
 from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds
 from sluice.commands.moment import milliseconds, size, told
 from sluice.commands.moment import time as moment
+from sluice.commands.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
@@ -86,7 +85,7 @@ def run(arguments: Arguments) -> int:
 
 def run_export(arguments: Arguments) -> int:
     folder = _folder(arguments)
-    with _stopping() as stopping, service.connect(arguments) as client:
+    with stopped_by_signals() as stopping, service.connect(arguments) as client:
         while True:
             began, failed = time.monotonic(), False
             for parent in arguments.parents or client.parents():
@@ -187,7 +186,7 @@ def run_compact(arguments: Arguments) -> int:
 
     folder = _folder(arguments)
     before = None if arguments.today else datetime.now(UTC).date().isoformat()
-    with _stopping() as stopping:
+    with stopped_by_signals() as stopping:
         for manifest in _manifests(arguments):
             done = Compactor(folder, manifest.parent, arguments.file_mib * _MIB, before).run(stopping)
             if arguments.json:
@@ -228,15 +227,3 @@ def _manifests(arguments: Arguments) -> "Sequence[Manifest]":
     if not known:
         raise HistoryError(f"there is no history in {arguments.folder}")
     return [folder.manifest(parent) for parent in arguments.parents or known]
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: what was exported by then is kept."""
-    event = threading.Event()
-    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

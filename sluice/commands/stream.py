@@ -7,6 +7,7 @@ from typing import Final
 
 from sluice.commands import service
 from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, spark_master, topic_filter
+from sluice.commands.stopping import stopped_by_signals
 
 EXAMPLE: Final = "sluice stream anomalies --parent sensors --to alerts"
 _SCHEMA: Final = "device string, time timestamp, value double"
@@ -105,20 +106,22 @@ def _pipeline(
 
 
 def run(arguments: Arguments) -> int:
-    try:
-        import pyspark  # noqa: F401, PLC0415
-    except ImportError:
-        print("sluice stream: Spark is not installed: pip install 'sluice[stream]'", file=sys.stderr)
-        return 1
     from cloud_sdk import InvalidArgument  # noqa: PLC0415
-    from sluice.commands import stream_job  # noqa: PLC0415
 
     try:
         connection = service.source_options(arguments)
     except InvalidArgument as error:
         print(f"sluice stream: {error}", file=sys.stderr)
         return 2
-    return stream_job.run(arguments, connection)
+    with stopped_by_signals() as stopping:  # from here on: to import Spark takes seconds
+        try:
+            import pyspark  # noqa: F401, PLC0415
+        except ImportError:
+            print("sluice stream: Spark is not installed: pip install 'sluice[stream]'", file=sys.stderr)
+            return 1
+        from sluice.commands import stream_job  # noqa: PLC0415
+
+        return stream_job.run(arguments, connection, stopping)
 
 
 def _field_or_level(text: str) -> str:

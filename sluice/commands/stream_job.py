@@ -1,5 +1,7 @@
 """The Spark side of `sluice stream`: the pipeline as a query, run until it is told to stop."""
 
+import logging
+import socketserver
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cloud_sdk import SluiceError, Unavailable
+from cloud_sdk import SluiceError, Unavailable, Untrusted
 from sluice.commands import service
 from sluice.commands.command import Arguments
 from streaming.failures import failure_of
@@ -30,7 +32,6 @@ from streaming.pipelines.liveness import liveness
 from streaming.pipelines.stateful import STATE_CONFIG
 from streaming.pipelines.windows import window_statistics
 from streaming.running import run as run_query
-from streaming.running import stopped_by_signals
 from streaming.session import spark_session, stop
 from streaming.source.options import SourceOptions
 from streaming.source.topics import Topics
@@ -45,28 +46,45 @@ class _Failed(Exception):
     """The query failed for a reason that does not pass."""
 
 
-def run(arguments: Arguments, connection: dict[str, str]) -> int:
-    """Run the pipeline over the node that `connection` says, in options of `format("sluice")`. Exit code 0: it was told
-    to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
+# What says in a line why it failed.
+_TOLD: Final = (_Failed, PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError)
+
+
+def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Event) -> int:
+    """Run the pipeline over the node that `connection` says, in options of `format("sluice")`, until `stopping` is set.
+    Exit code 0: it was told to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
     try:
         source = SourceOptions.parse(_source(arguments, connection))
     except OptionError as error:
         _say(f"sluice stream: {error}")
         return 2
-    with stopped_by_signals() as stopping:
-        try:
-            _until_reached(arguments, source.topics, stopping)
-            if not stopping.is_set():
-                _run_on_spark(arguments, connection, stopping)
-        except (_Failed, PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError) as error:
-            if not stopping.is_set():
-                _say(f"sluice stream: {failure_of(str(error)).reason}")
-                return 1
-            # Whoever stops us may have stopped Spark's processes, too.
+    _quiet_threads()
+    try:
+        _until_reached(arguments, source.topics, stopping)
+        if not stopping.is_set():
+            _run_on_spark(arguments, connection, stopping)
+    except Exception as error:
+        if stopping.is_set():  # whoever stops us may have stopped Spark's processes, too
             _say("stopped within a batch, which the next start does again")
             return 0
+        if not isinstance(error, _TOLD):
+            raise
+        _say(f"sluice stream: {failure_of(str(error)).reason}")
+        return 1
     _say("stopped" if stopping.is_set() else "done")
     return 0
+
+
+def _quiet_threads() -> None:
+    """PySpark's threads tell with stacks of their own what this one tells in a line, and what ends them when whoever
+    stops us stops Spark's processes, too."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda _: False)  # what has no logger of its own, as some of Py4J
+    socketserver.BaseServer.handle_error = _nothing  # type: ignore[assignment]
+
+
+def _nothing(*_: object) -> None:
+    """In the place of what would print a stack."""
 
 
 def _until_reached(arguments: Arguments, topics: Topics, stopping: threading.Event) -> None:
@@ -78,7 +96,7 @@ def _until_reached(arguments: Arguments, topics: Topics, stopping: threading.Eve
                 for parent in client.parents()[:1] if topics.parents is None else topics.parents:
                     client.partitions(parent)  # which says, too, whether this user may read it
         except Unavailable as error:
-            if arguments.once:
+            if arguments.once or isinstance(error, Untrusted):
                 raise
             _say(f"waiting for the node {arguments.host}:{arguments.port}: {error}")
             stopping.wait(_AGAIN_S)

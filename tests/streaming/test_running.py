@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.running import describe, run, stopped_by_signals
+from sluice.commands.stopping import stopped_by_signals
+from streaming.running import describe, run
 from streaming.source.offsets import Progress
 
 PROGRESS: dict[str, Any] = {
@@ -34,12 +35,14 @@ def test_a_batch_in_a_line() -> None:
 
 
 class FakeQuery:
-    """A query that ends its batch only when somebody has looked a few times."""
+    """A query that ends its batch only when somebody has looked a few times; that has no other one to do, or is behind
+    and begins with the next one at once."""
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(self, *, fails: bool = False, is_behind: bool = False) -> None:
         self.isActive = True
         self.recentProgress = [PROGRESS]
         self.failure = RuntimeError("it broke") if fails else None
+        self.is_behind = is_behind
         self.looks = 0
         self.stopped_in_batch: bool | None = None
 
@@ -50,7 +53,11 @@ class FakeQuery:
     @property
     def status(self) -> dict[str, bool]:
         self.looks += 1
-        return {"isTriggerActive": self.looks < 3}
+        return {"isTriggerActive": self.is_behind or self.looks < 3}
+
+    @property
+    def lastProgress(self) -> dict[str, Any]:  # noqa: N802
+        return {**PROGRESS, "batchId": PROGRESS["batchId"] + self.looks // 3}
 
     def stop(self) -> None:
         self.stopped_in_batch = self.looks < 3
@@ -60,9 +67,10 @@ class FakeQuery:
         return self.failure
 
 
-def test_sigterm_lets_the_batch_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.running._POLL_S", 0.001)
-    query, told = FakeQuery(), list[str]()
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_sigterm_lets_the_batch_end_and_no_other_begin(monkeypatch: pytest.MonkeyPatch, is_behind: bool) -> None:
+    monkeypatch.setattr("streaming.running._LAST_POLL_S", 0.001)
+    query, told = FakeQuery(is_behind=is_behind), list[str]()
     before = signal.getsignal(signal.SIGTERM)
 
     def tell(line: str) -> None:
@@ -72,6 +80,7 @@ def test_sigterm_lets_the_batch_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with stopped_by_signals() as stopping:
         run(cast("StreamingQuery", query), tell, stopping)
     assert query.stopped_in_batch is False
+    assert query.looks == 3
     assert told == [describe(PROGRESS)]
     assert signal.getsignal(signal.SIGTERM) is before
 
