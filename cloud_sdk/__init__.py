@@ -20,6 +20,7 @@ from cloud_sdk.errors import (
     TransactionEnded,
     TryAgain,
     Unavailable,
+    Untrusted,
 )
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import (
@@ -85,5 +86,6 @@ __all__ = [
     "TransactionEnded",
     "TryAgain",
     "Unavailable",
+    "Untrusted",
     "inbox_of",
 ]

@@ -1,6 +1,7 @@
 """What can go wrong when talking to a node, each with what to do about it."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -40,6 +41,10 @@ class Unavailable(SluiceError):
 
 class NoAnswer(Unavailable):
     """Nobody answered a request in time. The command may have been carried out."""
+
+
+class Untrusted(Unavailable):
+    """The node's certificate is of no authority that this client trusts, is out of date, or is for another name."""
 
 
 class TransactionEnded(SluiceError):
@@ -89,6 +94,8 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
 # What gRPC's own client says, under a code that a node may also send, when the connection ends within a write.
 _FROM_CORE: Final = "Internal error from Core"
 _LONGEST_DELAY_S: Final = 12 * 3_600
+# gRPC's words about a node's certificate, of which it says no more than that it cannot connect; OpenSSL's reason.
+_UNTRUSTED: Final = re.compile(r"(CERTIFICATE_VERIFY_FAILED)(?:: ([^:]+))?|Hostname Verification Check failed")
 _STATUS_S: Final = 1.0  # until the node's status has come, of a stream that can be written to no more
 _LOOK_S: Final = 0.005
 
@@ -101,6 +108,9 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
         return OffsetOutOfRange(message, int(metadata.get("sluice-begin", 0)), int(metadata.get("sluice-end", 0)))
     if error.code() is grpc.StatusCode.INTERNAL and error.details() == _FROM_CORE:
         return Unavailable("the connection broke within a write")
+    if error.code() is grpc.StatusCode.UNAVAILABLE and (untrusted := _UNTRUSTED.search(message)):
+        why = untrusted[2] or ("it cannot be verified" if untrusted[1] else "it is for another name than is asked for")
+        return Untrusted(f"the certificate of the node is not trusted: {why}")
     kind = _KINDS.get(error.code())
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")
 

@@ -30,6 +30,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `sluice` with `argv` (default: the process's arguments) and return its exit code."""
+    # Before gRPC is there, which else has lines of its own for each handshake of TLS that fails: a command tells it in
+    # one, and strangers are not to fill a node's log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     root = parser()
     arguments, rest = root.parse_known_args(argv)
     if rest and not arguments.takes_rest:

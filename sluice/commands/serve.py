@@ -1,7 +1,6 @@
 """`sluice serve`: run a node until SIGTERM or Ctrl-C."""
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,8 +74,6 @@ def run(arguments: Arguments) -> int:
 
 
 def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
-    # Before gRPC is there, which else has a line for each handshake of TLS that fails: strangers would fill the log.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from gateway.process import run as run_process  # noqa: PLC0415  late: a typo is told at once, and a fork has no gRPC
 
     return run_process(config, ready, lifeline)

@@ -16,6 +16,7 @@ from cloud_sdk import (
     OffsetOutOfRange,
     OutgoingMessage,
     Unavailable,
+    Untrusted,
 )
 from cloud_sdk.errors import from_rpc
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -359,6 +360,23 @@ def test_a_connection_that_ends_within_a_write_may_be_tried_again() -> None:
     assert isinstance(from_rpc(core), Unavailable)
     node = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "what a node says")
     assert not isinstance(from_rpc(node), Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        (
+            "SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
+            "not trusted: unable to get local issuer certificate",
+        ),
+        ("SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED", "not trusted: it cannot be verified"),
+        ("last error: UNKNOWN: UNAUTHENTICATED: Hostname Verification Check failed.", "it is for another name"),
+    ],
+)
+def test_a_certificate_that_is_not_trusted_is_told(details: str, told: str) -> None:
+    nothing = grpc.aio.Metadata()
+    error = from_rpc(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details))
+    assert isinstance(error, Untrusted) and told in str(error)
 
 
 async def test_a_client_sends_again_after_its_sending_task_was_ended(client: Client) -> None:

@@ -1,6 +1,8 @@
 """Users and rules as people meet them: the commands, mosquitto's and paho's clients, and nodes that are killed."""
 
+import os
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,19 +103,55 @@ def test_users_and_rules_survive_kills_and_changes_made_while_the_node_is_down(g
     assert "Not authorized" in publish(guarded, "home/alice/x", "looking glass", "-V", "5").stderr
 
 
-def test_strangers_who_speak_no_tls_to_grpc_fill_no_log(
+@pytest.fixture
+def secured(
     make_node: Callable[..., NodeProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[NodeProcess, Path]:
+    """A running node whose gRPC port speaks TLS and asks who comes, and the authority of its certificate."""
     monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
-    certificate, key = Authority(tmp_path / "authority").issue("server", "localhost", "DNS:localhost")
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("server", "localhost", "DNS:localhost", "IP:127.0.0.1")
     monkeypatch.setenv("SLUICE_GRPC_CERTIFICATE", str(certificate))
     monkeypatch.setenv("SLUICE_GRPC_KEY", str(key))
+    monkeypatch.setenv("SLUICE_GRPC_AUTH", '["password"]')
     node = make_node()
     node.start()
+    return node, authority.file
+
+
+def test_strangers_whose_tls_fails_fill_no_log(secured: tuple[NodeProcess, Path]) -> None:
+    node, authority = secured
     for _ in range(3):
         with suppress(ConnectionResetError), socket.create_connection(("127.0.0.1", node.grpc_port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             while stranger.recv(4096):
                 pass
+        context = ssl.create_default_context(cafile=str(authority))
+        with suppress(OSError), socket.create_connection(("127.0.0.1", node.grpc_port)) as stranger:
+            context.wrap_socket(stranger, server_hostname="of.nobody")
     assert node.stop() == 0
-    assert "andshake" not in node.log()
+    assert [line for line in node.log().splitlines() if "stopping" not in line] == []
+
+
+def test_what_is_wrong_with_a_certificate_a_password_or_a_right_is_one_line(
+    secured: tuple[NodeProcess, Path], tmp_path: Path
+) -> None:
+    node, authority = secured
+    sluice(node.data_dir, "user", "add", "alice", given="wonderland\n")
+
+    def said(*words: str, password: str = "wonderland") -> str:
+        command = [sys.executable, "-m", "sluice", "topics", "--port", str(node.grpc_port)]
+        environment = {**os.environ, "MQTT_PASSWORD": password}
+        command += ["--username", "alice", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    trusted = ("--ca-file", str(authority))
+    assert said(*trusted) == "sluice topics: # may not be subscribed to, which this asks for\n"
+    assert said(*trusted, password="guess") == "sluice topics: wrong user name or password\n"
+    untrusted = "sluice topics: the certificate of the node is not trusted: "
+    other = Authority(tmp_path / "other").file
+    assert said("--ca-file", str(other)) == f"{untrusted}unable to get local issuer certificate\n"
+    assert said(*trusted, "--server-name", "x.example") == f"{untrusted}it is for another name than is asked for\n"
+    assert said("--ca-file", "nothing.pem") == "sluice topics: cannot read nothing.pem: No such file or directory\n"
