@@ -62,7 +62,7 @@ demo: $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kil
 serve: $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
 	@$(BIN)/sluice serve --data-dir $(DATA)
 
-test: $(KERNEL) .clients ## run all tests on the compiled kernel
+test: $(KERNEL) .clients ## run all tests but the longest ones, on the compiled kernel
 	@$(BIN)/python $(PYTEST) $(ARGS)
 
 test-quick: $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)

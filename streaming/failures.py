@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LONGEST: Final = 600  # characters of a line
-_TRACEBACK: Final = "Traceback (most recent call last)"
+TRACEBACK: Final = "Traceback (most recent call last)"
 _PYTHON: Final = re.compile(r"^([A-Za-z_]\w*(?:\.\w+)*): (\S.*)$")  # the last line of a traceback
 _AWAY: Final = ("cloud_sdk.errors.Unavailable", "cloud_sdk.errors.NoAnswer", "cloud_sdk.errors.Busy")
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+(\w+): ")  # a Java class in front of what it says
@@ -32,7 +32,7 @@ class Failure:
 
 def failure_of(text: str) -> Failure:
     """From the text of an exception of Spark's."""
-    _, found, rest = text.rpartition(_TRACEBACK)
+    _, found, rest = text.rpartition(TRACEBACK)
     if found:
         for line in rest.splitlines():
             match = _PYTHON.match(line)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from streaming.failures import TRACEBACK, failure_of
 from streaming.history.frame import read_records
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ def _name(error: AnalysisException) -> str:
 
 
 def said(error: PySparkException) -> str:
-    """Spark's words, without its stack."""
-    return str(error).split("JVM stacktrace")[0].strip()
+    """Spark's words, without its stack; of a task or a plan in Python its last ones."""
+    text = str(error)
+    return failure_of(text).reason if TRACEBACK in text else text.partition("JVM stacktrace")[0].strip()
 
 
 def _told(parents: tuple[str, ...]) -> str:

@@ -61,7 +61,7 @@ def _answer(arguments: Arguments) -> int:
 
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
     catalog = _catalog(arguments)
-    spark = spark_session("sluice sql", master=arguments.master)
+    spark = spark_session("sluice sql", master=arguments.master, config={"spark.log.level": "OFF"})
     try:
         frame = answer(spark, catalog, query)
         names, rows = frame.columns, _rows(frame, arguments.limit)

@@ -23,12 +23,11 @@ from sluice.commands import service
 from sluice.commands.command import Arguments
 from streaming.failures import failure_of
 from streaming.java import JavaNotFound
-from streaming.option_values import OptionError
 from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.archive import Archive, downsampled
 from streaming.pipelines.detector import Settings
 from streaming.pipelines.enrichment import Registry, enriched
-from streaming.pipelines.liveness import liveness
+from streaming.pipelines.liveness import liveness, require_spans
 from streaming.pipelines.stateful import STATE_CONFIG
 from streaming.pipelines.windows import window_statistics
 from streaming.running import run as run_query
@@ -55,7 +54,11 @@ def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Ev
     Exit code 0: it was told to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
     try:
         source = SourceOptions.parse(_source(arguments, connection))
-    except OptionError as error:
+        if arguments.pipeline == "anomalies":
+            _settings(arguments)
+        elif arguments.pipeline == "liveness":
+            require_spans(arguments.silent_after, arguments.forget_after)
+    except ValueError as error:
         _say(f"sluice stream: {error}")
         return 2
     _quiet_threads()

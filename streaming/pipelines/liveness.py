@@ -32,10 +32,7 @@ def liveness(
     A device is state for ever, or until it was silent for `forget_after_s`: then its next message is its first one, and
     no event. Raises `ValueError`.
     """
-    if silent_after_s <= 0:
-        raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
-    if forget_after_s is not None and forget_after_s <= silent_after_s:
-        raise ValueError(f"a device falls silent, after {silent_after_s} s, before it is forgotten: {forget_after_s} s")
+    require_spans(silent_after_s, forget_after_s)
     seen = (
         records.select(F.col(device).cast("string").alias("device"), F.col(time).cast("timestamp").alias("time"))
         .where(f"device IS NOT NULL AND {TIMES}")
@@ -45,6 +42,14 @@ def liveness(
     processor = _Listening(silent_after_s, forget_after_s)
     events = seen.groupBy("device").transformWithState(processor, SCHEMA, "Append", "EventTime", eventTimeColumnName="")
     return with_times(events, "time", "last_seen")
+
+
+def require_spans(silent_after_s: float, forget_after_s: float | None) -> None:
+    """Raises `ValueError` for times that `liveness` cannot mean."""
+    if silent_after_s <= 0:
+        raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
+    if forget_after_s is not None and forget_after_s <= silent_after_s:
+        raise ValueError(f"a device falls silent, after {silent_after_s} s, before it is forgotten: {forget_after_s} s")
 
 
 class _Listening(StatefulProcessor):

@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
+
 from cloud_sdk.blocking import Client
 from streaming.history.export import Exporter
 from streaming.history.folder import HistoryFolder
-from streaming.sql import Catalog, QueryError, run
+from streaming.sql import Catalog, QueryError, run, said
 from tests.streaming.conftest import STORED_MS, FakeNode
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ pytestmark = pytest.mark.timeout(300)
 def catalog(node: FakeNode, history: Path | None = None, **times: datetime) -> Catalog:
     log = {"endpoint": node.endpoint}
     return Catalog(None if history is None else str(history), log, ("orders", "sensors"), **times)
+
+
+def test_of_a_stack_the_last_words_are_said() -> None:
+    stack = 'Traceback (most recent call last):\n  File "a.py", line 1, in plan\n    raise NotAllowed(why)\n'
+    plan = f"[PYTHON_DATA_SOURCE_ERROR] Failed to plan: {stack}cloud_sdk.errors.NotAllowed: a/# may not be read\n"
+    assert said(PySparkException(plan)) == "a/# may not be read"
+    syntax = "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^\n\nJVM stacktrace:\norg.apache.spark.X"
+    assert said(PySparkException(syntax)) == "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^"
 
 
 def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:

@@ -153,7 +153,15 @@ def test_a_job_for_cron_does_not_wait_for_a_node_that_is_away(job: Callable[...,
     assert re.fullmatch(r"sluice stream: [^\n]+\n", started.log), started.log
 
 
-def test_a_wrong_option_is_told_before_spark_starts(job: Callable[..., Job]) -> None:
-    started = job("windows", "--parent", "sensors/a")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["windows", "--parent", "sensors/a"], "a parent is the first level of topics"),
+        (["liveness", "--parent", "a", "--forget-after", "60"], "a device falls silent, after 60.0 s, before it is"),
+        (["anomalies", "--parent", "a", "--spike", "-1"], "spike"),
+    ],
+)
+def test_a_wrong_option_is_told_before_spark_starts(job: Callable[..., Job], words: list[str], told: str) -> None:
+    started = job(*words)
     assert started.code() == 2
-    assert re.fullmatch(r"sluice stream: a parent is the first level of topics[^\n]+\n", started.log), started.log
+    assert re.fullmatch(rf"sluice stream: {told}[^\n]+\n", started.log), started.log
