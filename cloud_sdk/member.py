@@ -141,16 +141,16 @@ class Member:
 
     async def close(self) -> None:
         """Give back what nobody took, `flush`, and end the stream."""
-        self._closed = True
-        wanted = self._wanted
-        if wanted is not None:
-            self._want_no_more()
-            await asyncio.wait((wanted,), timeout=ANSWER_S)
-            if wanted.done() and wanted.exception() is None:
-                self.settle((), leases_of(wanted.result().runs), 0.0)
         try:
+            wanted = self._wanted
+            if wanted is not None:
+                self._want_no_more()
+                await asyncio.wait((wanted,), timeout=ANSWER_S)
+                if wanted.done() and wanted.exception() is None:
+                    self.settle((), leases_of(wanted.result().runs), 0.0)
             await self.flush()
         finally:
+            self._closed = True  # from here on the stream ends with what is settled: nobody waits for a batch
             await self._hang_up()
 
     def raise_failure(self) -> None:

@@ -1,6 +1,7 @@
 """Consumers: at least once, across members, leases and restarts."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -374,3 +375,44 @@ async def test_a_consumer_that_could_not_connect_says_why_each_time_and_closes(n
                 await consumer.next(0)
         assert consumer._member._wanted is None
         await consumer.close()
+
+
+async def test_a_stream_does_not_end_with_an_acknowledgement_before_a_batch_that_is_on_its_way(
+    node, client: Client, monkeypatch
+) -> None:
+    """Of a consumer that closes: the batch is given back."""
+    await fill(client, 2, topics=1)
+    asked, settles, pops = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    settle, pop = node.engine.settle, node.engine.pop
+
+    async def slow_settle(*given: Any, **options: Any) -> Any:
+        await settles.wait()
+        return await settle(*given, **options)
+
+    async def slow_pop(*given: Any, **options: Any) -> Any:
+        asked.set()
+        await pops.wait()
+        return await pop(*given, **options)
+
+    consumer = client.consumer("g", "home", max_records=1, invisible_seconds=600)
+    first = await anext(consumer)
+    monkeypatch.setattr(node.engine, "settle", slow_settle)
+    monkeypatch.setattr(node.engine, "pop", slow_pop)
+    await first.ack()
+    while consumer._member._unsent:  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(consumer.next(20))
+    await asked.wait()
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    settles.set()
+    while consumer._member._is_sending:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    pops.set()
+    await closing
+    async with client.consumer("g", "home") as other:
+        second = await other.next(20)
+        assert second is not None
+        assert second.payload != first.payload
