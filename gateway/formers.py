@@ -10,6 +10,7 @@ from typing import Final
 from gateway.cursor import Cursor
 from gateway.former import Former
 from gateway.session import Session
+from matcher.cover import Shape
 from record import position_of, split, store_time_of
 from store.api import Store
 from store.errors import OffsetOutOfRange
@@ -26,13 +27,15 @@ class Formers:
 
     async def learn(self, session: Session) -> None:
         """Find out what is not known yet. Raises StoreError."""
+        shapes: dict[Cursor, Shape] = {}
         for former in list(session.formers or ()):
             if not former.is_known:
-                await self._learn(session, former)
+                await self._learn(session, former, shapes)
         if not session.closed:
             session.forget_formers()
 
-    async def _learn(self, session: Session, former: Former) -> None:
+    async def _learn(self, session: Session, former: Former, shapes: dict[Cursor, Shape]) -> None:
+        """`shapes`: of the cursors' filters, as far as they were asked for."""
         queue, end = former.queue, former.ended.offset
         time = 0
         positions: set[int] = set()
@@ -44,7 +47,10 @@ class Formers:
         starts: dict[Cursor, int] = {}
         ends: dict[Cursor, int] = {}
         for cursor in [s.cursor for s in session.subscriptions.values() if s.cursor is not None]:
-            if former.concerns(cursor):
+            shape = shapes.get(cursor)
+            if shape is None:
+                shape = shapes[cursor] = Shape(cursor.topic_filter)
+            if former.concerns(cursor, shape):
                 starts[cursor] = await self._store.offset_at(cursor.queue, time)
                 ends[cursor] = (await self._store.bounds(cursor.queue)).end
         former.know(time, positions, starts, ends)

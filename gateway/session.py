@@ -14,12 +14,13 @@ from typing import Final
 from gateway.counters import Counters
 from gateway.cursor import Cursor
 from gateway.exchanges import MAX_HELD, MAX_STAGED, Exchanges
-from gateway.former import Former, former_of
+from gateway.former import Former, former_of, shapes_of
 from gateway.inflight import Inflight
 from gateway.message import Message
 from gateway.outlet import Outlet
 from gateway.subscription import Membership, Route, Subscription
 from gateway.unfinished import RetainedRequest
+from matcher.cover import Shape
 from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
@@ -171,7 +172,12 @@ class Session(Exchanges):
     def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
         """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
         has to know."""
-        found = [former_of(each, others, self.subscribing.names, self.behind >= 0) for each in subscriptions]
+        ending = [each for each in subscriptions if each.cursor is not None]
+        if not ending:
+            return []
+        shapes = [(each, Shape(each.topic_filter)) for each in others]
+        coming = shapes_of(self.subscribing.names)
+        found = [former_of(each, shapes, coming, self.behind >= 0) for each in ending]
         formers = [former for former in found if former is not None]
         if formers:
             self.formers = [*(self.formers or ()), *formers]
@@ -188,8 +194,11 @@ class Session(Exchanges):
 
     def find_out(self, cursor: Cursor) -> None:
         """The cursor is new here, and its record may be older than the end of others."""
-        for former in self.formers or ():
-            if former.concerns(cursor):
+        if not self.formers:
+            return
+        shape = Shape(cursor.topic_filter)
+        for former in self.formers:
+            if former.concerns(cursor, shape):
                 former.is_known = False
 
     @property
@@ -202,9 +211,10 @@ class Session(Exchanges):
         if not self.formers:
             return
         cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
+        coming = shapes_of(self.subscribing.names)
         left: list[Former] = []
         for former in self.formers:
-            is_done = former.is_done(cursors, is_closing) and not former.may_concern(self.subscribing.names)
+            is_done = former.is_done(cursors, is_closing) and not former.may_concern(coming)
             if not is_done or (former.for_log and self.behind >= 0 and not is_closing):
                 left.append(former)
             elif former.recorded:

@@ -11,11 +11,23 @@ def covers(wide: bytes, narrow: bytes) -> bool:
     return covers_levels(wide.split(b"/"), narrow.split(b"/"))
 
 
-def overlaps(one: bytes, other: bytes) -> bool:
-    """Whether there is a topic that both match."""
-    if _of_other_tree(one, other) or _of_other_tree(other, one):
-        return False
-    return overlap_levels(one.split(b"/"), other.split(b"/"))
+class Shape:
+    """A filter that is held against many others: most that lie apart are told so by what comes before a wildcard."""
+
+    __slots__ = ("_levels", "_literal")
+
+    def __init__(self, topic_filter: bytes) -> None:
+        self._levels: list[bytes] = topic_filter.split(b"/")
+        self._literal: bytes = topic_filter.partition(b"+")[0].partition(b"#")[0]  # b"": it begins with a wildcard
+
+    def overlaps(self, other: "Shape") -> bool:
+        """Whether there is a topic that both match."""
+        one, its = self._literal, other._literal
+        if not (one.startswith(its) or its.startswith(one)):
+            return False
+        if (not one and its[:1] == b"$") or (not its and one[:1] == b"$"):
+            return False  # MQTT-4.7.2-1
+        return overlap_levels(self._levels, other._levels)
 
 
 def covers_levels(wide: list[bytes], narrow: list[bytes]) -> bool:
@@ -40,10 +52,11 @@ def overlap_levels(one: list[bytes], other: list[bytes]) -> bool:
     at = 0
     while at < len(one) and at < len(other):
         left, right = one[at], other[at]
-        if left == b"#" or right == b"#":
-            return True
-        if left not in (b"+", right) and right != b"+":
-            return False
+        if left != right:
+            if left == b"#" or right == b"#":
+                return True
+            if left != b"+" and right != b"+":
+                return False
         at += 1
     # What is left of one of them may stand for no level at all.
     rest = one[at:] or other[at:]

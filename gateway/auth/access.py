@@ -20,7 +20,7 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect
 from gateway.mqtt.reasons import ReasonCode
 from gateway.refusal import Gone, Refused
-from matcher.cover import overlaps
+from matcher.cover import Shape
 from matcher.names import is_shared
 from matcher.reserved import filter_of
 from store.api import Commit, Outbound, SessionState, Store, User
@@ -187,8 +187,8 @@ class Access:
         denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
         if denied:
             filters = [each.topic_filter for each in state.subscriptions if not is_shared(each.topic_filter)]
-            left = [each for each in filters if permissions.may_subscribe(each)]
-            denied = {name for name in denied if not any(overlaps(filter_of(name) or name, each) for each in left)}
+            left = [Shape(each) for each in filters if permissions.may_subscribe(each)]
+            denied = {name for name in denied if not any(map(Shape(filter_of(name) or name).overlaps, left))}
         return [each for each in state.outbound if not each.released and each.topic_filter in denied]
 
     # --- changes

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from matcher.cover import covers, overlaps
+from matcher.cover import Shape, covers
 from matcher.names import is_valid_filter, matches
 
 LEVELS = (b"", b"a", b"b", b"$x")
@@ -34,6 +34,9 @@ def test_a_filter_that_covers_another_matches_all_that_it_matches(wide: bytes, n
 @example(b"a/b/#", b"a")
 @example(b"+/a", b"$x/a")
 @example(b"#", b"$x/#")
+@example(b"a/#", b"ab")
+@example(b"a/+/b", b"a/b")
 def test_filters_overlap_where_some_topic_matches_both(one: bytes, other: bytes) -> None:
     both = any(matches(one, topic) and matches(other, topic) for topic in TOPICS)
-    assert overlaps(one, other) == overlaps(other, one) == both
+    left, right = Shape(one), Shape(other)
+    assert left.overlaps(right) == right.overlaps(left) == both
