@@ -172,8 +172,9 @@ def last_records(session: Session) -> list[bytes]:
     """What the log must know when a connection ends: every open exchange, then exact cursors.
 
     Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
-    offset is `next`; where the log has that already nothing is said. The exchanges come first: a torn write may lose
-    the cursors, never the messages. The last record closes the session.
+    offset is `next`, or the floor, where an exchange that an earlier connection left ended before the cursor came by
+    it; where the log has that already nothing is said. The exchanges come first: a torn write may lose the cursors,
+    never the messages. The last record closes the session.
     """
     sent: list[tuple[int, bytes, int, int]] = []
     completed: list[int] = []
@@ -197,7 +198,8 @@ def last_records(session: Session) -> list[bytes]:
     subscriptions = session.subscriptions.values()
     cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
     cursors += [s.history for s in subscriptions if s.history is not None and s.history.recorded]
-    frames += _records_of(client_id, {c.topic_filter: c.next for c in cursors if c.next != c.durable})
+    places = [(cursor, max(cursor.next, cursor.floor)) for cursor in cursors]
+    frames += _records_of(client_id, {cursor.topic_filter: at for cursor, at in places if at != cursor.durable})
     if completed:
         frames.append(control.outbound_changed(session.client_id, completed=completed))
     owed, settled, _ = session.take_owed()

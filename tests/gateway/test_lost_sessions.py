@@ -8,8 +8,11 @@ import pytest
 from gateway.cursor import Cursor
 from gateway.node import Node
 from gateway.session import Session
+from store.api import Fetched
+from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
+from tests.gateway.device import Device, Publisher
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, PUBACK, Message, RawClient, ack, connect
 from tests.gateway.test_durable import EVER, durable, numbers, publish
@@ -213,6 +216,43 @@ async def test_session_expiry_goes_on_over_restarts(
         await client.disconnect()
     for client in clients:
         await client.drop()
+
+
+@pytest.mark.mqtt5("4.3.3-3")
+@pytest.mark.mqtt311("4.3.3-1")
+async def test_an_exchange_that_ends_before_its_queue_is_read_is_over(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its packet id is forgotten with the connection, and its message does not come another time."""
+    node = await make_node()
+    device = Device(node.ports.mqtt, b"d", 4, 10)
+    await device.connect()
+    await device.subscribe(b"t", 2)
+    await Publisher(node.ports.mqtt, b"p").burst([b"t"], [2])
+    await device.read()
+    device.acknowledge(1)
+    await device.read()  # PUBREL, which follows its record
+    node = await crashed(make_node, node, "next")
+    await device.killed()
+    device.port = node.ports.mqtt
+    fetch, go_on = Engine.fetch, asyncio.Event()
+
+    async def slow(engine: Engine, queue: bytes, *range_: int) -> Fetched:
+        await go_on.wait()
+        return await fetch(engine, queue, *range_)
+
+    monkeypatch.setattr(Engine, "fetch", slow)
+    await device.connect()
+    await device.read()
+    device.acknowledge(1)
+    await device.disconnect()
+    go_on.set()
+    await device.connect()
+    await Publisher(node.ports.mqtt, b"q").burst([b"t"], [1])
+    while len(device.seen) < 2:
+        await device.read()
+        device.acknowledge(1)
+    assert [qos for _, _, qos in device.seen] == [2, 1]
 
 
 async def test_as_many_sessions_as_there_may_be(make_node: MakeNode) -> None:
