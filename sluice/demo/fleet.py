@@ -2,9 +2,9 @@
 
 A device sends what is due, keeps a window of messages unacknowledged, and when its connection breaks it
 connects again and sends everything again that was not acknowledged, in order. It never gives up a
-reading; the whole fleet gives up at its deadline.
+reading, and answers commands to the end; the whole fleet gives up at its deadline.
 
-The process speaks JSON lines. In: `go`, then end of file when nobody is interested any more. Out:
+The process speaks JSON lines. In: `go`, then `enough`, or end of file when nobody is interested any more. Out:
 `{"ready": …}` when all are connected, `{"sent": …, "acked": …}` as it goes, and at the end `{"acknowledged":
 {device: [[first, last], …]}, …}`. Exit code 0 when everything was acknowledged, 1 otherwise.
 """
@@ -66,9 +66,9 @@ class Device:
     _unacked: dict[int, bytes] = field(default_factory=dict)  # payloads by seq, in the order they were sent
 
     async def run(self) -> None:
-        """Until every reading is acknowledged."""
+        """Until it is cancelled."""
         pause = _PAUSE[0]
-        while len(self.acked) < len(self.data.readings):
+        while True:
             client = MQTTClient(self.data.device, ClientConfig(auto_reconnect=False, keep_alive=30, plugins={}))
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
@@ -87,7 +87,7 @@ class Device:
             pause = min(pause * 2, _PAUSE[1])
 
     async def _talk(self, client: MQTTClient) -> None:
-        """One connection's life: returns when all is acknowledged, raises when the connection breaks."""
+        """One connection's life. Raises when the connection breaks."""
         answering = asyncio.create_task(self._answer(client))
         window: deque[asyncio.Task[None]] = deque()
         try:
@@ -104,6 +104,7 @@ class Device:
                 await self._publish(client, window, reading.seq, self._first_payload(reading))
             while window:
                 await window.popleft()
+            await answering
         finally:
             for task in (answering, *window):
                 task.cancel()
@@ -172,11 +173,9 @@ async def run_fleet(port: int, readings: int, seconds: float, deadline: float) -
         return 1
     clock.started = time.monotonic()
     go.set()
-    orphaned = asyncio.create_task(stdin.read())  # ends when the parent goes away
-    while (running := [task for task in tasks if not task.done()]) and clock.wait(0) + deadline > 0:
-        if orphaned.done():
-            break
-        await asyncio.wait(running, timeout=_REPORT)
+    enough = asyncio.create_task(stdin.readline())  # or the parent goes away
+    while not (enough.done() or any(task.done() for task in tasks)) and clock.wait(0) + deadline > 0:
+        await asyncio.wait([enough], timeout=_REPORT)
         _say(**_progress(devices))
     for task in tasks:
         task.cancel()

@@ -178,12 +178,16 @@ class Show:
             [(0.2, self._command), (0.5, self._kill_node), (0.75, self._command)]
         )
         await self._fleet.say("go")
+        is_told = False
         while True:
             line = await self._fleet.message(_SILENCE_SECONDS)
             self._figures = {name: value for name, value in line.items() if type(value) is int}
             self._show_progress()
             if acts and self._figures["acked"] >= acts[0][0] * self._planned:
                 await acts.popleft()[1]()
+            if not acts and self._figures["acked"] == self._planned and not is_told:
+                await self._fleet.say("enough")
+                is_told = True
             if isinstance(ranges := line.get("acknowledged"), dict):
                 self._acknowledged = {device: from_ranges(pairs) for device, pairs in ranges.items()}
                 break
