@@ -61,7 +61,7 @@ def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Ev
     except ValueError as error:
         _say(f"sluice stream: {error}")
         return 2
-    _quiet_threads()
+    _quiet_pyspark()
     try:
         _until_reached(arguments, source.topics, stopping)
         if not stopping.is_set():
@@ -78,10 +78,11 @@ def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Ev
     return 0
 
 
-def _quiet_threads() -> None:
-    """PySpark's threads tell with stacks of their own what this one tells in a line, and what ends them when whoever
-    stops us stops Spark's processes, too."""
+def _quiet_pyspark() -> None:
+    """PySpark tells with stacks of its own what is told in a line here, and what ends its threads when whoever stops us
+    stops Spark's processes, too."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger().addFilter(lambda _: False)  # what has no logger of its own, as some of Py4J
     socketserver.BaseServer.handle_error = _nothing  # type: ignore[assignment]
 
@@ -238,7 +239,7 @@ def _write_batch(rows: DataFrame, arguments: Arguments, connection: dict[str, st
 
 
 def _print(rows: DataFrame, _number: int) -> None:
-    for line in rows.toJSON().toLocalIterator():
+    for (line,) in rows.select(F.to_json(F.struct("*"))).toLocalIterator():
         print(line, flush=True)
 
 
