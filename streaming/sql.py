@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -33,6 +33,7 @@ class Catalog:
     parents: tuple[str, ...]  # the tables that there are
     since: datetime | None = None  # stored at or after
     until: datetime | None = None  # stored before
+    is_there: Callable[[str], bool] | None = None  # where `parents` are not all: whether this one is another
 
 
 def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
@@ -55,7 +56,7 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
 
 
 def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
-    if name not in catalog.parents:
+    if name not in catalog.parents and not (catalog.is_there is not None and catalog.is_there(name)):
         # Spark's names do not differ by case; topics do.
         near = difflib.get_close_matches(name, catalog.parents, 3, 0.5)
         known = f"did you mean {' or '.join(near)}?" if near else _told(catalog.parents)

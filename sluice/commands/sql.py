@@ -1,6 +1,7 @@
 """`sluice sql`: a query over what the log and its history hold."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,17 +96,27 @@ def _rows(frame: "DataFrame", limit: int) -> "list[Row]":
 
 
 def _catalog(arguments: Arguments) -> "Catalog":
-    """The tables that there are. Asks the node, which says at once when it cannot be reached."""
-    from cloud_sdk.errors import InvalidArgument  # noqa: PLC0415
+    """The tables that there are. Asks the node, which says at once when it cannot be reached; about each name that the
+    query has where this user may not know them all."""
+    from cloud_sdk.errors import InvalidArgument, NotAllowed  # noqa: PLC0415
     from streaming.history.folder import HistoryFolder  # noqa: PLC0415
     from streaming.sql import Catalog  # noqa: PLC0415
 
     if arguments.history_only and arguments.history is None:
         raise InvalidArgument("--history-only needs --history")
     parents = set() if arguments.history is None else set(HistoryFolder(arguments.history).parents())
-    log = None
+    log = is_there = None
     if not arguments.history_only:
         log = service.source_options(arguments)
-        with service.connect(arguments) as client:
-            parents.update(client.parents())
-    return Catalog(arguments.history, log, tuple(sorted(parents)), arguments.since, arguments.until)
+        try:
+            with service.connect(arguments) as client:
+                parents.update(client.parents())
+        except NotAllowed:
+            is_there = partial(_is_there, arguments)
+    return Catalog(arguments.history, log, tuple(sorted(parents)), arguments.since, arguments.until, is_there)
+
+
+def _is_there(arguments: Arguments, parent: str) -> bool:
+    """Whether anything was published to a parent topic. Raises `SluiceError`."""
+    with service.connect(arguments) as client:
+        return any(each.end for each in client.partitions(parent))

@@ -1,5 +1,6 @@
 """SQL over parent topics, by a node of a few calls."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,22 @@ def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: Fa
     )
     assert sorted(row.offset for row in frame.collect()) == [4, 5, 6]
     spark.catalog.dropTempView("sensors")
+
+
+def test_who_may_not_know_all_tables_has_those_that_are_named(spark: "SparkSession", node: FakeNode) -> None:
+    node.publish(0, 3)
+    named: list[str] = []
+
+    def is_there(parent: str) -> bool:
+        named.append(parent)
+        return parent == "sensors"
+
+    known = replace(catalog(node), parents=(), is_there=is_there)
+    assert run(spark, known, "SELECT * FROM sensors").count() == 3
+    spark.catalog.dropTempView("sensors")
+    with pytest.raises(QueryError, match="there is no table 'alarms'"):
+        run(spark, known, "SELECT * FROM alarms")
+    assert named == ["sensors", "alarms"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cloud_sdk import OutgoingMessage
+from cloud_sdk import Credentials, OutgoingMessage
 from cloud_sdk.blocking import Client
 from streaming.history.folder import HistoryFolder
 from tests.system.conftest import NodeProcess
@@ -141,3 +141,30 @@ def test_sql_over_history_and_log(make_node: Callable[..., NodeProcess], tmp_pat
         {"topic": "sensors/48", "n": 3, "last": 148},
     ]
     assert "more than 2 rows" in told.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_sql_by_who_may_read_one_parent_topic(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    node = make_node("guarded", "--auth", "password")
+    node.start()
+    secret = tmp_path / "secret"
+    secret.write_text("wonderland")
+    for words, given in (
+        (("user", "add", "alice"), "wonderland\n"),
+        (("acl", "set", "--user", "alice", "allow both sensors/#"), ""),
+    ):
+        subprocess.run([*command(*words), "--data-dir", str(node.data_dir)], input=given, text=True, check=True)
+    as_alice = ("--port", str(node.grpc_port), "--username", "alice", "--password-file", str(secret))
+    with Client(node.endpoint, credentials=Credentials("alice", "wonderland")) as client:
+        client.send("sensors/a", b"1")
+
+    def told(query: str) -> "subprocess.CompletedProcess[str]":
+        words = command("sql", query, *as_alice, "--master", "local[2]", "--output", "json")
+        return subprocess.run(words, capture_output=True, text=True, timeout=250, check=False)
+
+    assert json.loads(told("SELECT topic, text FROM sensors").stdout) == {"topic": "sensors/a", "text": "1"}
+    refused = told("SELECT * FROM alarms")
+    assert refused.returncode == 1
+    assert [line for line in refused.stderr.splitlines() if line.startswith("sluice sql: ")], refused.stderr
+    assert "Traceback" not in refused.stderr
