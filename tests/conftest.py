@@ -11,6 +11,8 @@ from hypothesis import settings
 # gRPC as of 1.81 ends a child between fork and exec (its issue 43055): once a test has used it, none gets a JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark")))
+
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
 

@@ -71,6 +71,7 @@ def results(node: NodeProcess) -> Counter[bytes]:
 EXPECTED = Counter(b"%d" % n for n in range(COUNT))
 
 
+@pytest.mark.nightly
 def test_a_task_that_dies_is_done_again(filled: NodeProcess, tmp_path: Path) -> None:
     finish(start(filled, tmp_path, "task"), tmp_path)
     assert (tmp_path / "died").exists()

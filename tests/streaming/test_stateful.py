@@ -38,11 +38,14 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 @pytest.fixture
 def stateful(spark: "SparkSession") -> Iterator["SparkSession"]:
-    for name, value in STATE_CONFIG.items():
+    """One partition of state: each takes a process of Python in each batch."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    for name, value in {**STATE_CONFIG, "spark.sql.shuffle.partitions": "1"}.items():
         spark.conf.set(name, value)
     yield spark
     for name in STATE_CONFIG:
         spark.conf.unset(name)
+    spark.conf.set("spark.sql.shuffle.partitions", before or "2")
 
 
 class Files:
