@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 600  # for what Spark does on a busy machine
 BEGIN_S = 1_767_225_600
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * SECONDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3 * SECONDS)]
 
 
 class Cluster:
