@@ -61,6 +61,15 @@ def gateway_name(place: str) -> bytes:
     return f"{place or uuid.uuid4().hex[:8]}/{uuid.uuid4().hex}".encode()
 
 
+class _Held:
+    """One that the store has given us."""
+
+    __slots__ = ("user",)
+
+    def __init__(self, user: bytes) -> None:
+        self.user = user
+
+
 class Joined:
     """A gateway that is a process of its own, by its name (`gateway_name`)."""
 
@@ -72,13 +81,14 @@ class Joined:
         self._store = store
         self._figures = figures
         self._loop = asyncio.get_running_loop()
-        self._holds: dict[bytes, bytes] = {}  # clients that the store has given us, and their users
-        self._asking: dict[bytes, bytes] = {}  # those that it is asked for
-        self._freed: list[bytes] = []  # it is to be told of
+        self._holds: dict[bytes, _Held] = {}  # by client
+        self._asking: set[bytes] = set()  # those that it is asked for
+        self._freed: dict[bytes, None] = {}  # it is to be told of
         self._ordered: set[bytes] = set()  # clients that are being given up
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._here = asyncio.Event()  # the store knows of us
+        self._here = asyncio.Event()  # the store knows of us, and of all that we hold
+        self._losses = 0  # times that it did not any more
         self._is_over = False
         self._count: Mapping[str, int] = {}
         self._count_at = 0.0
@@ -105,40 +115,46 @@ class Joined:
     async def hold(self, client_id: bytes, user: bytes) -> None:
         if client_id in self._holds:
             return
-        self._asking[client_id] = user
+        if client_id in self._freed:
+            await asyncio.sleep(0)  # told behind our question it would undo the answer
+        self._asking.add(client_id)
         try:
             await self._ask_for(client_id, user)
         except BaseException:
             self._free(client_id)  # it may have come to that
             raise
         finally:
-            del self._asking[client_id]
-        self._holds[client_id] = user
+            self._asking.discard(client_id)
+        self._holds[client_id] = _Held(user)
 
     async def _ask_for(self, client_id: bytes, user: bytes) -> None:
-        """Where the store goes away meanwhile, it is asked again when it is back."""
+        """Where the store goes away meanwhile, it is asked again when it is back: what it said before does not count,
+        for `_come_back` does not name what we only ask for. Another gateway may have it, and come back after us."""
         while True:
             await self._here.wait()
+            losses = self._losses
             try:
                 async with self._room:
                     await self._store.hold(self.name, client_id, user)
             except StoreClosed:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
-                return
+                if losses == self._losses:
+                    return
 
     def free(self, client_id: bytes) -> None:
         if self._holds.pop(client_id, None) is not None:
             self._free(client_id)
 
     def _free(self, client_id: bytes) -> None:
-        self._freed.append(client_id)
-        if len(self._freed) == 1:
-            self._loop.call_soon(self._tell)
+        if not self._freed:
+            self._spawn(self._tell())
+        self._freed[client_id] = None
 
-    def _tell(self) -> None:
-        freed, self._freed = self._freed, []
-        self._spawn(self._tell_of(freed))
+    async def _tell(self) -> None:
+        freed, self._freed = list(self._freed), {}
+        if freed:
+            await self._tell_of(freed)
 
     async def _tell_of(self, freed: list[bytes]) -> None:
         """Where this fails the store is told what we have when we come back to it."""
@@ -162,14 +178,15 @@ class Joined:
                 if self._here.is_set():
                     tell_failure(log, error, "gateway %r has no answer of the store: %s", self.name)
                 self._here.clear()
+                self._losses += 1
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             self.others = attendance.others
             for group in attendance.groups:
                 look(group)
             for client_id, is_taken_over in attendance.orders:
-                # What it is only asked for has no connection here, though `_come_back` named it.
-                if client_id not in self._ordered and (client_id in self._holds or client_id not in self._asking):
+                # One that we only ask for may have an order from before we let it go; one that counts is told again.
+                if client_id not in self._ordered and client_id not in self._asking:
                     self._ordered.add(client_id)
                     self._spawn(self._give_up(client_id, is_taken_over, give_up))
 
@@ -183,7 +200,7 @@ class Joined:
 
     async def _come_back(self) -> None:
         """Tell the store which clients we have: it was away, and may have been opened anew. Raises StoreError."""
-        held = list({**self._asking, **self._holds}.items())
+        held = [(client_id, each.user) for client_id, each in self._holds.items()]
         for at in range(0, max(len(held), 1), _PAGE):
             await self._store.join(self.name, held[at : at + _PAGE], more=at + _PAGE < len(held))
         gone = [client_id for client_id, _ in held if client_id not in self._holds and client_id not in self._asking]
@@ -192,9 +209,12 @@ class Joined:
             await self._tell_of(gone)
 
     async def _give_up(self, client_id: bytes, is_taken_over: bool, give_up: GiveUp) -> None:
+        held = self._holds.get(client_id)
         try:
             await give_up(client_id, is_taken_over)
-            if client_id not in self._holds:
+            while held is not None and self._holds.get(client_id) is held:  # whose turn came has a connection of it now
+                await give_up(client_id, is_taken_over)
+            if held is None and client_id not in self._holds and client_id not in self._asking:
                 await self._tell_of([client_id])  # the store may not have heard
         finally:
             self._ordered.discard(client_id)

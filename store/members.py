@@ -9,6 +9,7 @@ only the beginning and the end of a gateway are records. The rules of the file:
   left is seen to (`serve`), and then its clients are free. A gateway whose name begins as that of a new one does, up to
   the slash, is the new one's predecessor, and ends at once.
 * A store that was opened anew waits for the gateways that it knows, and frees nothing before they are back or ended.
+  They name what they have, not what they ask for: of two that name a client the one that has it could be the later.
 """
 
 import asyncio
@@ -221,6 +222,8 @@ class Members:
     async def attend(self, name: bytes, figures: Mapping[str, int]) -> Attendance:
         """See `store.api.Store.attend`."""
         gateway = self._there(name)
+        if not gateway.is_back:
+            raise StoreClosed("the store was opened anew: it has to hear first which clients the gateway has")
         gateway.heard = self._loop.time()
         gateway.figures = figures
         with suppress(TimeoutError):
@@ -305,7 +308,8 @@ class Members:
             if hold is None or hold.gateway is gateway:
                 self._there(name)
                 self._holds[client_id] = _Hold(gateway, user)
-                gateway.orders.pop(client_id, None)  # about what it had, or only asked for, before
+                if hold is None:
+                    gateway.orders.pop(client_id, None)  # about what it had before
                 return
             if hold.user and hold.user != user:
                 raise HeldByAnother(client_id)

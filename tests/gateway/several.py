@@ -82,15 +82,27 @@ class Several:
         self._dead: list[Devices] = []
 
     async def open(self) -> "Several":
+        if self.far:
+            self._sockets = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
+            self.address = f"unix:{self._sockets / 'store'}"
+        await self._serve()
+        return self
+
+    async def _serve(self) -> None:
         self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
         self.keeping = SharedKeeping(self.engine, make_authority(self.engine, self.config), Counters())
         await self.keeping.serve()
         if self.far:
             self.server = StoreServer(self.engine, Hub(self.engine), REMOTE)
-            self._sockets = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
-            self.address = f"unix:{self._sockets / 'store'}"
             await self.server.start(self.address)
-        return self
+
+    async def restart(self) -> None:
+        """The store is another process now, where gateways are far from it."""
+        await self.keeping.stop()
+        if self.far:
+            await self.server.stop()
+        await self.engine.close()
+        await self._serve()
 
     async def join(self, *names: str) -> None:
         """Have gateways begin, each at a place of its own."""

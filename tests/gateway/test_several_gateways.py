@@ -248,9 +248,7 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     old = await client(several, "a", b"c", will=(b"wills/c", b"gone"))
     several.die("a")
     several.die("b")
-    await several.keeping.stop()
-    await several.engine.close()
-    await several.open()
+    await several.restart()
     assert len(await several.engine.gateways(None, 9)) == 2
     assert len(await several.engine.sessions_open(None, 9)) == 1
     await several.join("c")
@@ -261,6 +259,51 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     await watcher.quiet()
     assert len(await several.engine.gateways(None, 9)) == 1
     for each in (old, new, watcher):
+        await each.drop()
+    await several.close()
+
+
+@pytest.mark.mqtt5("3.1.2-8")
+@pytest.mark.parametrize("first", ["a", "b"])
+async def test_a_will_on_its_way_while_the_store_restarts_is_sent_once(tmp_path: Path, first: str) -> None:
+    """Its client waits at another gateway, which may be back at the store before the one that has the will."""
+    several = await Several(tmp_path / "data", far=True).open()
+    await several.join("a", "b")
+    watcher = await client(several, "b", b"w")
+    await watcher.subscribe((b"wills/#", 1))
+    old = await client(several, "a", b"c", will=(b"wills/c", b"1"))
+    way, other = (several._ways[name] for name in ("a", "b"))
+    append, waiting = way.append, list[tuple[list[bytes], Done]]()
+    way.append = lambda frames, done: waiting.append((frames, done))  # type: ignore[method-assign]
+    back, late = asyncio.Event(), way if first == "b" else other
+    join = late.join
+
+    async def join_late(*arguments: object, **more: object) -> object:
+        await back.wait()
+        return await join(*arguments, **more)
+
+    late.join = join_late  # type: ignore[attr-defined]
+    new = await RawClient.open(several.ports["b"], 5)
+    new.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"2")))
+    while not waiting:  # noqa: ASYNC110  of what has no events: the last records of the old connection
+        await asyncio.sleep(0.001)
+    await several.restart()
+    members = several.engine.members
+    while not members.gateways:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0.001)
+    back.set()
+    while len(members.gateways) < 2:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0.001)
+    assert (members.holder(b"c") or b"").startswith(b"a/")
+    way.append = append  # type: ignore[method-assign]
+    for frames, done in waiting:
+        append(frames, done)
+    await new.expect(CONNACK)
+    assert [m.payload for m in await watcher.take(1)] == [b"1"]
+    await watcher.quiet()
+    await new.drop()
+    assert [m.payload for m in await watcher.take(1)] == [b"2"]
+    for each in (old, watcher):
         await each.drop()
     await several.close()
 

@@ -35,7 +35,7 @@ async def orders(members: Members, name: bytes) -> list[tuple[bytes, bool]]:
     return (await members.attend(name, {})).orders
 
 
-async def test_an_order_about_what_a_gateway_only_asked_for_ends_with_the_grant(tmp_path: Path) -> None:
+async def test_an_order_about_what_another_gateway_has_ends_with_the_grant(tmp_path: Path) -> None:
     async with come_back(tmp_path) as members:
         asked = asyncio.ensure_future(members.hold(b"b", b"s", b""))
         await asyncio.sleep(0)
