@@ -31,6 +31,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     dead_letters: list[bytes]
     users: list[bytes]
     rules: list[bytes]
+    again: list[bytes]
 
 
 _decode_rest: Final = msgspec.msgpack.Decoder(_Rest).decode
@@ -46,7 +47,8 @@ class Event(NamedTuple):
 
 def has_rest(commit: Commit) -> bool:
     """Whether there is more to a commit than its messages."""
-    return bool(commit.moved or commit.addressed or commit.dead_letters or commit.users or commit.rules)
+    about_groups = commit.dead_letters or commit.again
+    return bool(commit.moved or commit.addressed or about_groups or commit.users or commit.rules)
 
 
 def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[Moved]) -> bytes:
@@ -56,7 +58,7 @@ def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[
     offsets = array("Q", [commit.topic_offsets[i] for i in chosen]).tobytes()
     rest = b""
     if moved or has_rest(commit):
-        rest = _encode(_Rest(moved, commit.addressed, commit.dead_letters, commit.users, commit.rules))
+        rest = _encode(_Rest(moved, commit.addressed, commit.dead_letters, commit.users, commit.rules, commit.again))
     filters = b""
     if commit.filter_offsets is not None and chosen:
         filters = _encode([commit.filter_offsets[i] for i in chosen])
@@ -87,6 +89,7 @@ def decode_event(body: bytes) -> Event:
         commit.dead_letters = rest.dead_letters
         commit.users = rest.users
         commit.rules = rest.rules
+        commit.again = rest.again
     if count:
         commit.starts, _, commit.flags, commit.topics, _, _ = record.scan(commit.data)
         commit.topic_offsets = offsets.tolist()

@@ -96,6 +96,7 @@ class Commit:
 
     __slots__ = (
         "addressed",
+        "again",
         "data",
         "dead_letters",
         "end",
@@ -128,6 +129,8 @@ class Commit:
         self.moved: list[Moved] = []  # in the order in which they entered their queues
         self.addressed: list[Addressed] = []  # of the messages and of `moved`
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
+        # Groups of which messages come again at another time, or that go on elsewhere; none of shared subscriptions.
+        self.again: list[bytes] = []
         self.users: list[bytes] = []  # that were set or removed
         self.rules: list[bytes] = []  # users whose rules were set; the empty name: those for everybody
 

@@ -59,7 +59,11 @@ class GroupCalls:
         except BaseException:
             settling.cancel()  # what the log has taken is settled all the same
             raise
-        return _reply(popped, await settling)
+        try:
+            return _reply(popped, await settling)
+        except BaseException:
+            self.give_back(member, popped)
+            raise
 
     def membership(self, request: pb.ReceiveRequest, *, early: bool = False) -> Membership:
         """Who asks, and for what. `early`: it hears of leases before the log has them."""
@@ -123,13 +127,11 @@ class GroupCalls:
             for queue in source.queues:
                 offsets[queue] = await self._store.offset_at(queue, request.time_ms)
         await self._store.reset_group(source.group, offsets)
-        self.groups.look(source.group)
         return pb.ResetGroupReply()
 
     async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:
         group = group_name(request.group, self._limits)
         await self._store.remove_group(group)
-        self.groups.look(group)
         return pb.RemoveGroupReply()
 
     async def page(self, request: pb.GroupsRequest) -> pb.GroupsReply:

@@ -2,8 +2,8 @@
 
 Who has what is the store's to say (`Store.pop`, `Store.settle`). The rules of the file:
 
-* A member that waits asks the store again when something may have come: a commit, a time that the store named, or a
-  settlement where the group had as much out as it may.
+* A member that waits asks the store again when something may have come: a commit of messages, one that has some of
+  the group come again, a time that the store named, or a settlement where the group had as much out as it may.
 * Members that wait stand in line, and only the first is woken. Who leaves the line wakes the next, which looks
   whether anything is left: so a message costs the same with one member waiting and with a thousand.
 """
@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final
 
 from gateway.rpc.unread import room
-from gateway.rpc.wakeups import Wakeups, wait_until
+from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from matcher.selector import EVERYTHING, Selection
 from store.api import Popped, Receipts, Start, Store, dead_letter_queue, partition_queue
 
@@ -146,30 +146,24 @@ class Groups:
     ) -> list[Receipts]:
         """See `Store.settle`."""
         stale = await self._store.settle(source.group, done, again, member=member)
-        self._settled(source, bool(again))
+        self._settled(source)
         return stale
 
     async def give_back(self, source: Source, receipts: Sequence[Receipts]) -> None:
         """These were leased and given to nobody: they come again at once, and have not been leased out."""
         await self._store.settle(source.group, (), (), [(each, 0) for each in receipts])
-        self._settled(source, True)
+        self._settled(source)
 
     async def bury(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
         """See `Store.bury`."""
         stale = await self._store.bury(source.group, receipts, member)
-        self._settled(source, False)
+        self._settled(source)
         return stale
 
-    def _settled(self, source: Source, comes_again: bool) -> None:
+    def _settled(self, source: Source) -> None:
         line = self._lines.get((source.group, source.key))
-        if line is not None and (comes_again or line.is_limited):
+        if line is not None and line.is_limited:
             line.wake()
-
-    def look(self, group: bytes) -> None:
-        """The group was moved: whoever waits looks again."""
-        for line in self._lines.values():
-            if line.source.group == group:
-                line.wake()
 
     async def pop(self, source: Source, wish: Wish) -> Popped:
         """Lease messages that are there. Raises as `receive` does."""
@@ -195,7 +189,7 @@ class Groups:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(source)
-            self._wakeups.add(source.key, waiter)
+            self._hear(source, waiter)
         line.waiters[waiter] = None
         return line
 
@@ -206,9 +200,14 @@ class Groups:
         if not is_first:
             return
         self._wakeups.remove(source.key, waiter)
+        self._wakeups.remove(group_key(source.group), waiter)
         if line.waiters:
-            self._wakeups.add(source.key, line.first)
+            self._hear(source, line.first)
             line.wake()
         else:
             line.stop()
             del self._lines[source.group, source.key]
+
+    def _hear(self, source: Source, waiter: asyncio.Event) -> None:
+        self._wakeups.add(source.key, waiter)
+        self._wakeups.add(group_key(source.group), waiter)

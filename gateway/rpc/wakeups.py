@@ -1,4 +1,5 @@
-"""Ends long polls: who waits for messages of a parent topic, or for dead letters of a group, hears of their commit.
+"""Ends long polls: who waits for messages of a parent topic, or for dead letters of a group, hears of their commit, and
+who waits as a member of a group of what comes again, whichever gateway it was given back by.
 
 A wake-up is a hint: the waiter looks at the store again. Costs the ingest path nothing while nobody waits;
 else one pass over the distinct topics of the commit that ends as soon as every awaited parent was seen.
@@ -14,8 +15,8 @@ _PARENT: Final = b"p"
 
 
 class Wakeups:
-    """Waiters by what they wait for: `p` and a parent topic, or a dead-letter queue by name. Bounded by the number of
-    calls that the server admits."""
+    """Waiters by what they wait for: `p` and a parent topic, a dead-letter queue by name, or `group_key`. Bounded by
+    the number of calls that the server admits."""
 
     def __init__(self, store: Store) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
@@ -47,6 +48,8 @@ class Wakeups:
             self.wake_all()
         for group in commit.dead_letters:
             self._wake(dead_letter_queue(group))
+        for group in commit.again:
+            self._wake(group_key(group))
         unseen = self._parents
         if not unseen:
             return
@@ -67,6 +70,11 @@ class Wakeups:
         for waiter in waiters:
             waiter.set()
         return True
+
+
+def group_key(group: bytes) -> bytes:
+    """What wakes the members of a group, whatever they receive from."""
+    return b"g" + group
 
 
 async def wait_until(waiter: asyncio.Event, deadline: float) -> bool:

@@ -112,6 +112,10 @@ class RemoteCalls:
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
         raise NotImplementedError
 
+    async def _lease(self, group: bytes, *arguments: object) -> Popped:
+        """Ask to pop. What is leased to somebody who does not wait any more is given back."""
+        raise NotImplementedError
+
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         return await self._ask(PRODUCED, producer)
 
@@ -191,7 +195,7 @@ class RemoteCalls:
         member: bytes = b"",
     ) -> Popped:
         wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early, member)
-        return await self._ask(POP, group, queues, *wish)
+        return await self._lease(group, queues, *wish)
 
     async def settle(
         self,

@@ -14,6 +14,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -21,10 +22,10 @@ import grpc
 import grpc.aio
 import msgspec
 
-from store.api import Commit, CommitListener, Done, HeldMessage, StoreStats, TransactionListener
+from store.api import Commit, CommitListener, Done, HeldMessage, Popped, Receipts, StoreStats, TransactionListener
 from store.errors import StoreClosed, StoreError
 from store.remote.appends import SEQUENCE, Appends
-from store.remote.calls import Method, RemoteCalls, encode
+from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import Fault, error_of
 from store.remote.link import Link, LinkBroken
@@ -104,6 +105,7 @@ class RemoteStore(RemoteCalls):
         self._check_listeners: list[TransactionListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
+        self._returning: set[asyncio.Task[None]] = set()  # leases that nobody waited for
         self.wants = Wants(self._loop, partial(self._put, Item.WATCH)) if routed else None
         self._grace: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
@@ -184,10 +186,33 @@ class RemoteStore(RemoteCalls):
         return stats
 
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
+        self._say_what_was_said()
+        return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
+
+    async def _lease(self, group: bytes, *arguments: object) -> Popped:
+        self._say_what_was_said()
+        ask = self._questions.ask
+        answer = await ask(cast("Method[object]", POP), (group, *arguments), partial(self._give_back, group))
+        return POP.result.decode(answer)
+
+    def _say_what_was_said(self) -> None:
+        """Before a question: all goes in the order in which it was made."""
         if self.wants is not None:
             self.wants.flush()
-        self._appends.flush()  # in the order in which they were made
-        return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
+        self._appends.flush()
+
+    def _give_back(self, group: bytes, answer: bytes) -> None:
+        """Nobody waits any more for what a pop answers: it was given to nobody."""
+        runs = POP.result.decode(answer).runs
+        if runs:
+            unsent = [(Receipts(run.queue, run.offset, run.count, run.deliveries), 0) for run in runs]
+            task = self._loop.create_task(self._take_back(group, unsent))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    async def _take_back(self, group: bytes, unsent: list[tuple[Receipts, int]]) -> None:
+        with suppress(StoreError):  # the leases run out
+            await self.settle(group, (), (), unsent)
 
     # --- what only a remote store has
 

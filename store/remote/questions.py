@@ -11,6 +11,7 @@ from store.remote.faults import Fault, error_of
 from store.remote.wire import NUMBER, Item
 
 Send = Callable[[int, bytes], None]
+Orphaned = Callable[[bytes], None]
 
 _decode_fault = msgspec.msgpack.Decoder(Fault).decode
 
@@ -36,13 +37,19 @@ class Questions:
         self._open: dict[int, _Question] = {}
         self._error: StoreError | None = None
 
-    async def ask(self, method: Method[object], arguments: tuple[object, ...]) -> bytes:
-        """The answer, as it travels. Raises what the store raises; `StoreClosed` where nobody knows the outcome."""
+    async def ask(
+        self, method: Method[object], arguments: tuple[object, ...], orphaned: Orphaned | None = None
+    ) -> bytes:
+        """The answer, as it travels. Raises what the store raises; `StoreClosed` where nobody knows the outcome. Where
+        nobody waits for it any more the question is taken back; or, for one whose answer must not be lost, `orphaned`
+        gets that, if it comes."""
         try:
             body = bytes([method.number]) + encode(arguments)
         except OverflowError as error:
             raise ValueError(f"a number is too large: {error}") from error
-        async with self._room:
+        await self._room.acquire()
+        is_left = False  # to `orphaned`, until its answer is there
+        try:
             if self._error is not None:
                 raise self._error
             number = self._number = self._number % 0xFFFF_FFFF + 1
@@ -52,9 +59,27 @@ class Questions:
             try:
                 return await answer
             except asyncio.CancelledError:
-                if self._open.pop(number, None) is not None:
+                if orphaned is not None:
+                    is_left = True
+                    self._leave(question, answer, orphaned)
+                elif self._open.pop(number, None) is not None:
                     self._send(Item.CANCEL, NUMBER.pack(number))
                 raise
+        finally:
+            if not is_left:
+                self._room.release()
+
+    def _leave(self, question: _Question, answer: "asyncio.Future[bytes]", orphaned: Orphaned) -> None:
+        """Have `orphaned` get the answer to a question that nobody waits for any more."""
+
+        def came(late: "asyncio.Future[bytes]") -> None:
+            self._room.release()
+            if not late.cancelled() and late.exception() is None:
+                orphaned(late.result())
+
+        if answer.cancelled():  # it is not there yet
+            answer = question.answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(came)
 
     def answered(self, body: bytes) -> None:
         question = self._open.pop(NUMBER.unpack_from(body)[0], None)

@@ -336,7 +336,10 @@ class Views:
             if not self._is_over(group, event.queue):
                 pops.popped(group, event)
         elif kind == Kind.SETTLED:
-            pops.settled(group, control.parse_settled(payload))
+            settled = control.parse_settled(payload)
+            pops.settled(group, settled)
+            if settled.again:
+                _tell_again(commit, group)
         elif kind == Kind.DEAD_LETTERED:
             queue, offsets = control.parse_dead_lettered(payload)
             had = pops.finished(group, queue, offsets)
@@ -344,8 +347,10 @@ class Views:
         elif kind == Kind.GROUP_RESET:
             begins = control.parse_group_reset(payload)
             pops.reset(group, {name: at for name, at in begins.items() if not self._is_over(group, name)})
+            _tell_again(commit, group)
         else:
             pops.removed(group)
+            _tell_again(commit, group)
 
     def _fold_access(self, kind: int, commit: Commit, name: bytes, payload: bytes) -> None:
         if kind == Kind.RULES_SET:
@@ -393,6 +398,11 @@ class Views:
             self.groups.fold(subject, *control.parse_group_offsets_committed(payload))
         else:
             raise ValueError("unknown kind: a newer version wrote it")
+
+
+def _tell_again(commit: Commit, group: bytes) -> None:
+    if group not in commit.again and not is_shared(group):
+        commit.again.append(group)
 
 
 def _plain_folds(sessions: Sessions, wills: Wills) -> _Folds:

@@ -106,12 +106,12 @@ def test_what_is_not_a_message_is_told_to_all():
     feed, sent, _ = open_feed([])
     log = Log()
     commit = log.commit()
-    commit.users, commit.rules, commit.dead_letters = [b"u"], [b""], [b"g"]
+    commit.users, commit.rules, commit.dead_letters, commit.again = [b"u"], [b""], [b"g"], [b"h"]
     commit.addressed = [Addressed(7, b"c", b"$inbox/c", None)]
     commit.moved = [Moved(1, 2, b"t", 0, 3, ()), Moved(4, 5, b"$inbox/c", FLAG_ADDRESSED, 6, ((b"#", 1),))]
     feed.take(commit)
     (again,) = Intake(100).take(sent[0])
-    assert (again.users, again.rules, again.dead_letters) == ([b"u"], [b""], [b"g"])
+    assert (again.users, again.rules, again.dead_letters, again.again) == ([b"u"], [b""], [b"g"], [b"h"])
     assert again.addressed == commit.addressed
     assert again.moved == commit.moved[1:]  # the first is nobody's here
 

@@ -489,14 +489,14 @@ async def test_a_message_wakes_one_of_many_waiting_members(
     source = parent_source(b"g", b"home", 4)
     wish = Wish(1, 1_000, 60_000, Start.EARLIEST, 0)
     members = [asyncio.create_task(groups.receive(source, wish, 60)) for _ in range(40)]
-    await until(lambda: pops == 40)
+    await until(lambda: pops == 41)  # the first looks again: the group has begun
     await asyncio.sleep(0.05)
     engine.append([record.frame(1, 0, 0, b"home/t", b"", b"", b"x")], lambda _: None)
     await asyncio.wait(members, return_when=asyncio.FIRST_COMPLETED)
     for _ in range(100):
         await asyncio.sleep(0)
     assert sum(member.done() for member in members) == 1
-    assert pops <= 42
+    assert pops <= 43
     left = [member for member in members if not member.done()]
     for _ in range(2):
         left.pop(0).cancel()  # the first in the line gives up

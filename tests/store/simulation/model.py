@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import record
-from matcher.names import matches, parent_of
+from matcher.names import is_shared, matches, parent_of
 from matcher.reserved import client_of
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
@@ -72,6 +72,7 @@ class Model:
         self.entered: list[Entered] = []
         self.addressed: list[tuple[int, Addressed]] = []  # (cause, what listeners are told)
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
+        self.again: list[tuple[int, bytes]] = []  # (cause, group), each time its members have to look again
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
         self.time = 0  # ms, of the last record
         self.log_end = 0
@@ -88,6 +89,9 @@ class Model:
                 self.came.append((record.position_of(held, 0), time))
                 self._enter(held, position, time)
         elif kind in POPS:
+            is_moved = kind in (Kind.GROUP_RESET, Kind.GROUP_REMOVED)
+            if not is_shared(subject) and (is_moved or (kind == Kind.SETTLED and control.parse_settled(payload).again)):
+                self.again.append((position, subject))
             for queue, offset in self.groups.fold(Kind(kind), subject, payload):
                 self._dead_letter(subject, queue, offset, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:

@@ -1,0 +1,159 @@
+"""Members that wait hear at once of what came back from others, in one process and at other gateways.
+
+Leases and waits are of an hour: a member that is not told does not hear of it within the test.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import record
+from gateway.rpc import groups as lines
+from gateway.rpc.groups import Groups, Wish, parent_source
+from gateway.rpc.wakeups import Wakeups, wait_until
+from notify.hub import Hub
+from notify.intake import Intake
+from record.layout import Kind
+from store.api import Appended, Commit, Popped, Receipts, Start
+from store.config import StoreConfig
+from store.engine import Engine
+from store.reader import Reader
+from store.remote import RemoteConfig, RemoteStore, StoreServer
+
+HOUR_MS = 3_600_000
+SOURCE = parent_source(b"g", b"home", 1)
+WISH = Wish(10, 1 << 20, HOUR_MS, Start.EARLIEST, 0)
+REMOTE = RemoteConfig(grace_s=5)
+
+
+class Gateways:
+    """Two gateways of one store, or one process that is both, with a message in the store."""
+
+    def __init__(self, engine: Engine, one: Groups, other: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine = engine
+        self.one = one
+        self.other = other
+        self._in_line = asyncio.Event()
+        monkeypatch.setattr(lines, "wait_until", self._wait)
+
+    async def _wait(self, waiter: asyncio.Event, deadline: float) -> bool:
+        self._in_line.set()
+        return await wait_until(waiter, deadline)
+
+    async def waits(self) -> "asyncio.Task[Popped]":
+        """A member of the other gateway, which has found nothing and waits in line."""
+        self._in_line.clear()
+        waiting = asyncio.create_task(self.other.receive(SOURCE, WISH, 3_600))
+        await self._in_line.wait()
+        return waiting
+
+    async def leased(self) -> list[Receipts]:
+        """What a member of the one gateway gets."""
+        popped = await self.one.pop(SOURCE, WISH)
+        return receipts(popped)
+
+
+def receipts(popped: Popped) -> list[Receipts]:
+    return [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
+
+
+async def got(waiting: "asyncio.Task[Popped]") -> list[int]:
+    """How often what came was leased out."""
+    async with asyncio.timeout(30):
+        return [each.deliveries for each in receipts(await waiting)]
+
+
+@pytest.fixture(params=["one process", "split", "routed"])
+async def gateways(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Gateways]:
+    async with AsyncExitStack() as opened:
+        engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20, partitions=1))
+        opened.push_async_callback(engine.close)
+        if request.param == "one process":
+            one = other = Groups(engine, Wakeups(engine))
+        else:
+            server = StoreServer(engine, Hub(engine), REMOTE)
+            address = f"unix:{opened.enter_context(TemporaryDirectory(prefix='sluice-'))}/store"
+            await server.start(address)
+            opened.push_async_callback(server.stop)
+            stores: list[RemoteStore] = []
+            for name in ("one", "other"):
+                store = await RemoteStore.open(address, name, Intake(), REMOTE, request.param == "routed")
+                opened.push_async_callback(store.close)
+                stores.append(store)
+            one, other = [Groups(store, Wakeups(store)) for store in stores]
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        assert not (await one.pop(SOURCE, WISH)).runs  # the group begins
+        engine.append([record.frame(Kind.MESSAGE, 0, 0, b"home/t", b"", b"", b"x")], appended.set_result)
+        await appended
+        yield Gateways(engine, one, other, monkeypatch)
+
+
+async def test_who_waits_hears_of_what_another_gave_back(gateways: Gateways) -> None:
+    leased = await gateways.leased()
+    waiting = await gateways.waits()
+    await gateways.one.settle(SOURCE, (), [(each, 0) for each in leased])
+    assert await got(waiting) == [2]
+
+
+async def test_who_waits_hears_of_what_was_not_sent(gateways: Gateways) -> None:
+    leased = await gateways.leased()
+    waiting = await gateways.waits()
+    await gateways.one.give_back(SOURCE, leased)
+    assert await got(waiting) == [1]
+
+
+async def test_who_waits_hears_of_what_is_to_come_sooner(gateways: Gateways) -> None:
+    leased = await gateways.leased()
+    waiting = await gateways.waits()
+    await gateways.one.settle(SOURCE, (), [(each, 1) for each in leased])
+    assert await got(waiting) == [2]
+
+
+async def test_who_waits_hears_of_a_group_that_is_moved(gateways: Gateways) -> None:
+    leased = await gateways.leased()
+    await gateways.one.settle(SOURCE, leased, ())
+    waiting = await gateways.waits()
+    await gateways.engine.reset_group(b"g", {SOURCE.queues[0]: 0})
+    assert await got(waiting) == [1]
+
+
+async def test_who_waits_hears_of_a_pop_that_was_cancelled_while_it_read(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reading, may_read = Reader.records, asyncio.Event(), asyncio.Event()
+
+    async def slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+        reading.set()
+        await may_read.wait()
+        return await read(reader, positions, lengths)
+
+    monkeypatch.setattr(Reader, "records", slowly)
+    popping = asyncio.create_task(gateways.one.pop(SOURCE, WISH))
+    await reading.wait()
+    waiting = await gateways.waits()
+    popping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await popping
+    may_read.set()
+    assert await got(waiting) == [1]
+
+
+async def test_who_waits_hears_of_a_pop_that_was_cancelled_before_its_answer_came(gateways: Gateways) -> None:
+    """The log has the lease, and the answer is on its way."""
+
+    def cancel(commit: Commit) -> None:
+        if record.decode(commit.data, 0)[0] == Kind.POPPED:
+            popping.cancel()
+
+    gateways.engine.on_commit(cancel)
+    popping = asyncio.create_task(gateways.one.pop(SOURCE, WISH))
+    with pytest.raises(asyncio.CancelledError):
+        await popping
+    waiting = asyncio.create_task(gateways.other.receive(SOURCE, WISH, 3_600))
+    assert await got(waiting) == [1]
