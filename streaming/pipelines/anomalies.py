@@ -1,6 +1,7 @@
 """Anomalies of a numeric field, found per device as readings come: `detector` as a stateful operator of Spark."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row
@@ -28,12 +29,13 @@ def anomalies(
     `kind`: `spike`, `shift` or `flat`.
 
     Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever, or until nothing
-    came of the device for `forget_after_s` by the records' own clock, `seen`: then it begins to learn anew. Readings
-    that the stream brings so much later than others are passed over. Within a micro-batch the readings of a device are
-    taken in the order of their time; one that is not newer than what was taken is passed over, as are nulls, what is no
-    number, and times before 1970 or after 9000. The query needs `STATE_CONFIG`. Raises `ValueError`.
+    came of the device for `forget_after_s` by the records' own clock, `seen`: then it begins to learn anew, and after
+    as long again its state is gone. Readings that the stream brings so much later than others are passed over. Within a
+    micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was taken
+    is passed over, as are nulls, what is no number, and times before 1970 or after 9000. The query needs
+    `STATE_CONFIG`. Raises `ValueError`.
     """
-    if forget_after_s is not None and forget_after_s <= 0:
+    if forget_after_s is not None and not 0 < forget_after_s < math.inf:
         raise ValueError(f"a device is forgotten after some time, not after {forget_after_s} s")
     columns = {
         "device": F.col(device).cast("string"),
@@ -50,7 +52,7 @@ def anomalies(
         found = known.groupBy("device").transformWithState(_Detecting(settings), SCHEMA, "Append", "None")
     else:
         # Spark's own way to let state end, a TTL, goes by its machine's clock, and `availableNow` never ends with that.
-        known = known.withWatermark("seen", f"{_ms(forget_after_s)} milliseconds")
+        known = known.where("seen IS NOT NULL").withWatermark("seen", f"{_ms(forget_after_s)} milliseconds")
         known = known.withColumn("seen_ms", F.unix_millis("seen"))
         found = known.groupBy("device").transformWithState(
             _Forgetting(settings, _ms(forget_after_s)), SCHEMA, "Append", "EventTime", eventTimeColumnName=""
@@ -88,8 +90,7 @@ class _Detecting(StatefulProcessor):
         state = self._state.get()
         settings = self._settings
         detector = Detector(settings) if state is None else Detector.unpacked(bytes(state[0]), settings)
-        for row in sorted(rows, key=_order):
-            yield from _found(detector, key[0], row)
+        yield from _found(detector, key[0], rows)
         self._state.update((detector.packed(),))
 
     def close(self) -> None:
@@ -97,8 +98,9 @@ class _Detecting(StatefulProcessor):
 
 
 class _Forgetting(StatefulProcessor):
-    """The same, with when each device was seen last, and one timer for each: it ends the state when the watermark, so
-    long behind, comes to that."""
+    """The same, with when each device was seen last. Who is seen again too late begins anew. What is left of who is not
+    is ended by a timer, one for each, when the watermark comes to where any reading would be too late: nobody is
+    forgotten early because his partition is read later than others."""
 
     def __init__(self, settings: Settings, forget_after_ms: int) -> None:
         self._settings = settings
@@ -111,25 +113,29 @@ class _Forgetting(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
         settings = self._settings
-        known = sorted(rows, key=_order)
-        if state is None:
-            detector, last_ms = Detector(settings), min(row.seen_ms for row in known)
-        else:
+        last_ms: int | None = None
+        detector = Detector(settings)
+        if state is not None:
             detector, last_ms = Detector.unpacked(bytes(state[0]), settings), state[1]
-        for row in known:
-            if row.seen_ms - last_ms > self._forget_after_ms:
-                detector = Detector(settings)  # and back before the timer that forgets it
-            last_ms = max(last_ms, row.seen_ms)
-            yield from _found(detector, key[0], row)
+        taken: list[Row] = []  # by this detector
+        for row in sorted(rows, key=_seen):  # which need not be the order of their times
+            if last_ms is not None and row.seen_ms - last_ms > self._forget_after_ms:
+                yield from _found(detector, key[0], taken)
+                detector, taken = Detector(settings), []
+            taken.append(row)
+            last_ms = row.seen_ms if last_ms is None else max(last_ms, row.seen_ms)
+        yield from _found(detector, key[0], taken)
+        assert last_ms is not None
         if state is None:
-            self._handle.registerTimer(last_ms)
+            self._handle.registerTimer(last_ms + self._forget_after_ms)
         self._state.update((detector.packed(), last_ms))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
         assert state is not None  # a timer is of a device that was seen
-        if state[1] > expiredTimerInfo.getExpiryTimeInMs():
-            self._handle.registerTimer(state[1])  # it was seen since
+        due_ms = state[1] + self._forget_after_ms
+        if due_ms > expiredTimerInfo.getExpiryTimeInMs():
+            self._handle.registerTimer(due_ms)  # it was seen since
         else:
             self._state.clear()
         return iter(())
@@ -142,18 +148,25 @@ def _order(row: Row) -> tuple[int, float]:
     return row.time, row.value
 
 
-def _found(detector: Detector, device: str, row: Row) -> Iterator[Row]:
-    """What the detector says of a reading."""
-    found = detector.observe(seconds_of(row.time), row.value) if abs(row.value) <= LARGEST else None  # so no NaN
-    if found is not None:
-        yield Row(
-            device=device,
-            time=micros_of(found.time),
-            value=found.value,
-            expected=found.expected,
-            score=found.score,
-            kind=found.kind,
-        )
+def _seen(row: Row) -> int:
+    return int(row.seen_ms)
+
+
+def _found(detector: Detector, device: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """What the detector says of readings."""
+    for row in sorted(rows, key=_order):
+        if not abs(row.value) <= LARGEST:  # nor NaN
+            continue
+        found = detector.observe(seconds_of(row.time), row.value)
+        if found is not None:
+            yield Row(
+                device=device,
+                time=micros_of(found.time),
+                value=found.value,
+                expected=found.expected,
+                score=found.score,
+                kind=found.kind,
+            )
 
 
 def _ms(seconds: float) -> int:

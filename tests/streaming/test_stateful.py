@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -206,7 +207,8 @@ def test_a_detector_is_forgotten_when_nothing_comes(files: Files) -> None:
     settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0)
 
     def run() -> int:
-        query = files.run(anomalies(files.stream(), settings, forget_after_s=3600, seen="time"))
+        stream = files.stream().selectExpr("*", "CASE WHEN value < 1000 THEN time END AS seen")
+        query = files.run(anomalies(stream, settings, forget_after_s=3600, seen="seen"))
         return int(query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"])
 
     def batch(number: int, first: int, last: int, value: float, *devices: str) -> None:
@@ -215,17 +217,23 @@ def test_a_detector_is_forgotten_when_nothing_comes(files: Files) -> None:
 
     batch(0, 0, 60, 20.0, "a", "b", "c")
     batch(1, 110, 111, 20.0, "b")
+    with (files.folder / "in" / "1.json").open("a") as lines:  # one of which nobody knows when it was seen
+        lines.write("\n" + json.dumps({"device": "b", "time": BEGIN.isoformat(), "value": 2000.0}))
+    os.utime(files.folder / "in" / "1.json", (2, 2))
     assert run() == 3
     assert files.rows == []
     batch(2, 130, 131, 90.0, "c")  # forgotten, before its timer came
     batch(3, 165, 168, 90.0, "b")
-    assert run() == 2
+    assert run() == 3
     assert {row.device for row in files.rows} == {"b"}
-    batch(4, 168, 171, 90.0, "a", "c")  # of `a` the state is gone
-    run()
+    batch(4, 183, 184, 20.0, "b")
+    assert run() == 2  # of `a` the state is gone
+    batch(5, 184, 187, 90.0, "a", "c")
+    assert run() == 3
     assert {row.device for row in files.rows} == {"b"}
-    with pytest.raises(ValueError, match="after some time"):
-        anomalies(files.stream(), settings, forget_after_s=0)
+    for wrong in (0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="after some time"):
+            anomalies(files.stream(), settings, forget_after_s=wrong)
 
 
 def test_late_rows_are_counted_where_an_operator_looks(files: Files) -> None:
