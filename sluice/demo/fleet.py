@@ -68,7 +68,9 @@ class Device:
     async def run(self) -> None:
         """Until it is cancelled."""
         pause = _PAUSE[0]
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # which hanging up may swallow
             client = MQTTClient(self.data.device, ClientConfig(auto_reconnect=False, keep_alive=30, plugins={}))
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
@@ -79,7 +81,7 @@ class Device:
                 pause = _PAUSE[0]
                 await self._talk(client)
             except _FAILURES:
-                if (task := asyncio.current_task()) is not None and task.cancelling():
+                if task.cancelling():
                     raise
             finally:
                 await _hang_up(client)

@@ -183,17 +183,19 @@ class Show:
             line = await self._fleet.message(_SILENCE_SECONDS)
             self._figures = {name: value for name, value in line.items() if type(value) is int}
             self._show_progress()
+            if isinstance(ranges := line.get("acknowledged"), dict):
+                self._acknowledged = {device: from_ranges(pairs) for device, pairs in ranges.items()}
+                break
             if acts and self._figures["acked"] >= acts[0][0] * self._planned:
                 await acts.popleft()[1]()
             if not acts and self._figures["acked"] == self._planned and not is_told:
                 await self._fleet.say("enough")
                 is_told = True
-            if isinstance(ranges := line.get("acknowledged"), dict):
-                self._acknowledged = {device: from_ranges(pairs) for device, pairs in ranges.items()}
-                break
         if not line["complete"]:
             missing = self._planned - self._figures["acked"]
             raise DemoError(f"the devices gave up with {missing:,} readings not acknowledged{self._fleet.tail()}")
+        if acts:
+            raise DemoError("the devices gave up before they and the node had been through all of it")
         self._tell(f"all {self._figures['acked']:,} readings are acknowledged")
 
     async def gather(self) -> None:
@@ -210,8 +212,7 @@ class Show:
             f"{_ABSENT} came back and got {self._absent.tally.distinct:,} readings in {self._absent_seconds:.1f} s"
         )
         self._tell("Spark finishes its batches and draws")
-        async with asyncio.timeout(_CATCH_UP_SECONDS):
-            await self._background[-1]
+        await self._until("Spark to finish", self._background[-1].done)
         self._show_progress()
         alerts = self._analysis.get("alerts", 0)
         await self._until("the operator to get the alerts", lambda: len(self._operator.alerts) >= alerts)

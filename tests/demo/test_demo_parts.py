@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from rich.console import Console
 
 from sluice.demo.node import NodeProcess, Ports, _parse_ready
 from sluice.demo.process import Child, DemoError
+from sluice.demo.service import CloudService
+from sluice.demo.show import Options, Show
 from sluice.demo.summary import Outcome, Received, print_summary
 from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
 
@@ -107,6 +110,118 @@ async def test_a_child_that_is_silent_is_given_up_and_killed(tmp_path: Path) -> 
         await child.line(0.05)
     await child.leave(0.05)
     assert not child.running
+
+
+class SlowToLeave:
+    """An MQTT client of amqtt's methods: the first one cannot connect and then takes its time, the next is well."""
+
+    made = 0
+    leaving = asyncio.Event()
+
+    def __init__(self, *_: object) -> None:
+        type(self).made += 1
+        self.is_first = self.made == 1
+
+    async def connect(self, _uri: str, **_: object) -> None:
+        if self.is_first:
+            raise OSError("nobody is there")
+
+    async def subscribe(self, _topics: object) -> None:
+        """At once."""
+
+    async def deliver_message(self) -> None:
+        await asyncio.Event().wait()
+
+    async def disconnect(self) -> None:
+        if self.is_first:
+            self.leaving.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_device_that_hangs_up_when_it_is_enough_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = pytest.importorskip("sluice.demo.fleet")
+    readings = pytest.importorskip("sluice.demo.readings")
+    monkeypatch.setattr(fleet, "MQTTClient", SlowToLeave)
+    data = readings.DeviceData("a", "here", "temperature", "K", ())
+    device = fleet.Device(data, "mqtt://127.0.0.1:1/", fleet.Clock(1.0), asyncio.Event())
+    task = asyncio.create_task(device.run())
+    await SlowToLeave.leaving.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=30)
+    is_done = task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert is_done
+    assert SlowToLeave.made == 1
+
+
+class Told:
+    """In the place of the fleet: what it says, and what it is told."""
+
+    def __init__(self, *lines: dict[str, object]) -> None:
+        self.lines: Iterator[dict[str, object]] = iter(lines)
+        self.heard: list[str] = []
+
+    async def message(self, _seconds: float) -> dict[str, object]:
+        return next(self.lines)
+
+    async def say(self, line: str) -> None:
+        self.heard.append(line)
+
+
+def show_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Show, list[str]]:
+    """A show of ten readings whose acts are done at once, and which of them were."""
+    show = Show(Options(folder, 10, 1.0), Console(file=io.StringIO()))
+    acts: list[str] = []
+
+    async def command() -> None:
+        acts.append("command")
+
+    async def kill() -> None:
+        acts.append("kill")
+
+    for name, value in {
+        "_fleet": fleet,
+        "_planned": 10,
+        "_command": command,
+        "_kill_node": kill,
+        "_show_progress": lambda: None,
+    }.items():
+        monkeypatch.setattr(show, name, value)
+    return show, acts
+
+
+async def test_the_devices_are_told_when_it_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
+    fleet = Told({"acked": 1}, {"acked": 10}, {"acked": 10}, {"acked": 10}, {"acked": 10}, end)
+    show, acts = show_of(fleet, tmp_path, monkeypatch)
+    await show.replay()
+    assert acts == ["command", "kill", "command"]
+    assert fleet.heard == ["go", "enough"]
+    assert show._acknowledged == {"a": set(range(10))}
+
+
+async def test_a_show_that_ends_before_its_last_act_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
+    show, acts = show_of(Told({"acked": 10}, {"acked": 10}, end), tmp_path, monkeypatch)
+    with pytest.raises(DemoError, match="gave up before"):
+        await show.replay()
+    assert acts == ["command", "kill"]
+
+
+async def test_spark_that_does_not_finish_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    show, _ = show_of(Told(), tmp_path, monkeypatch)
+    monkeypatch.setattr("sluice.demo.show._CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr(show, "_spark", Told())
+    monkeypatch.setattr(show, "_service", CloudService("127.0.0.1:1"))
+    monkeypatch.setattr(show._absent, "connect", lambda _port: None)
+    never: asyncio.Future[None] = asyncio.Future()
+    monkeypatch.setattr(show, "_background", [asyncio.ensure_future(never)])
+    with pytest.raises(DemoError, match="for Spark to finish"):
+        await show.gather()
+    never.cancel()
 
 
 ANALYSIS = {
