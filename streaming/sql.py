@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _MOST_TABLES: Final = 64  # of one query
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`")  # of a name
+# What names tables in a plan that Spark has parsed, and what gives names to parts of a query.
+_RELATION: Final = re.compile(r"UnresolvedRelation \[(.*)\], \[")
+_WITH: Final = re.compile(r"^[ :+-]*CTE \[(.*)\]$", re.MULTILINE)
 
 
 class QueryError(ValueError):
@@ -43,25 +48,45 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
     payload as text.
     """
     logging.getLogger("SQLQueryContextLogger").disabled = True  # it writes each failed attempt to standard error
-    for _ in range(_MOST_TABLES):
+    added: dict[str, str] = {}  # names by how Spark tells them apart
+    for _ in range(_MOST_TABLES + 1):
         try:
-            return spark.sql(query)
+            frame = spark.sql(query)
         except ParseException as error:
             raise QueryError(said(error)) from error
         except AnalysisException as error:
             if error.getCondition() != _NOT_FOUND:
                 raise QueryError(said(error)) from error
-            _add_table(spark, catalog, _name(error))
+            name = _name(error)
+            _add_table(spark, catalog, name)
+            added[name.lower()] = name
+        else:
+            _require_spelled(spark, query, added)
+            return frame
     raise QueryError(f"a query of more than {_MOST_TABLES} tables")
 
 
 def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
     if name not in catalog.parents and not (catalog.is_there is not None and catalog.is_there(name)):
-        # Spark's names do not differ by case; topics do.
         near = difflib.get_close_matches(name, catalog.parents, 3, 0.5)
-        known = f"did you mean {' or '.join(near)}?" if near else _told(catalog.parents)
+        known = f"did you mean {' or '.join(near)}?" if near else _told(catalog)
         raise QueryError(f"there is no table {name!r}: a table is a parent topic, the first level of topics; {known}")
     table(spark, catalog, name).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+
+
+def _require_spelled(spark: "SparkSession", query: str, added: Mapping[str, str]) -> None:
+    """Spark's names do not differ by case; topics do. Raises `QueryError` for a table that Spark took for another."""
+    session = getattr(spark, "_jsparkSession", None)  # none with Spark Connect
+    if session is None or not added:
+        return
+    plan = session.sessionState().sqlParser().parsePlan(query).treeString()
+    within = {name for names in _WITH.findall(plan) for name in names.lower().split(", ")}
+    for name in _RELATION.findall(plan):
+        spelled = added.get(name.lower(), name)
+        if spelled != name and name.lower() not in within:
+            raise QueryError(
+                f"{name!r} and {spelled!r} are one table to Spark, and two topics: a query can name one of them"
+            )
 
 
 def table(spark: "SparkSession", catalog: Catalog, parent: str) -> "DataFrame":
@@ -73,8 +98,13 @@ def table(spark: "SparkSession", catalog: Catalog, parent: str) -> "DataFrame":
 
 
 def _name(error: AnalysisException) -> str:
+    """Of the table that Spark has not found. Raises `QueryError` for a name of several parts."""
     quoted = (error.getMessageParameters() or {}).get("relationName", "")
-    return quoted.removeprefix("`").removesuffix("`").replace("``", "`")
+    parts: list[str] = [part.replace("``", "`") for part in _PART.findall(quoted)]
+    if len(parts) != 1:
+        whole = ".".join(parts)
+        raise QueryError(f"there is no table {whole!r}: tables have no database; a name with a dot wants backticks")
+    return parts[0]
 
 
 def said(error: PySparkException) -> str:
@@ -83,7 +113,10 @@ def said(error: PySparkException) -> str:
     return failure_of(text).reason if TRACEBACK in text else text.partition("JVM stacktrace")[0].strip()
 
 
-def _told(parents: tuple[str, ...]) -> str:
+def _told(catalog: Catalog) -> str:
+    parents = catalog.parents
+    if catalog.is_there is not None:
+        return "which there are is told to who may read all"
     if not parents:
         return "there are none yet"
     shown = ", ".join(parents[:20])

@@ -68,15 +68,43 @@ def test_who_may_not_know_all_tables_has_those_that_are_named(spark: "SparkSessi
     known = replace(catalog(node), parents=(), is_there=is_there)
     assert run(spark, known, "SELECT * FROM sensors").count() == 3
     spark.catalog.dropTempView("sensors")
-    with pytest.raises(QueryError, match="there is no table 'alarms'"):
+    with pytest.raises(QueryError, match=r"there is no table 'alarms': .* is told to who may read all"):
         run(spark, known, "SELECT * FROM alarms")
     assert named == ["sensors", "alarms"]
+
+
+def test_topics_that_differ_by_case_are_not_taken_for_each_other(spark: "SparkSession", node: FakeNode) -> None:
+    node.publish(0, 3)
+    known = replace(catalog(node), parents=("Sensors", "sensors"))
+    try:
+        for query in (
+            "SELECT count(*) FROM sensors UNION ALL SELECT count(*) FROM Sensors",
+            "SELECT * FROM sensors WHERE offset IN (SELECT offset FROM Sensors)",
+            "WITH old AS (SELECT * FROM Sensors) SELECT (SELECT max(offset) FROM old) FROM sensors",
+        ):
+            with pytest.raises(QueryError, match="ensors' are one table to Spark, and two topics"):
+                run(spark, known, query)
+            spark.catalog.dropTempView("sensors")
+        query = "WITH Sensors AS (SELECT OFFSET FROM sensors) SELECT * FROM SENSORS s JOIN Sensors USING (Offset)"
+        assert run(spark, known, query).count() == 3
+    finally:
+        spark.catalog.dropTempView("sensors")
+
+
+@pytest.mark.parametrize("name", ["a.b", "a`b", "Ä -"])
+def test_any_name_of_a_topic_is_a_name_of_a_table(spark: "SparkSession", node: FakeNode, name: str) -> None:
+    quoted = "`" + name.replace("`", "``") + "`"
+    try:
+        assert "text" in run(spark, replace(catalog(node), parents=(name,)), f"SELECT * FROM {quoted}").columns
+    finally:
+        spark.catalog.dropTempView(quoted)
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
         ("SELECT * FROM sensor", "there is no table 'sensor': .* did you mean sensors"),
+        ("SELECT * FROM sensors.a", "there is no table 'sensors.a': .* a name with a dot wants backticks$"),
         ("SELECT * FROM zzz", "there are: orders, sensors"),
         ("SELECT * FORM sensors", r"\^\^\^"),
         ("", "Syntax error"),
