@@ -19,6 +19,7 @@ from cloud_sdk.errors import (
     SluiceError,
     TransactionEnded,
     TryAgain,
+    Unauthenticated,
     Unavailable,
     Untrusted,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "TransactionChecks",
     "TransactionEnded",
     "TryAgain",
+    "Unauthenticated",
     "Unavailable",
     "Untrusted",
     "inbox_of",

@@ -74,6 +74,10 @@ class NotAllowed(SluiceError):
     allow it: repeating it does not help."""
 
 
+class Unauthenticated(NotAllowed):
+    """Of these the former two: the node does not know who calls."""
+
+
 class NodeError(SluiceError):
     """The node failed in a way it has no word for; the message is all there is."""
 
@@ -87,7 +91,7 @@ _KINDS: Final[dict[grpc.StatusCode, type[SluiceError]]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.DATA_LOSS: DataLoss,
-    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
 }
 

@@ -98,7 +98,7 @@ def _rows(frame: "DataFrame", limit: int) -> "list[Row]":
 def _catalog(arguments: Arguments) -> "Catalog":
     """The tables that there are. Asks the node, which says at once when it cannot be reached; about each name that the
     query has where this user may not know them all."""
-    from cloud_sdk.errors import InvalidArgument, NotAllowed  # noqa: PLC0415
+    from cloud_sdk.errors import InvalidArgument, NotAllowed, Unauthenticated  # noqa: PLC0415
     from streaming.history.folder import HistoryFolder  # noqa: PLC0415
     from streaming.sql import Catalog  # noqa: PLC0415
 
@@ -111,6 +111,8 @@ def _catalog(arguments: Arguments) -> "Catalog":
         try:
             with service.connect(arguments) as client:
                 parents.update(client.parents())
+        except Unauthenticated:
+            raise
         except NotAllowed:
             is_there = partial(_is_there, arguments)
     return Catalog(arguments.history, log, tuple(sorted(parents)), arguments.since, arguments.until, is_there)

@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_sdk.errors import NotAllowed, SluiceError, Unavailable, why_ended
+from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable, why_ended
 
 _CORE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
@@ -35,8 +35,8 @@ class Call:
 @pytest.mark.parametrize(
     ("statuses", "kind", "text"),
     [
-        ([(grpc.StatusCode.UNAUTHENTICATED, "say who you are")], NotAllowed, "say who you are"),
-        ([_CORE, _CORE, (grpc.StatusCode.UNAUTHENTICATED, "say who you are")], NotAllowed, "say who you are"),
+        ([(grpc.StatusCode.UNAUTHENTICATED, "say who you are")], Unauthenticated, "say who you are"),
+        ([_CORE, _CORE, (grpc.StatusCode.UNAUTHENTICATED, "say who you are")], Unauthenticated, "say who you are"),
         ([(grpc.StatusCode.OK, "")], Unavailable, "the node ended the stream"),
         ([_CORE], Unavailable, "the connection broke within a write"),
     ],

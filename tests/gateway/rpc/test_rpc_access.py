@@ -93,7 +93,7 @@ async def test_too_many_wrong_passwords_have_their_address_wait(node: Node) -> N
                 with pytest.raises(SluiceError) as refused:
                     await guesser.partitions("home")
                 said.append(type(refused.value).__name__)
-        assert said == ["NotAllowed"] * 3 + ["Busy"] * 2
+        assert said == ["Unauthenticated"] * 3 + ["Busy"] * 2
         await known.partitions("home")  # who was let in goes on
 
 

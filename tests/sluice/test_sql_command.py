@@ -1,0 +1,61 @@
+"""What `sluice sql` finds out before it starts Spark, of a client of a few calls."""
+
+import argparse
+from dataclasses import dataclass, field
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cloud_sdk import PartitionBounds
+from cloud_sdk.errors import NotAllowed, SluiceError, Unauthenticated
+from sluice.commands import service, sql
+
+
+@dataclass
+class FakeClient:
+    """Of a node that refuses its list of parent topics, and has one that something was published to."""
+
+    refused: SluiceError
+    asked: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> "FakeClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def parents(self) -> list[str]:
+        raise self.refused
+
+    def partitions(self, parent: str) -> list[PartitionBounds]:
+        self.asked.append(parent)
+        return [PartitionBounds(0, 0, 0), PartitionBounds(1, 0, 3 if parent == "sensors" else 0)]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    sql.add(parser.add_subparsers())
+    return parser.parse_args(["sql", "SELECT 1", "--username", "alice", "--port", "1"])
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_secret", lambda _arguments: "wonderland")
+
+
+def test_who_may_not_list_tables_is_asked_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(NotAllowed("# may not be subscribed to"))
+    monkeypatch.setattr(service, "connect", lambda _arguments: client)
+    known = sql._catalog(arguments())
+    assert known.parents == ()
+    assert known.is_there is not None
+    assert [known.is_there(name) for name in ("sensors", "alarms")] == [True, False]
+    assert client.asked == ["sensors", "alarms"]
+
+
+def test_a_wrong_password_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(Unauthenticated("wrong user name or password"))
+    monkeypatch.setattr(service, "connect", lambda _arguments: client)
+    with pytest.raises(Unauthenticated, match="wrong user name"):
+        sql._catalog(arguments())
