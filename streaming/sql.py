@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_TABLES: Final = 64  # of one query
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`")  # of a name
+_PLAN: Final = re.compile(r"(; line \d+ pos \d+|SQLSTATE: \w+);\n.*", re.DOTALL)  # behind what is wrong with a query
 # What names tables in a plan that Spark has parsed, and what gives names to parts of a query.
 _RELATION: Final = re.compile(r"UnresolvedRelation \[(.*)\], \[")
 _WITH: Final = re.compile(r"^[ :+-]*CTE \[(.*)\]$", re.MULTILINE)
@@ -108,9 +109,11 @@ def _name(error: AnalysisException) -> str:
 
 
 def said(error: PySparkException) -> str:
-    """Spark's words, without its stack; of a task or a plan in Python its last ones."""
+    """Spark's words, without its stack and plan; of a task or a plan in Python its last ones."""
     text = str(error)
-    return failure_of(text).reason if TRACEBACK in text else text.partition("JVM stacktrace")[0].strip()
+    if TRACEBACK in text:
+        return failure_of(text).reason
+    return _PLAN.sub(r"\1", text.partition("JVM stacktrace")[0]).strip()
 
 
 def _told(catalog: Catalog) -> str:

@@ -33,6 +33,10 @@ def test_of_a_stack_the_last_words_are_said() -> None:
     plan = f"[PYTHON_DATA_SOURCE_ERROR] Failed to plan: {stack}cloud_sdk.errors.NotAllowed: a/# may not be read\n"
     assert said(PySparkException(plan)) == "a/# may not be read"
     syntax = "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^\n\nJVM stacktrace:\norg.apache.spark.X"
+    column = "[UNRESOLVED_COLUMN] `x` is none; SQLSTATE: 42703; line 1 pos 7"
+    assert said(PySparkException(f"{column};\n'Project ['x]\n+- SubqueryAlias sensors\n")) == column
+    insert = "[UNSUPPORTED_INSERT] Can't insert. SQLSTATE: 42809"
+    assert said(PySparkException(f"{insert};\n'InsertIntoStatement false\n")) == insert
     assert said(PySparkException(syntax)) == "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^"
 
 
@@ -91,7 +95,7 @@ def test_topics_that_differ_by_case_are_not_taken_for_each_other(spark: "SparkSe
         spark.catalog.dropTempView("sensors")
 
 
-@pytest.mark.parametrize("name", ["a.b", "a`b", "Ä -"])
+@pytest.mark.parametrize("name", ["a.b", "a`b", "Ä -", ""])
 def test_any_name_of_a_topic_is_a_name_of_a_table(spark: "SparkSession", node: FakeNode, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
     try:
@@ -106,6 +110,7 @@ def test_any_name_of_a_topic_is_a_name_of_a_table(spark: "SparkSession", node: F
         ("SELECT * FROM sensor", "there is no table 'sensor': .* did you mean sensors"),
         ("SELECT * FROM sensors.a", "there is no table 'sensors.a': .* a name with a dot wants backticks$"),
         ("SELECT * FROM zzz", "there are: orders, sensors"),
+        ("SELECT nosuch FROM sensors", r"\[UNRESOLVED_COLUMN.*`nosuch`.* line 1 pos 7$"),
         ("SELECT * FORM sensors", r"\^\^\^"),
         ("", "Syntax error"),
     ],
