@@ -84,7 +84,7 @@ class SharedKeeping(Keeping):
         self._engine = engine
         self._members = engine.members
         wills = Wills(engine, counters, self._members, authority.may_send)
-        super().__init__(engine, wills, engine.members.held, takes_gateways=True)
+        super().__init__(engine, wills, engine.members, takes_gateways=True)
         self._members.on_free = wills.waits
         self._members.on_nobody_back = self._release
         engine.on_back(self._members.came_back)

@@ -113,7 +113,8 @@ class Joined:
                 log.warning("the store was not told that this gateway stops: %s", error)
 
     async def hold(self, client_id: bytes, user: bytes) -> None:
-        if client_id in self._holds:
+        held = self._holds.get(client_id)
+        if held is not None and held.user == user:
             return
         if client_id in self._freed:
             await asyncio.sleep(0)  # told behind our question it would undo the answer
@@ -121,11 +122,15 @@ class Joined:
         try:
             await self._ask_for(client_id, user)
         except BaseException:
+            self._holds.pop(client_id, None)
             self._free(client_id)  # it may have come to that
             raise
         finally:
             self._asking.discard(client_id)
-        self._holds[client_id] = _Held(user)
+        if held is None:
+            self._holds[client_id] = _Held(user)
+        else:
+            held.user = user  # from here on only this one may take it over
 
     async def _ask_for(self, client_id: bytes, user: bytes) -> None:
         """Where the store goes away meanwhile, it is asked again when it is back: what it said before does not count,
@@ -188,7 +193,7 @@ class Joined:
                 # One that we only ask for may have an order from before we let it go; one that counts is told again.
                 if client_id not in self._ordered and client_id not in self._asking:
                     self._ordered.add(client_id)
-                    self._spawn(self._give_up(client_id, is_taken_over, give_up))
+                    self._spawn(self._give_up(client_id, self._holds.get(client_id), is_taken_over, give_up))
 
     def _counted(self) -> Mapping[str, int]:
         """What we count: looked at once a second, though orders may come more often."""
@@ -208,10 +213,9 @@ class Joined:
         if gone:
             await self._tell_of(gone)
 
-    async def _give_up(self, client_id: bytes, is_taken_over: bool, give_up: GiveUp) -> None:
-        held = self._holds.get(client_id)
+    async def _give_up(self, client_id: bytes, held: _Held | None, is_taken_over: bool, give_up: GiveUp) -> None:
+        """`held`: what the order is about; None: nothing of the client is here any more."""
         try:
-            await give_up(client_id, is_taken_over)
             while held is not None and self._holds.get(client_id) is held:  # whose turn came has a connection of it now
                 await give_up(client_id, is_taken_over)
             if held is None and client_id not in self._holds and client_id not in self._asking:

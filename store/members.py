@@ -154,6 +154,10 @@ class Members:
         """The clients that somebody has."""
         return self._holds.keys()
 
+    def __contains__(self, client_id: object) -> bool:
+        """Whether somebody has the client, or may have: not all gateways of before are back."""
+        return client_id in self._holds or not self._all_back.is_set()
+
     async def join(self, name: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool) -> float:
         """See `store.api.Store.join`."""
         if self._see_to is None:
@@ -184,7 +188,11 @@ class Members:
         gateway = self._gateways[name] = _Gateway(name, self._loop.time(), True)
         try:
             await self._record(control.gateway_joined(name))
-        except BaseException:
+        except asyncio.CancelledError:
+            if self._see_to is not None and self._gateways.get(name) is gateway:
+                self._end(gateway)  # its record is on the way
+            raise
+        except StoreError:
             if self._gateways.get(name) is gateway:
                 del self._gateways[name]
             raise
@@ -247,7 +255,8 @@ class Members:
 
     async def leave(self, name: bytes) -> None:
         """See `store.api.Store.leave`."""
-        await self._end(self._there(name), is_told=False)  # it says nothing more, but has to hear our answer
+        # It says nothing more, but has to hear our answer. It is ended too where it does not wait for that.
+        await asyncio.shield(self._end(self._there(name), is_told=False))
 
     def _there(self, name: bytes) -> _Gateway:
         gateway = self._gateways.get(name)
@@ -310,6 +319,8 @@ class Members:
                 self._holds[client_id] = _Hold(gateway, user)
                 if hold is None:
                     gateway.orders.pop(client_id, None)  # about what it had before
+                elif client_id in gateway.orders:
+                    gateway.waiter.set()  # it may have heard that while it asked, and passed over it
                 return
             if hold.user and hold.user != user:
                 raise HeldByAnother(client_id)
@@ -374,7 +385,7 @@ class Members:
     @asynccontextmanager
     async def of(self, client_id: bytes) -> AsyncIterator[bool]:
         """While the block runs no gateway has the client, unless one has it now: then the block is told so (False)."""
-        if client_id in self._holds or not self._all_back.is_set():
+        if client_id in self:
             yield False
             return
         async with self._own(client_id):

@@ -194,6 +194,7 @@ class Attached:
     def _start(self, number: int, method: int, arguments: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._run(number, METHODS[method], arguments))
         self._calls[number] = task
+        task.add_done_callback(lambda _: self._calls.pop(number, None))  # also where it is cancelled before it runs
 
     async def _run(self, number: int, method: Method[Any], body: bytes) -> None:
         try:
@@ -207,8 +208,6 @@ class Attached:
             self._answer(number, Item.FAULT, encode(fault_of(error)))
         else:
             self._answer(number, Item.ANSWER, result)
-        finally:
-            self._calls.pop(number, None)
 
     def _answer(self, number: int, kind: Item, body: bytes) -> None:
         self._feed.tell()

@@ -18,7 +18,7 @@ from gateway import membership
 from gateway.membership import Joined
 from gateway.turns import Turns
 from store.api import Appended, Attendance, Done, Store
-from store.errors import StoreClosed
+from store.errors import HeldByAnother, StoreClosed
 from store.members import Members
 from store.views.gateways import Gateways
 
@@ -376,6 +376,75 @@ async def test_an_order_about_what_was_let_go_of_does_not_end_what_came_after() 
         await settle()
         assert kicking.done()
         assert a.held == {b"s"}
+
+
+async def test_an_order_that_comes_with_a_connection_of_what_was_let_go_of_does_not_end_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the turn of the loop in which it comes the client connects, and is first."""
+    async with World([b"a", b"b"], random.Random(1)) as world:
+        a = world.gates[b"a"]
+        await a.connect(b"s")
+        a.link.lose()
+        kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
+        await settle()
+        a.held.clear()  # its records are in the log
+        del world.owners[b"s"]
+        a.joined.free(b"s")
+        await settle()
+        give_up, again = a.joined._give_up, list[asyncio.Task[None]]()
+
+        async def second(*arguments: Any) -> None:
+            again.append(asyncio.create_task(a.connect(b"s")))
+            await until(lambda: b"s" in a.joined._asking)
+            await give_up(*arguments)
+
+        monkeypatch.setattr(a.joined, "_give_up", second)
+        a.link.find()  # the order comes
+        await until(lambda: bool(again))
+        await again[0]
+        await settle()
+        assert kicking.done()
+        assert a.held == {b"s"}
+
+
+async def test_a_client_is_held_for_the_user_of_its_last_connection() -> None:
+    """Of nobody in particular at first; then a user comes at the same gateway."""
+    async with World([b"a", b"b"], random.Random(1)) as world:
+        a, b = world.gates[b"a"], world.gates[b"b"]
+        await a.joined.hold(b"s", b"")
+        await a.joined.hold(b"s", b"u")
+        with pytest.raises(HeldByAnother):
+            await b.joined.hold(b"s", b"v")
+        await world.restart()
+        a.link.find()
+        b.link.find()
+        with pytest.raises(HeldByAnother):
+            await b.joined.hold(b"s", b"v")
+
+
+async def test_an_order_that_comes_while_the_client_is_asked_for_again_is_told_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with World([b"a"], random.Random(1)) as world:
+        a = world.gates[b"a"]
+        await a.connect(b"s")
+        late, hold = asyncio.Event(), a.link.hold
+
+        async def held_up(name: bytes, client_id: bytes, user: bytes) -> None:
+            await late.wait()
+            await hold(name, client_id, user)
+
+        monkeypatch.setattr(a.link, "hold", held_up)
+        again = asyncio.ensure_future(a.joined.hold(b"s", b"u"))
+        kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
+        await settle()
+        assert not a.joined._ordered
+        late.set()
+        await again
+        await settle()
+        assert kicking.done()
+        assert a.held == set()
 
 
 async def test_a_gateway_that_was_not_heard_is_asked_to_come_back() -> None:

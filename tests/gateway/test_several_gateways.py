@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import time
 
 import pytest
 
+from gateway import keeping
 from gateway.mqtt.reasons import ReasonCode
 from store.api import Done
+from store.engine import Engine
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.several import Several
@@ -260,6 +263,40 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     assert len(await several.engine.gateways(None, 9)) == 1
     for each in (old, new, watcher):
         await each.drop()
+    await several.close()
+
+
+async def test_no_session_expires_before_the_gateways_of_before_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may have opened it again in time, and the record of that be on its way."""
+    several = await Several(tmp_path / "data", store__lease_ms=3_600_000).open()
+    await several.join("a")
+    passing = await client(several, "a", b"c", expiry=1)
+    await passing.disconnect()
+    name = several.gateways["a"].sessions._membership.name
+    while several.engine.members.holder(b"c"):  # noqa: ASYNC110  of what has no events
+        await asyncio.sleep(0.001)
+    await several.keeping.stop()
+    several.die("a")
+    while not await several.engine.sessions_expired(int(time() * 1000), 9):  # noqa: ASYNC110  as above
+        await asyncio.sleep(0.01)
+    looks, find = list[object](), Engine.sessions_expired
+
+    async def look(engine: Engine, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        found = await find(engine, now_ms, limit)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(Engine, "sessions_expired", look)
+    monkeypatch.setattr(keeping, "SWEEP_SECONDS", 0.001)
+    await several.restart()
+    while len(looks) < 9:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0.001)
+    assert await several.engine.session_row(b"c") is not None
+    several.engine.members.gone(name)
+    while await several.engine.session_row(b"c") is not None:  # noqa: ASYNC110  as above
+        await asyncio.sleep(0.001)
     await several.close()
 
 

@@ -1,0 +1,29 @@
+"""Questions that are called off."""
+
+import asyncio
+from pathlib import Path
+
+from store.config import StoreConfig
+from store.remote.calls import HOLD, encode
+from store.remote.link import Link
+from store.remote.wire import NUMBER, Item
+from tests.store.remote.linked import Linked
+
+
+async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(tmp_path: Path) -> None:
+    """Both wait together where a link is broken for a while, or has no room. It counts as one under way for as long as
+    something of it is left, and a gateway may have so many."""
+    store = await Linked.open(tmp_path, StoreConfig(segment_size=1 << 20))
+    (gateway,) = store.server.gateways.values()
+    way, number = Link(1 << 20), NUMBER.pack(1 << 20)
+    way.put(Item.CALL, number + bytes([HOLD.number]) + encode((b"g1", b"c", b"")))
+    way.put(Item.CANCEL, number)
+    message = way.next()
+    assert message is not None
+    try:
+        await gateway.take(message)
+        async with asyncio.timeout(10):
+            while gateway._calls:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    finally:
+        await store.close()
