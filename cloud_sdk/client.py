@@ -24,6 +24,7 @@ from cloud_sdk.message import (
     Timer,
     inbox_of,
 )
+from cloud_sdk.opened import ending, wait_for_end
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.pull import PullConsumer
@@ -35,6 +36,7 @@ from cloud_sdk.selecting import ReadOptions, SelectionOptions, Start, selection_
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 
+_LAST_S: Final = 1.0  # that an answer is waited for where handlers took all the time
 _NEVER_MS: Final = (1 << 63) - 1  # no message was stored that late
 
 
@@ -66,6 +68,7 @@ class Client:
         self._producer = Producer(self._connection, linger_seconds)
         self._replies = Replies(self)
         self._running: set[int] = set()  # half messages of transactions that are not over
+        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Client":
         return self
@@ -75,11 +78,25 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Send what is on its way, then disconnect."""
-        self._replies.close()
-        await self._producer.close()
-        await self._connection.close()
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Close what is open, send what is on its way, then disconnect.
+
+        Consumers take no more, their handlers come to their end, what they settled is sent, and what none has begun
+        with is given back. After `timeout` seconds (`retry_seconds`, where nothing is said) handlers that still run are
+        cancelled and their messages given back, and sends that have no answer raise `ClientClosed`; that takes a few
+        seconds at most. Cancelled, it comes to that at once. In a handler it returns at once, and happens when that has
+        come to its end."""
+        if self._ending is None:
+            self._ending = ending(self._end(self._connection.retry_seconds if timeout is None else timeout))
+        if self.is_handling:
+            await self._connection.opened.close_handled()
+        else:
+            await wait_for_end(self._ending, self._hurry)
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether a handler of one of its consumers asks."""
+        return self._connection.opened.is_handling
 
     async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
         """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share batches by
@@ -215,6 +232,7 @@ class Client:
         """A reader of partitions that says itself where it is. See `PullConsumer`."""
         return PullConsumer(
             self,
+            self._connection.opened,
             parent,
             partitions=partitions,
             group=group,
@@ -491,6 +509,20 @@ class Client:
             raise NoAnswer(f"no answer on {reply_topic!r} within {timeout} s") from None
         finally:
             self._replies.forget(reply_topic, correlation)
+
+    async def _end(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        try:
+            await self._connection.opened.close(seconds)  # its handlers may send, and ask
+            await self._replies.close()
+            await self._producer.close(max(until - loop.time(), _LAST_S))
+        finally:
+            await self._connection.close()
+
+    def _hurry(self) -> None:
+        self._connection.opened.hurry()
+        self._producer.hurry(at_last=True)
 
     def _require_name(self) -> None:
         if not self._is_named:

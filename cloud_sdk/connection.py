@@ -9,8 +9,10 @@ import grpc
 import grpc.aio
 
 from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
+from cloud_sdk.opened import Opened
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.security import AUTHORIZATION, Credentials, Tls
+from cloud_sdk.tasks import is_cancelled
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -60,12 +62,6 @@ class Retry:
         return True
 
 
-def is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that runs."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def is_passing(error: SluiceError) -> bool:
     """Whether trying again may help."""
     return isinstance(error, Busy | Unavailable)
@@ -74,7 +70,7 @@ def is_passing(error: SluiceError) -> bool:
 class Connection:
     """One channel to `endpoint`, opened by the first call (so that a process may fork before it)."""
 
-    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "retry_seconds")
+    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "opened", "retry_seconds")
 
     def __init__(
         self, endpoint: str, retry_seconds: float, credentials: Credentials | None = None, tls: Tls | None = None
@@ -84,6 +80,7 @@ class Connection:
             raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
         self.endpoint = endpoint
         self.retry_seconds = retry_seconds
+        self.opened = Opened()  # what uses it and is closed with the client
         # Of every call.
         self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
         self._tls = tls

@@ -19,6 +19,7 @@ from cloud_sdk.errors import ClientClosed, InvalidArgument, check_delay, refused
 from cloud_sdk.leases import Lease
 from cloud_sdk.member import Member
 from cloud_sdk.message import Message
+from cloud_sdk.opened import Opened, ending, wait_for_end
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.selecting import Start
 
@@ -101,7 +102,8 @@ class SimpleConsumer:
                 member=member,
             )
         self._member = Member(connection, request)
-        self._closed = False
+        self._opened: Opened | None = connection.opened  # None: somebody else closes it
+        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "SimpleConsumer":
         return self
@@ -189,21 +191,42 @@ class SimpleConsumer:
 
     async def close(self) -> None:
         """Give back what was not handed out, and `flush`. What was handed out and neither acknowledged nor released
-        stays leased until its time runs out."""
-        if self._closed:
-            return
-        self._closed = True
-        self.settle((), [delivery.lease for delivery in self._buffer])
-        self._buffer.clear()
-        await self._member.close()
+        stays leased until its time runs out. The end of the client does the same."""
+        if self._ending is None:
+            self.settle((), [delivery.lease for delivery in self._buffer])
+            self._buffer.clear()
+            self._ending = ending(self._end())
+        await wait_for_end(self._ending, self._ending.cancel)
+
+    def hurry(self, *, at_last: bool) -> None:
+        """Have a `close` that goes on send no more, `at_last`."""
+        if at_last and self._ending is not None:
+            self._ending.cancel()
+
+    def adopted(self) -> Opened:
+        """Whose it is: who asks closes it from now on."""
+        opened, self._opened = self._opened, None
+        assert opened is not None
+        return opened
+
+    async def _end(self) -> None:
+        try:
+            await self._member.close()
+        finally:
+            if self._opened is not None:
+                self._opened.discard(self)
 
     async def _receive(self, wait_s: float) -> None:
-        if self._closed:
+        if self._ending is not None:
             raise ClientClosed("the consumer is closed")
+        if self._opened is not None:
+            self._opened.add(self)
         self._member.raise_failure()
         if self._member.is_behind:
             await self._member.flush()
         received = await self._member.receive(wait_s)
+        if self._ending is not None:  # which gives back what came
+            raise ClientClosed("the consumer is closed")
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
         starts = iter(record.split(received.frames))

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
 
-from cloud_sdk.connection import ANSWER_S, Connection, Retry, is_cancelled, is_passing
+from cloud_sdk.connection import ANSWER_S, Connection, Retry, is_passing
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable, why_ended
 from cloud_sdk.leases import Lease, Settlement, leases_of, milliseconds, postponed, runs_of
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.tasks import is_cancelled
 
 _MAX_SENT: Final = 16_384  # of a kind, in one request
 _MAX_UNSETTLED: Final = 16_384  # settlements that are not answered; beyond it no more messages are taken
@@ -73,6 +74,7 @@ class Member:
         self._flushes = 0  # under way
         self._failure: SluiceError | None = None
         self._late = 0  # acknowledgements that found no lease
+        self._is_closing = False  # nothing is wanted any more
         self._closed = False
 
     @property
@@ -140,7 +142,8 @@ class Member:
         return late
 
     async def close(self) -> None:
-        """Give back what nobody took, `flush`, and end the stream."""
+        """Give back what nobody took, `flush`, and end the stream. Cancelled, it ends the stream at once."""
+        self._is_closing = True
         try:
             wanted = self._wanted
             if wanted is not None:
@@ -149,6 +152,10 @@ class Member:
                 if wanted.done() and wanted.exception() is None:
                     self.settle((), leases_of(wanted.result().runs), 0.0)
             await self.flush()
+        except asyncio.CancelledError:
+            if self._sender is not None:
+                self._sender.cancel()
+            raise
         finally:
             self._closed = True  # from here on the stream ends with what is settled: nobody waits for a batch
             await self._hang_up()
@@ -169,6 +176,8 @@ class Member:
     async def _batch(self, wait_s: float) -> Received:
         wanted = self._wanted
         if wanted is None:
+            if self._is_closing:
+                raise ClientClosed("the consumer is closed")
             self._call = self._call or self._open()  # nothing is wanted or taken where there can be none
             wanted = self._wanted = asyncio.get_running_loop().create_future()
             settlement = self._take()  # goes along: a request for each would cost the node more
@@ -334,6 +343,7 @@ class Member:
                     await call.done_writing()
                 await asyncio.wait((self._reader,), timeout=_CLOSING_S)
             call.cancel()
+            await asyncio.wait((self._reader, *self._writes), timeout=_CLOSING_S)
 
 
 def _fail(answer: "asyncio.Future[Answer]", reason: SluiceError) -> None:

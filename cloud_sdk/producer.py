@@ -115,12 +115,28 @@ class Producer:
             receipts += outcome
         return receipts
 
-    async def close(self) -> None:
-        """Send what waits, then end the stream. Sends that fail have raised where they were awaited."""
+    async def close(self, seconds: float | None = None) -> None:
+        """Send what waits, then end the stream; what is not answered in so many seconds fails with `ClientClosed`.
+        Sends that fail have raised where they were awaited."""
         self._closed = True
         self._work.set()
+        self._room.set()
         if self._sender is not None:
-            await asyncio.wait((self._sender,))
+            _, late = await asyncio.wait((self._sender,), timeout=seconds)
+            if late:
+                self.hurry(at_last=True)
+                await asyncio.wait((self._sender,))
+        if self._returns:
+            self._connection.opened.discard(self)
+
+    def hurry(self, *, at_last: bool) -> None:
+        """Wait for no more answers, `at_last`."""
+        if not at_last:
+            return
+        self._closed = True
+        self._fail(ClientClosed("the client was closed before the node answered: it may be stored, or not"))
+        if self._sender is not None:
+            self._sender.cancel()
 
     async def _enqueue(self, frames: Sequence[bytes], size: int, sequence: int | None = None, digest: int = 0) -> _Unit:
         if size > MAX_MESSAGE_BYTES:  # a part holds one frame when it is larger than a request should be
@@ -132,6 +148,8 @@ class Producer:
             raise ClientClosed("the client is closed")
         if self._failed is not None:
             raise self._failed
+        if self._returns:
+            self._connection.opened.add(self)
         unit = _Unit(frames, size, sequence, digest)
         self._waiting.append(unit)
         self._waiting_bytes += size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
 from cloud_sdk.message import Batch, Message
+from cloud_sdk.opened import Opened
 from cloud_sdk.selecting import SelectionOptions, Start
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class PullConsumer:
     def __init__(
         self,
         client: "Client",
+        opened: Opened,
         parent: str,
         *,
         partitions: Sequence[int] | None = None,
@@ -37,6 +39,7 @@ class PullConsumer:
         **selection: Unpack[SelectionOptions],
     ) -> None:
         self._client = client
+        self._opened: Opened | None = opened  # None: somebody else closes it
         self._parent = parent
         self._partitions = partitions
         self._group = group
@@ -78,6 +81,8 @@ class PullConsumer:
             done, _ = await asyncio.wait(
                 self._reads.values(), timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED
             )
+            if self._closed:
+                raise ClientClosed("the consumer is closed")
             messages: list[Message] = []
             came = [each for each, task in self._reads.items() if task in done]
             for partition in came:
@@ -136,14 +141,27 @@ class PullConsumer:
     async def close(self) -> None:
         """Stop reading. Nothing is committed."""
         self._closed = True
+        if self._opened is not None:
+            self._opened.discard(self)
         reads, self._reads = self._reads, {}
         for task in reads.values():
             await self._stop(task)
+
+    def hurry(self, *, at_last: bool) -> None:
+        """`close` waits for nothing."""
+
+    def adopted(self) -> Opened:
+        """Whose it is: who asks closes it from now on."""
+        opened, self._opened = self._opened, None
+        assert opened is not None
+        return opened
 
     async def _begun(self) -> dict[int, int]:
         """Positions; found out at first."""
         if self._closed:
             raise ClientClosed("the consumer is closed")
+        if self._opened is not None:
+            self._opened.add(self)
         if self._positions is None:
             bounds = await self._client.partitions(self._parent)
             known = {} if self._group is None else await self._client.committed_offsets(self._group, self._parent)

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.connection import Retry, is_cancelled, is_passing
+from cloud_sdk.connection import Retry, is_passing
 from cloud_sdk.consumer import Delivery, SimpleConsumer
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
+from cloud_sdk.opened import ending, handles, is_handling, tell_of_loss, wait_for_end
 from cloud_sdk.pull import PullConsumer
+from cloud_sdk.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +53,12 @@ class PushConsumer:
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
-        self._closing = False
+        self._opened = consumer.adopted()
+        self._ending: asyncio.Task[None] | None = None
+        self._is_with_client = False  # that ends it
 
     async def __aenter__(self) -> "PushConsumer":
+        self._opened.add(self)
         self._workers = [asyncio.create_task(self._handle_lanes()) for _ in range(self._concurrency)]
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep())]
         return self
@@ -64,16 +69,44 @@ class PushConsumer:
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until it ends by itself: raises why, an error that trying again does not help."""
+        """Wait until it is closed, or ends by itself: raises why, an error that trying again does not help;
+        `ClientClosed`, where its client was closed before it."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
+        if self._ending is None:
+            for task in done:
+                task.result()
+        else:
+            await asyncio.shield(self._ending)
+            if self._is_with_client:
+                self._opened.require_open()
 
     async def close(self) -> None:
-        """Receive no more, let the handlers that run come to their end, give back what none has begun with."""
-        if self._closing:
-            return
-        self._closing = True
+        """Receive no more, let the handlers that run come to their end, give back what none has begun with, and send
+        what was settled. In one of its handlers it returns at once, and the end comes when that has returned. Cancelled
+        (a timeout around it), it has handlers that still run cancelled, and their messages given back."""
+        if self._ending is None:
+            self._stop()
+            self._ending = ending(self._end())
+            self._is_with_client = self._opened.is_closed
+            if self.is_handling:
+                self._ending.add_done_callback(tell_of_loss)
+        if not self.is_handling:
+            await wait_for_end(self._ending, self.hurry)
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether one of its handlers asks, or what that has started."""
+        return is_handling((self,))
+
+    def hurry(self, *, at_last: bool = False) -> None:
+        """Have a `close` that goes on cancel the handlers that run; `at_last`: and send no more."""
+        for worker in self._workers:
+            worker.cancel()
+        if at_last and self._ending is not None:
+            self._ending.cancel()
+
+    def _stop(self) -> None:
+        """No handler begins from here on."""
         for task in self._tasks[:1]:
             task.cancel()
         waiting = [delivery.lease for lane in self._lanes for delivery in lane]
@@ -83,11 +116,19 @@ class PushConsumer:
             self._held.pop(lease, None)  # nor extend their leases
         for _ in self._workers:
             self._work.release()
-        await asyncio.gather(*self._workers, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._consumer.close()
+
+    async def _end(self) -> None:
+        try:
+            await asyncio.gather(*self._workers, return_exceptions=True)
+            self._settle([], list(self._held), 0.0)  # of handlers that were cancelled
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._consumer.close()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._opened.discard(self)
 
     async def _receive(self) -> None:
         retry = Retry(_FOR_EVER_S)
@@ -126,10 +167,11 @@ class PushConsumer:
                 self._held.pop(lease, None)
 
     async def _handle_lanes(self) -> None:
+        handles(self)
         while True:
             await self._work.acquire()
             if not self._lanes:
-                if self._closing:
+                if self._ending is not None:
                     return
                 continue
             lane = self._lanes.popleft()
@@ -140,7 +182,7 @@ class PushConsumer:
                 if not await self._handle(delivery):
                     self._settle([], [delivery.lease for delivery in lane], 0.0)  # none before it
                     break
-                if self._closing:
+                if self._ending is not None:
                     self._settle([], [delivery.lease for delivery in lane], 0.0)
                     break
 
@@ -181,8 +223,13 @@ class BroadcastConsumer:
         self._attempts = attempts
         self._commits = commits
         self._task: asyncio.Task[None] | None = None
+        self._opened = consumer.adopted()
+        self._is_busy = False  # the handler runs
+        self._ending: asyncio.Task[None] | None = None
+        self._is_with_client = False  # that ends it
 
     async def __aenter__(self) -> "BroadcastConsumer":
+        self._opened.add(self)
         await self._consumer.positions()  # what comes from here on is seen
         self._task = asyncio.create_task(self._run())
         return self
@@ -193,26 +240,65 @@ class BroadcastConsumer:
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until it ends by itself: raises why, an error that trying again does not help."""
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        """Wait until it is closed, or ends by itself: raises why, an error that trying again does not help;
+        `ClientClosed`, where its client was closed before it."""
+        if self._task is None:
+            return
+        await asyncio.wait((self._task,))
+        if self._ending is None:
+            self._task.result()
+        else:
+            await asyncio.shield(self._ending)
+            if self._is_with_client:
+                self._opened.require_open()
 
     async def close(self) -> None:
-        """Stop. A message whose handler is stopped in the middle comes again."""
+        """Stop. A message whose handler is stopped in the middle comes again to a `member` that comes back. In its
+        handler it returns at once, and the end comes when that has returned: its message is done."""
+        if self._ending is None:
+            self._ending = ending(self._end())
+            self._is_with_client = self._opened.is_closed
+            if self.is_handling:
+                self._ending.add_done_callback(tell_of_loss)
+            if not self.is_handling or not self._is_busy:
+                self.hurry()
+        if not self.is_handling:
+            await wait_for_end(self._ending, self.hurry)
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether its handler asks, or what that has started."""
+        return is_handling((self,))
+
+    def hurry(self, *, at_last: bool = False) -> None:
+        """Have a `close` that goes on stop the handler."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._consumer.close()
+        if at_last and self._ending is not None:
+            self._ending.cancel()
+
+    async def _end(self) -> None:
+        try:
+            if self._task is not None:
+                await asyncio.gather(self._task, return_exceptions=True)
+            await self._consumer.close()
+        finally:
+            self._opened.discard(self)
 
     async def _run(self) -> None:
+        handles(self)
         retry = Retry(_FOR_EVER_S)
         while True:
             try:
                 messages = await self._poll()
+                handled: dict[int, int] = {}
                 for message in messages:
-                    await self._handle(message)
-                if messages and self._commits:
-                    await self._consumer.commit()
+                    self._is_busy = True
+                    if self._ending is None and await self._handle(message):
+                        handled[message.partition] = message.offset + 1
+                    self._is_busy = False
+                if handled and self._commits:
+                    await self._consumer.commit(handled if self._ending is not None else None)
             except SluiceError as error:
                 if not is_passing(error):
                     _tell_of_end(error)
@@ -221,6 +307,8 @@ class BroadcastConsumer:
                 await retry.pause()
             else:
                 retry.succeeded()
+            if self._ending is not None:
+                return
 
     async def _poll(self) -> list[Message]:
         try:
@@ -230,7 +318,8 @@ class BroadcastConsumer:
             await self._consumer.skip_gone()
             return []
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> bool:
+        """Call the handler. False: it failed, and is closed."""
         pause = _FIRST_PAUSE_S
         for attempt in range(1, self._attempts + 1):
             try:
@@ -239,12 +328,15 @@ class BroadcastConsumer:
                 if is_cancelled():
                     raise
                 logger.exception("a handler failed, attempt %s of %s: %s", attempt, self._attempts, message)
+                if self._ending is not None:
+                    return False
                 if attempt < self._attempts:
                     delay = error.delay_seconds if isinstance(error, TryAgain) else None
                     await asyncio.sleep(pause if delay is None else delay)
                     pause = min(pause * 2, _LONGEST_PAUSE_S)
             else:
-                return
+                break
+        return True
 
 
 def _tell_of_end(error: SluiceError) -> None:

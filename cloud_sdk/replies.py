@@ -5,7 +5,7 @@ one without any (MQTT 3.1.1 knows none) to the request that has waited longest.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError
 from cloud_sdk.message import Message, PartitionBounds
@@ -56,10 +56,14 @@ class Watch:
             if not answer.done():
                 answer.set_exception(error)
 
-    def stop(self) -> None:
-        for task in (*self._readers, self._starting):
-            if task is not None:
-                task.cancel()
+    def stop(self) -> "list[asyncio.Task[Any]]":
+        """Read no more. Returns what comes to its end."""
+        tasks: list[asyncio.Task[Any]] = [*self._readers]
+        if self._starting is not None:
+            tasks.append(self._starting)
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     async def _read(self, partition: int, offset: int) -> None:
         while True:
@@ -108,9 +112,10 @@ class Replies:
             watch.stop()
             del self._watches[topic]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nobody waits any more."""
-        for watch in self._watches.values():
+        watches, self._watches = list(self._watches.values()), {}
+        for watch in watches:
             watch.fail(ClientClosed("the client is closed"))
-            watch.stop()
-        self._watches.clear()
+        tasks = [task for watch in watches for task in watch.stop()]
+        await asyncio.gather(*tasks, return_exceptions=True)

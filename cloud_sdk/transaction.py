@@ -14,11 +14,12 @@ from typing import Unpack
 
 import grpc.aio
 
-from cloud_sdk.connection import Connection, Retry, is_cancelled, is_passing
+from cloud_sdk.connection import Connection, Retry, is_passing
 from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class TransactionChecks:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "TransactionChecks":
+        self._connection.opened.add(self)
         self._task = asyncio.create_task(self._run())
         return self
 
@@ -126,10 +128,14 @@ class TransactionChecks:
         await self.close()
 
     async def close(self) -> None:
-        """Answer no more: the node asks others of the name."""
+        """Answer no more: the node asks others of the name. A checker that runs is cancelled."""
+        self._connection.opened.discard(self)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def hurry(self, *, at_last: bool) -> None:
+        """`close` waits for nothing."""
 
     async def _run(self) -> None:
         retry = Retry(_LONGEST_S)

@@ -5,8 +5,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Unpack
+from weakref import WeakSet
 
 from cloud_sdk import client as aio
 from cloud_sdk import returning as aio_returning
@@ -56,6 +60,8 @@ class Client:
         self._lock = threading.Lock()
         self._open: tuple[int, LoopThread, aio.Client] | None = None  # with the process that opened it
         self._closed = False
+        self._ending = threading.Lock()  # one thread ends it, and others wait
+        self._consumers: WeakSet[SimpleConsumer] = WeakSet()
 
     def __enter__(self) -> "Client":
         return self
@@ -65,13 +71,35 @@ class Client:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Send what is on its way, then disconnect."""
+    def close(self, *, timeout: float | None = None) -> None:
+        """See `cloud_sdk.Client.close`. A handler that runs longer goes on in its thread, which nobody can stop; its
+        message is given back."""
         with self._lock:
-            opened, self._open, self._closed = self._open, None, True
-        if opened is not None and opened[0] == os.getpid():
-            opened[1].run(opened[2].close())
-            opened[1].stop()
+            opened = self._open
+            if opened is None or opened[0] != os.getpid():
+                self._open, self._closed = None, True
+                return
+        _, thread, client = opened
+        if client.is_handling:
+            self._give_back()
+            thread.run(client.close(timeout=timeout))
+            threading.Thread(target=self._end, args=(timeout,), name="sluice-closing").start()
+        else:
+            self._end(timeout)
+
+    def _end(self, timeout: float | None) -> None:
+        with self._ending:
+            opened = self._open
+            if opened is None:
+                return
+            _, thread, client = opened
+            self._give_back()
+            try:
+                thread.run(client.close(timeout=timeout))
+            finally:
+                with self._lock:
+                    self._open, self._closed = None, True
+                thread.stop()
 
     def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
         """See `cloud_sdk.Client.send`. One thread alone waits for one commit per message: use `send_many`."""
@@ -120,7 +148,7 @@ class Client:
     def consumer(self, group: str, parent: str, **options: Unpack[ConsumerOptions]) -> SimpleConsumer:
         """See `cloud_sdk.Client.consumer`."""
         thread, client = self._opened()
-        return SimpleConsumer(thread, client.consumer(group, parent, **options))
+        return self._kept(SimpleConsumer(thread, client.consumer(group, parent, **options)))
 
     def push_consumer(
         self,
@@ -136,7 +164,8 @@ class Client:
         executor = ThreadPoolExecutor(concurrency, "sluice-handler")
 
         async def handle(delivery: Message) -> None:
-            await asyncio.get_running_loop().run_in_executor(executor, handler, delivery)
+            call = partial(copy_context().run, handler, delivery)  # whose handler it is goes with it
+            await asyncio.get_running_loop().run_in_executor(executor, call)
 
         consumer = client.push_consumer(group, parent, handle, concurrency=concurrency, **options)
         return PushConsumer(thread, consumer, executor)
@@ -154,7 +183,8 @@ class Client:
         executor = ThreadPoolExecutor(1, "sluice-handler")
 
         async def handle(message: Message) -> None:
-            await asyncio.get_running_loop().run_in_executor(executor, handler, message)
+            call = partial(copy_context().run, handler, message)  # whose handler it is goes with it
+            await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return PushConsumer(thread, client.broadcast_consumer(parent, handle, **options), executor)
 
@@ -162,7 +192,7 @@ class Client:
         """See `cloud_sdk.Client.dead_letters`."""
         thread, client = self._opened()
         consumer = client.dead_letters(group, max_records=max_records, invisible_seconds=invisible_seconds)
-        return SimpleConsumer(thread, consumer)
+        return self._kept(SimpleConsumer(thread, consumer))
 
     def groups(self) -> list[Group]:
         """See `cloud_sdk.Client.groups`."""
@@ -298,6 +328,15 @@ class Client:
         thread, client = self._opened()
         return thread.run(client.request(topic, payload, timeout=timeout, reply_topic=reply_topic, **options))
 
+    def _give_back(self) -> None:
+        """What consumers have at hand is nobody's."""
+        for consumer in list(self._consumers):
+            consumer.give_back()
+
+    def _kept(self, consumer: SimpleConsumer) -> SimpleConsumer:
+        self._consumers.add(consumer)
+        return consumer
+
     def _opened(self) -> tuple[LoopThread, aio.Client]:
         with self._lock:
             if self._closed:
@@ -400,5 +439,6 @@ class TransactionChecks:
 
     def close(self) -> None:
         """Answer no more: the node asks others of the name."""
-        self._thread.run(self._checks.close())
+        with suppress(ClientClosed):  # which has closed it
+            self._thread.run(self._checks.close())
         self._executor.shutdown()

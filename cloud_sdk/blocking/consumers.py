@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -11,7 +12,7 @@ from cloud_sdk import consumer as aio_consumer
 from cloud_sdk import pull as aio_pull
 from cloud_sdk import push as aio_push
 from cloud_sdk.blocking.loop_thread import LoopThread
-from cloud_sdk.errors import check_delay
+from cloud_sdk.errors import ClientClosed, check_delay
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
 from cloud_sdk.selecting import Start
@@ -117,9 +118,15 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """See `cloud_sdk.SimpleConsumer.close`."""
-        self.release(self._buffer)
+        with suppress(ClientClosed):  # which has closed it
+            self.give_back()
+            self._thread.run(self._consumer.close())
+
+    def give_back(self) -> None:
+        """Nobody takes what is at hand any more."""
+        at_hand = list(self._buffer)
         self._buffer.clear()
-        self._thread.run(self._consumer.close())
+        self.release(at_hand)
 
     @property
     def _is_at_hand(self) -> bool:
@@ -192,7 +199,8 @@ class PullConsumer:
 
     def close(self) -> None:
         """Stop reading. Nothing is committed."""
-        self._thread.run(self._consumer.close())
+        with suppress(ClientClosed):  # which has closed it
+            self._thread.run(self._consumer.close())
 
 
 class PushConsumer:
@@ -219,10 +227,12 @@ class PushConsumer:
         self.close()
 
     def wait(self) -> None:
-        """Wait until it ends by itself: raises why."""
+        """Wait until it is closed, or ends by itself: raises why."""
         self._thread.run(self._consumer.wait())
 
     def close(self) -> None:
-        """Receive no more, and wait for the handlers that run."""
-        self._thread.run(self._consumer.close())
-        self._executor.shutdown()
+        """Receive no more, and wait for the handlers that run. In a handler it returns at once, and the end comes when
+        that has returned."""
+        with suppress(ClientClosed):  # which has closed it
+            self._thread.run(self._consumer.close())
+        self._executor.shutdown(wait=not self._consumer.is_handling)

@@ -18,6 +18,7 @@ CALLED = frozenset(word for code in CODE for word in re.findall(r"(\w+)\(", code
 CLASSES = [each for name in cloud_sdk.__all__ if inspect.isclass(each := getattr(cloud_sdk, name))]
 # Of the SDK's classes among each other.
 INNER = {"header", "channel_credentials", "options", "frame", "flags", "settle", "keep", "batch_that_lasts"}
+INNER |= {"adopted", "hurry", "is_handling"}
 OF_OBJECT = frozenset(dir(object)) | frozenset(dir(tuple)) | frozenset(dir(dict)) | frozenset(dir(Exception))
 
 
