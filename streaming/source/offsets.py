@@ -12,6 +12,8 @@ Partition = tuple[str, int]  # of a parent topic, and its number
 Offsets = dict[Partition, int]  # the next offset
 
 _SKIPPED: Final = "#skipped"  # no parent topic has a # in its name
+_SCALE: Final = 1 << 32
+_GOLDEN: Final = 2654435769  # of `_SCALE`: multiples of it are spread evenly
 
 
 class DataLossError(RuntimeError):
@@ -89,25 +91,21 @@ def ends(holdings: Iterable[Holding]) -> Offsets:
 def advance(start: Offsets, available: Offsets, limit: int | None) -> Offsets:
     """The end of the next micro-batch: what is available, at most `limit` records beyond `start`.
 
-    Each partition gets an equal share, and what small backlogs leave over goes to the larger ones; where that is less
-    than a record they take turns. A partition that `start` does not know begins at 0: it was created later. None goes
-    backwards.
+    Each partition gets a part of that by what is left of it, so that all come to their ends together. With equal parts
+    those of few records would run ahead in time and carry the watermark with them: the rest of the others would be
+    late. A partition whose part is less than a record has one every so often. One that `start` does not know begins at
+    0: it was created later. None goes backwards.
     """
     backlog = {partition: max(0, end - start.get(partition, 0)) for partition, end in available.items()}
-    reached = {**start, **{partition: start.get(partition, 0) for partition in backlog}}
-    behind = sorted(partition for partition, count in backlog.items() if count)
-    if limit is not None and limit < len(behind):
-        first = sum(start.values()) % len(behind)  # which each turn moves on by the limit
-        for partition in (behind[first:] + behind[:first])[:limit]:
-            reached[partition] += 1
-        return reached
-    remaining = sum(backlog.values()) if limit is None else limit
-    waiting = len(backlog)
-    for partition in sorted(backlog, key=lambda each: (backlog[each], each)):
-        take = min(backlog[partition], remaining // waiting)
-        reached[partition] = start.get(partition, 0) + take
-        remaining -= take
-        waiting -= 1
+    total = sum(backlog.values())
+    limit = total if limit is None else min(limit, total)
+    reached, counted, shared = dict(start), 0, 0
+    rounding = sum(start.values()) * _GOLDEN % _SCALE  # other ones have the odd records each time
+    for partition in sorted(backlog):
+        counted += backlog[partition]
+        upto = (counted * limit * _SCALE // total + rounding) // _SCALE if total else 0
+        reached[partition] = start.get(partition, 0) + upto - shared
+        shared = upto
     return reached
 
 

@@ -10,6 +10,7 @@ from streaming.source.offsets import Offsets, Partition, advance
 
 _SAMPLE_RECORDS: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
+_ANYHOW: Final = 1e-3  # chance of a partition that has no share at all
 
 
 def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
@@ -20,14 +21,15 @@ def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_b
     """
     backlog = {each: stop - start.get(each, 0) for each, stop in end.items() if stop > start.get(each, 0)}
     sizes = {each: record_size(client, past, each, start.get(each, 0)) for each in backlog}
-    # The same fair shares as for records, of bytes.
+    # The same shares as of records, of bytes.
     shares = advance({}, {each: count * sizes[each] for each, count in backlog.items()}, max_bytes)
     reached = dict(end)
     for each, share in shares.items():
         reached[each] = start.get(each, 0) + share // sizes[each]
     stuck = [each for each in backlog if reached[each] == start.get(each, 0)]
     if stuck:  # their records are larger than their shares: one goes on, whatever its size, and each at some time
-        reached[random.choice(stuck)] += 1
+        (lucky,) = random.choices(stuck, [shares[each] / sizes[each] + _ANYHOW for each in stuck])
+        reached[lucky] += 1
     return reached
 
 
