@@ -338,8 +338,10 @@ cdef class Stream:
             self.streams.end(self)
 
     def get_extra_info(self, str name):
-        """The socket's "peername", as `socket.getpeername` has it; None where that cannot be told. Of other things nothing is
-        known."""
+        """The socket's "peername", as `socket.getpeername` has it, None where that cannot be told; its "fileno". Of other
+        things nothing is known."""
+        if name == "fileno":
+            return self.fd
         if name != "peername" or self.fd < 0:
             return None
         try:

@@ -18,6 +18,7 @@ from gateway.auth.permissions import Permissions
 from gateway.counters import Counters
 from gateway.desk import Desk, Keeper
 from gateway.exchanges import ARRIVING, RESTORED
+from gateway.farewell import has_left
 from gateway.gate import Arrival, Gate
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import (
@@ -484,6 +485,14 @@ class Connection(Reading):
             return
         self.closed = True
         self.desk.lost(self, False)
+
+    def has_left(self) -> bool:
+        """The client has gone while it waited for CONNACK: its socket is not read, and tells nothing by itself. One
+        that sent more behind CONNECT did not mean to wait, and is served."""
+        if self.closed:
+            return True
+        is_silent = self.early is None and not self.decoder.held()
+        return is_silent and has_left(self.transport)
 
     def uncongested(self) -> None:
         """The socket takes data again."""

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
+from gateway.patience import HasLeft, Patience
 from gateway.telling import tell_failure
 from store.api import Store
 from store.errors import GatewayEnded, StoreClosed, StoreError
@@ -32,8 +33,9 @@ class Membership(Protocol):
     is_shared: bool  # there may be others
     others: Mapping[str, int]  # what they count, added up
 
-    async def hold(self, client_id: bytes, user: bytes) -> None:
-        """Have a client to ourselves: whoever has it closes its connection first. Raises StoreError."""
+    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
+        """Have a client to ourselves: whoever has it closes its connection first. `has_left`: the client does not wait
+        for that any more. Raises Gone then, and StoreError."""
 
     def free(self, client_id: bytes) -> None:
         """Nothing of the client is here any more, if anything was."""
@@ -46,7 +48,7 @@ class _Alone:
     is_shared = False
     others: Mapping[str, int] = {}
 
-    async def hold(self, client_id: bytes, user: bytes) -> None:
+    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
         """Nobody else has it."""
 
     def free(self, client_id: bytes) -> None:
@@ -84,6 +86,7 @@ class Joined:
         self._holds: dict[bytes, _Held] = {}  # by client
         self._asking: set[bytes] = set()  # those that it is asked for
         self._freed: dict[bytes, None] = {}  # it is to be told of
+        self._patience = Patience()
         self._ordered: set[bytes] = set()  # clients that are being given up
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,7 +115,7 @@ class Joined:
             except StoreError as error:
                 log.warning("the store was not told that this gateway stops: %s", error)
 
-    async def hold(self, client_id: bytes, user: bytes) -> None:
+    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
         held = self._holds.get(client_id)
         if held is not None and held.user == user:
             return
@@ -120,7 +123,7 @@ class Joined:
             await asyncio.sleep(0)  # told behind our question it would undo the answer
         self._asking.add(client_id)
         try:
-            await self._ask_for(client_id, user)
+            await self._patience.keep(client_id, has_left, self._ask_for(client_id, user))
         except BaseException:
             self._holds.pop(client_id, None)
             self._free(client_id)  # it may have come to that

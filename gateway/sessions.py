@@ -145,7 +145,8 @@ class Sessions:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
         except Gone:
-            pass
+            if not connection.is_closed():
+                connection.transport.abort()
         except HeldByAnother as error:
             self._give_up(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error))
         except StoreError as error:
@@ -205,7 +206,7 @@ class Sessions:
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
-        await self._membership.hold(client_id, identity.user_name)
+        await self._membership.hold(client_id, identity.user_name, connection.has_left)
         state = await self._store.session_row(client_id)
         expiry = self._answers.expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):

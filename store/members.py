@@ -71,7 +71,7 @@ class Members:
         self._loop = asyncio.get_running_loop()
         self._gateways: dict[bytes, _Gateway] = {}
         self._holds: dict[bytes, _Hold] = {}
-        self._waiting: dict[bytes, set[asyncio.Future[None]]] = {}  # by client; who waits for it
+        self._waiting: dict[bytes, dict[asyncio.Future[None], None]] = {}  # by client; who waits, in line
         self._absent: set[bytes] = set()  # known from before, and neither back nor ended
         self._all_back = asyncio.Event()  # there are none of those
         self._is_any_back = False
@@ -342,12 +342,12 @@ class Members:
         if hold.gateway is not None:
             self._order(hold.gateway, client_id, is_taken_over)
         free: asyncio.Future[None] = self._loop.create_future()
-        waiting = self._waiting.setdefault(client_id, set())
-        waiting.add(free)
+        waiting = self._waiting.setdefault(client_id, {})
+        waiting[free] = None
         try:
             await free
         finally:
-            waiting.discard(free)
+            del waiting[free]
             if not waiting and self._waiting.get(client_id) is waiting:
                 del self._waiting[client_id]
 

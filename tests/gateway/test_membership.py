@@ -14,8 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway import membership
+from gateway import membership, patience
 from gateway.membership import Joined
+from gateway.patience import HasLeft
+from gateway.refusal import Gone
 from gateway.turns import Turns
 from store.api import Appended, Attendance, Done, Store
 from store.errors import HeldByAnother, StoreClosed
@@ -57,6 +59,11 @@ class Shop:
 
     def _append(self, _frames: list[bytes], done: Done) -> None:
         asyncio.get_running_loop().call_soon(done, Appended(0, None))
+
+
+def stays() -> bool:
+    """The client waits for as long as it takes."""
+    return False
 
 
 async def nothing_left(_is_gone: object) -> None:
@@ -184,11 +191,11 @@ class Gate:
     def _over(self) -> None:
         self.is_over = True
 
-    async def connect(self, client_id: bytes) -> None:
+    async def connect(self, client_id: bytes, has_left: HasLeft = stays) -> None:
         try:
             async with self._turns.of(client_id):
                 await self._end(client_id)
-                await self.joined.hold(client_id, b"")
+                await self.joined.hold(client_id, b"", has_left)
                 assert self._owners.setdefault(client_id, self.name) == self.name, "two gateways have a client"
                 self.held.add(client_id)
         finally:
@@ -267,8 +274,9 @@ class World:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that did not answer is asked again without a rest."""
+    """A store that did not answer is asked again without a rest, and who has left is noticed in no time."""
     monkeypatch.setattr(membership, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
 
 
 async def settle() -> None:
@@ -336,7 +344,7 @@ async def test_a_client_that_is_asked_for_in_the_turn_it_was_let_go_of_is_not_fr
         await a.connect(b"s")
         a.held.clear()  # its records are in the log
         a.joined.free(b"s")
-        await a.joined.hold(b"s", b"")
+        await a.joined.hold(b"s", b"", stays)
         await a.connect(b"t")  # what was said before has arrived
         assert world.shop.members.holder(b"s") == b"a"
 
@@ -412,15 +420,15 @@ async def test_a_client_is_held_for_the_user_of_its_last_connection() -> None:
     """Of nobody in particular at first; then a user comes at the same gateway."""
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
-        await a.joined.hold(b"s", b"")
-        await a.joined.hold(b"s", b"u")
+        await a.joined.hold(b"s", b"", stays)
+        await a.joined.hold(b"s", b"u", stays)
         with pytest.raises(HeldByAnother):
-            await b.joined.hold(b"s", b"v")
+            await b.joined.hold(b"s", b"v", stays)
         await world.restart()
         a.link.find()
         b.link.find()
         with pytest.raises(HeldByAnother):
-            await b.joined.hold(b"s", b"v")
+            await b.joined.hold(b"s", b"v", stays)
 
 
 async def test_an_order_that_comes_while_the_client_is_asked_for_again_is_told_again_at_once(
@@ -436,7 +444,7 @@ async def test_an_order_that_comes_while_the_client_is_asked_for_again_is_told_a
             await hold(name, client_id, user)
 
         monkeypatch.setattr(a.link, "hold", held_up)
-        again = asyncio.ensure_future(a.joined.hold(b"s", b"u"))
+        again = asyncio.ensure_future(a.joined.hold(b"s", b"u", stays))
         kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
         await settle()
         assert not a.joined._ordered
@@ -468,7 +476,8 @@ async def test_a_client_is_never_at_two_gateways(seed: int) -> None:
             step = chance.random()
             gate = chance.choice(gates)
             if step < 0.4:
-                connecting.append(asyncio.ensure_future(gate.connect(chance.choice(clients))))
+                has_left = (lambda: chance.random() < 0.1) if chance.random() < 0.3 else stays
+                connecting.append(asyncio.ensure_future(gate.connect(chance.choice(clients), has_left)))
             elif step < 0.6 and gate.held:
                 gate.drop(chance.choice(sorted(gate.held)))
             elif step < 0.65 and connecting:
@@ -482,6 +491,6 @@ async def test_a_client_is_never_at_two_gateways(seed: int) -> None:
         for gate in gates:
             gate.link.find()
         results = await asyncio.gather(*connecting, return_exceptions=True)
-        assert not [each for each in results if isinstance(each, Exception)]
+        assert not [each for each in results if isinstance(each, Exception) and not isinstance(each, Gone)]
         for client_id in clients:
             await chance.choice(gates).connect(client_id)

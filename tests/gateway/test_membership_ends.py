@@ -14,7 +14,7 @@ from gateway import membership
 from store import control, members
 from store.api import Appended, Done
 from store.errors import GatewayEnded, HeldByAnother, StoreBusy, StoreError
-from tests.gateway.test_membership import SEEDS, Gate, Shop, until
+from tests.gateway.test_membership import SEEDS, Gate, Shop, stays, until
 
 PLACES: Final = [b"a", b"b", b"c"]
 USERS: Final = [b"", b"", b"u", b"v"]
@@ -100,7 +100,7 @@ class Process(Gate):
                 if client_id in self.held and self.users[client_id] not in (b"", user):
                     return
                 await self._end(client_id)
-                await self.joined.hold(client_id, user)
+                await self.joined.hold(client_id, user, stays)
                 if not self._market.members.is_there(self.name):
                     return  # its first record does not count
                 owner = self._owners.setdefault(client_id, self.name)

@@ -7,7 +7,8 @@ from time import time
 
 import pytest
 
-from gateway import keeping
+from gateway import keeping, patience
+from gateway.connection import Connection
 from gateway.mqtt.reasons import ReasonCode
 from store.api import Done
 from store.engine import Engine
@@ -298,6 +299,71 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     while await several.engine.session_row(b"c") is not None:  # noqa: ASYNC110  as above
         await asyncio.sleep(0.001)
     await several.close()
+
+
+async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
+    several: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went to another gateway meanwhile, and had tried twice before."""
+    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.01)
+    watcher = await client(several, "a", b"w")
+    await watcher.subscribe((b"wills/#", 1))
+    way, word, asked = several._ways["b"], asyncio.Event(), asyncio.Event()
+    hold = way.hold
+
+    async def late(*arguments: object) -> object:
+        asked.set()
+        await word.wait()
+        return await hold(*arguments)
+
+    monkeypatch.setattr(way, "hold", late, raising=False)
+    tries = [await RawClient.open(several.ports["b"], 5) for _ in range(2)]
+    for each in tries:
+        each.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"of b")))
+    await asked.wait()
+    while len(several.gateways["b"].front.connections) < 2:  # noqa: ASYNC110  of what has no events
+        await asyncio.sleep(0.001)
+    for each in tries:
+        await each.drop()
+    live = await client(several, "a", b"c", will=(b"wills/c", b"of a"))
+    async with asyncio.timeout(20):
+        while b"c" in several.gateways["b"].sessions.turns:  # noqa: ASYNC110  of what has no events
+            await asyncio.sleep(0.001)
+    word.set()
+    await live.quiet()
+    await watcher.quiet()
+    for each in (live, watcher):
+        await each.drop()
+
+
+async def test_who_said_all_behind_connect_is_heard_though_it_left(
+    several: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.001)
+    watcher = await client(several, "a", b"w")
+    await watcher.subscribe((b"t", 1))
+    way, word, looked = several._ways["b"], asyncio.Event(), asyncio.Event()
+    hold = way.hold
+
+    async def late(*arguments: object) -> object:
+        await word.wait()
+        return await hold(*arguments)
+
+    monkeypatch.setattr(way, "hold", late, raising=False)
+    has_left = Connection.has_left
+
+    def look(connection: Connection) -> bool:
+        looked.set()
+        return has_left(connection)
+
+    monkeypatch.setattr(Connection, "has_left", look)
+    brief = await RawClient.open(several.ports["b"], 5)
+    brief.send(connect(5, b"c", True) + wire.publish(5, b"t", b"brief", 0, None) + b"\xe0\0")
+    await brief.drop()
+    await looked.wait()
+    word.set()
+    assert [m.payload for m in await watcher.take(1)] == [b"brief"]
+    await watcher.drop()
 
 
 @pytest.mark.mqtt5("3.1.2-8")
