@@ -17,6 +17,7 @@ import grpc.aio
 from cloud_sdk.connection import Connection, Retry, is_passing
 from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
+from cloud_sdk.opened import handles, is_handling
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.tasks import is_cancelled
@@ -116,6 +117,7 @@ class TransactionChecks:
         self._checker = checker
         self._running = running
         self._task: asyncio.Task[None] | None = None
+        self._is_last = False  # the check that runs
 
     async def __aenter__(self) -> "TransactionChecks":
         self._connection.opened.add(self)
@@ -128,16 +130,29 @@ class TransactionChecks:
         await self.close()
 
     async def close(self) -> None:
-        """Answer no more: the node asks others of the name. A checker that runs is cancelled."""
+        """Answer no more: the node asks others of the name. A checker that runs is cancelled. In a checker it returns
+        at once, and the end comes when that is answered."""
+        if self.is_handling:
+            self._is_last = True
+            return
+        if self._task is not None:
+            if not self._is_last:
+                self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         self._connection.opened.discard(self)
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether its checker asks, or what that has started."""
+        return is_handling((self,))
+
+    def hurry(self, *, at_last: bool) -> None:  # noqa: ARG002  of `Opening`
+        """Have a `close` that goes on stop the checker."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def hurry(self, *, at_last: bool) -> None:
-        """`close` waits for nothing."""
 
     async def _run(self) -> None:
+        handles(self)
         retry = Retry(_LONGEST_S)
         while True:
             request = pb.TransactionChecksRequest(publisher=self._name)
@@ -146,6 +161,9 @@ class TransactionChecks:
                 async for check in call:
                     retry.succeeded()
                     await self._answer(check)
+                    if self._is_last:
+                        self._connection.opened.discard(self)
+                        return
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
                 if not is_passing(error):

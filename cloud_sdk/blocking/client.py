@@ -131,7 +131,8 @@ class Client:
         executor = ThreadPoolExecutor(1, "sluice-checker")
 
         async def check(message: Message) -> Decision:
-            return await asyncio.get_running_loop().run_in_executor(executor, checker, message)
+            call = partial(copy_context().run, checker, message)  # whose checker it is goes with it
+            return await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return TransactionChecks(thread, client.transaction_checks(check), executor)
 
@@ -438,7 +439,7 @@ class TransactionChecks:
         self.close()
 
     def close(self) -> None:
-        """Answer no more: the node asks others of the name."""
+        """See `cloud_sdk.TransactionChecks.close`."""
         with suppress(ClientClosed):  # which has closed it
             self._thread.run(self._checks.close())
-        self._executor.shutdown()
+        self._executor.shutdown(wait=not self._checks.is_handling)

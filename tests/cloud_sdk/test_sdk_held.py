@@ -1,6 +1,7 @@
 """Messages that are held: for a time, and for the end of their transaction."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -152,6 +153,58 @@ async def test_the_checker_survives_a_restart_of_the_node(node) -> None:
             await dead.transaction().send("home/t", b"x")
         async with asyncio.timeout(30):
             await asked.wait()
+
+
+@pytest.mark.parametrize("closes", ["checks", "client"])
+async def test_a_checker_may_close_what_it_answers_for(node, closes: str) -> None:
+    """What it says of the message is told before."""
+    await node.stop()
+    node.config = replace(node.config, transaction_check_s=0.1)
+    await node.start()
+    asked: list[bytes] = []
+
+    async def check(message: Message) -> Decision:
+        asked.append(message.payload)
+        await (checks if closes == "checks" else client).close()
+        await asyncio.sleep(0)  # nothing of it is cancelled
+        return Decision.COMMIT
+
+    async with Client(node.endpoint, name="shop") as dead:
+        for payload in (b"1", b"2"):
+            await dead.transaction().send("home/t", payload)
+    async with asyncio.timeout(30):
+        async with Client(node.endpoint, name="shop") as client, client.transaction_checks(check) as checks:
+            assert checks._task is not None
+            await asyncio.wait([checks._task])
+    async with Client(node.endpoint) as other, other.consumer("g", "home") as consumer:
+        assert [delivery.payload async for delivery in _some(consumer, 1)] == asked
+
+
+@pytest.mark.parametrize("closes", ["checks", "client"])
+async def test_a_checker_of_the_blocking_face_may_close_what_it_answers_for(node, closes: str) -> None:
+    await node.stop()
+    node.config = replace(node.config, transaction_check_s=0.1)
+    await node.start()
+    asked: list[bytes] = []
+
+    def work() -> None:
+        answered = threading.Event()
+
+        def check(message: Message) -> Decision:
+            asked.append(message.payload)
+            (checks if closes == "checks" else client).close()
+            answered.set()
+            return Decision.COMMIT
+
+        with BlockingClient(node.endpoint, name="shop") as client, client.transaction_checks(check) as checks:
+            assert answered.wait(30)
+
+    async with Client(node.endpoint, name="shop") as dead:
+        await dead.transaction().send("home/t", b"1")
+    await asyncio.to_thread(work)
+    async with Client(node.endpoint) as other, other.consumer("g", "home") as consumer:
+        assert [delivery.payload async for delivery in _some(consumer, 1)] == [b"1"]
+    assert asked == [b"1"]
 
 
 async def test_the_blocking_face_holds_messages_too(node) -> None:
