@@ -58,7 +58,7 @@ class Shop:
         await self.members.stop()
 
     def _append(self, _frames: list[bytes], done: Done) -> None:
-        asyncio.get_running_loop().call_soon(done, Appended(0, None))
+        asyncio.get_running_loop().call_soon(done, Appended())
 
 
 def stays() -> bool:
