@@ -61,7 +61,7 @@ class Market(Shop):
                 self.known.names.append(name)
             elif frames == [control.gateway_left(name)]:
                 self.known.names.remove(name)
-        loop.call_soon(done, Appended(0, None))
+        loop.call_soon(done, Appended())
 
 
 class Process(Gate):
