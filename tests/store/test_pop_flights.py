@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,12 +91,13 @@ async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
 
 async def test_a_cancelled_pop_gives_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(3)
-    reading = asyncio.Event()
+    reading, cancelled = asyncio.Event(), asyncio.Event()
+    records = Reader.records
 
-    async def read(*_: object) -> bytes:
+    async def read(*arguments: Any) -> bytes:
         reading.set()
-        await asyncio.Event().wait()
-        return b""
+        await cancelled.wait()  # a store that is far hears of that with its answer
+        return await records(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Reader, "records", read)
@@ -104,6 +106,7 @@ async def test_a_cancelled_pop_gives_back(bench: Bench, monkeypatch: pytest.Monk
         popping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await popping
+    cancelled.set()
     runs: list[Run] = []
     while not any(run.offset == 0 for run in runs):
         await asyncio.sleep(0)
