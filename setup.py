@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
-CYTHON = ("gateway/_streams.pyx", "record/_frames.pyx", "store/views/_tails.pyx")
+CYTHON = ("gateway/listen/_streams.pyx", "record/_frames.pyx", "store/views/_tails.pyx")
 LIBRARIES = ("matcher._kernel", "matcher._sessions")  # one for each paragraph of `compiled.txt`
 
 

@@ -1,4 +1,4 @@
-"""The node that has a data folder open, reached on its administration socket (see `gateway.admin`)."""
+"""The node that has a data folder open, reached on its administration socket (see `gateway.admin.socket`)."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from store.folder import SOCKET
+from store.data_folder import SOCKET
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds: a node accepts in no time, unless it is stopped or very busy
 TIMEOUT: Final = 60.0  # seconds until an answer

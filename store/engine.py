@@ -24,24 +24,24 @@ from store.api import (
     TransactionListener,
 )
 from store.config import StoreConfig
-from store.disk import Disk
+from store.data_folder import Folder
 from store.errors import StoreError, StoreFailed
 from store.exports.stage import Staged, link_segments, remove_left
-from store.folder import Folder
-from store.held import HeldMessages
-from store.log import Log
-from store.members import Members
-from store.pop import GroupService
+from store.gateway_registry import Members
+from store.groups.pop import GroupService
+from store.held.release import HeldMessages
+from store.log.commitlog import Log
+from store.log.disk import Disk
+from store.log.reader import Reader
+from store.log.recovery import Recovered, recover, sound_batches
+from store.log.segments import Segments
+from store.log.tail_cache import TailCache
+from store.log.writer import Batch, Clock, Writer, clock_ms
 from store.queries import Queries
-from store.reader import Reader
-from store.recovery import Recovered, recover, sound_batches
-from store.retention import Retention
-from store.salvage import forget_reclaimed, salvage
-from store.segments import Segments
-from store.tail import TailCache
+from store.repair.salvage import forget_reclaimed, salvage
+from store.retention.retention import Retention
 from store.views.database import Database, saved_checkpoint
 from store.views.fold import Views
-from store.writer import Batch, Clock, Writer, clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from matcher.names import parent_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Found, topic_queue
 from store.errors import LogCorrupt, NoSuchMessage
-from store.reader import Reader
+from store.log.reader import Reader
 from store.views.fold import Views
 from store.views.keys import key_digest
 

@@ -30,8 +30,8 @@ from store.api import (
     Will,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
-from store.producing import cut_from
-from store.reader import Reader
+from store.log.reader import Reader
+from store.producer_progress import cut_from
 from store.views.fold import Views
 from store.views.index import REFERENCE
 from store.views.retained import entered_at, frame_in, is_reference

@@ -27,7 +27,7 @@ def test_make_targets_exist(page: Path) -> None:
 
 def test_every_figure_is_explained() -> None:
     page = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
-    source = (ROOT / "gateway/metrics.py").read_text(encoding="utf-8")
+    source = (ROOT / "gateway/http/metrics.py").read_text(encoding="utf-8")
     figures = set(re.findall(r"\"(sluice_[a-z0-9_]+)\"", source))
     assert len(figures) > 40
     assert {name for name in figures if f"`{name}`" not in page and f"`{name}_total`" not in page} == set()

@@ -18,18 +18,18 @@ from benchmarks.store.load import PARENTS, Load, Stalls, each_once, message, per
 from store import control
 from store.api import Appended, Subscription, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.disk import Disk
 from store.engine import Engine
-from store.log import Log
-from store.recovery import sound_batches
-from store.segments import Segments
+from store.log.commitlog import Log
+from store.log.disk import Disk
+from store.log.recovery import sound_batches
+from store.log.segments import Segments
+from store.log.writer import Writer
 from store.views.database import Checkpoint, Database
 from store.views.fold import Views
 from store.views.names import Names
 from store.views.retained import RetainedValues
 from store.views.state import State
 from store.views.tails import queue_digest
-from store.writer import Writer
 
 Figures = dict[str, float]
 CONFIG = StoreConfig()

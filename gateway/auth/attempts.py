@@ -4,7 +4,7 @@ becomes slow to come in with from new places). The clock is handed in."""
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from gateway.bucket import TokenBucket
+from gateway.net.token_bucket import TokenBucket
 
 _MAX_SOURCES: Final = 16_384  # remembered; the one that failed first is forgotten first
 _MAX_NAMES: Final = 16_384  # the same

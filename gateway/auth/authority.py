@@ -10,14 +10,14 @@ from collections.abc import Callable
 from time import time
 from typing import Final
 
-from gateway.address import address
 from gateway.auth.attempts import source_of
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
+from gateway.auth.refusal import Refused
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
-from gateway.refusal import Refused
+from gateway.topics.destination import address
 from store.api import Commit, Store, User, Will
 
 _MAX_BOOKS: Final = 16_384  # rule books kept, of a user each

@@ -22,9 +22,9 @@ from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature
 from gateway.auth.attempts import source_of
 from gateway.auth.authority import WRONG, Authority, WrongPassword, told
 from gateway.auth.identity import Identity
+from gateway.auth.refusal import Refused
 from gateway.mqtt.reasons import ReasonCode
-from gateway.refusal import Refused
-from gateway.telling import Telling
+from gateway.observe.throttled_log import Telling
 from store.api import Commit, User
 from store.errors import StoreError
 

@@ -14,9 +14,9 @@ from time import monotonic
 from typing import Final
 
 from gateway.auth.attempts import Slowness, WrongPasswords
+from gateway.auth.refusal import Refused
 from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
-from gateway.refusal import Refused
 from store.api import User
 
 _THREADS: Final = 2  # the rest of the cores is for others

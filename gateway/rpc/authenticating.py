@@ -11,8 +11,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gateway.auth.callers import Caller, Callers
+from gateway.auth.refusal import Refused
 from gateway.mqtt.reasons import ReasonCode
-from gateway.refusal import Refused
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort

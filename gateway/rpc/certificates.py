@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
-from gateway.listener_config import CertificateConfig, ListenerConfig
-from gateway.tls import Certificates, TlsError, make_context
+from gateway.config.listeners import CertificateConfig, ListenerConfig
+from gateway.net.tls import Certificates, TlsError, make_context
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Final
 
 import record
-from gateway.address import MAX_DELAY, NotTaken, address
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.told import CALLER
+from gateway.topics.destination import MAX_DELAY, NotTaken, address
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind

@@ -13,7 +13,7 @@ from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.told import CALLER
 from store import control
 from store.api import Appended, Store
-from store.producing import RETURNING
+from store.producer_progress import RETURNING
 
 MAX_NAME: Final = 64  # bytes
 _PREFIX: Final = b"sdk/"  # producers that are processes of gateways have other names

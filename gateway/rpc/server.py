@@ -10,8 +10,8 @@ from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
 from gateway.auth.access_keys import AccessKeys
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
-from gateway.config import GrpcConfig
-from gateway.descriptors import room_for_services
+from gateway.config.config import GrpcConfig
+from gateway.net.descriptors import room_for_services
 from gateway.rocketmq.access import turned_down
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService

@@ -44,10 +44,10 @@ def run(arguments: Arguments) -> int:
 
 def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
     from sluice.admin import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
+    from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import Options, back_up_staged, back_up_stopped  # noqa: PLC0415
     from store.exports.stage import Staged, stage  # noqa: PLC0415
-    from store.folder import is_data_folder  # noqa: PLC0415
 
     data, target = arguments.data_dir, arguments.target
     if not is_data_folder(data):

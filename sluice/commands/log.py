@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
 
 
 def run_verify(arguments: Arguments) -> int:
-    from store.audit import audit  # noqa: PLC0415
+    from store.repair.verify import audit  # noqa: PLC0415
 
     found = audit(arguments.data_dir)
     if arguments.json:
@@ -68,8 +68,8 @@ def run_verify(arguments: Arguments) -> int:
 
 def run_repair(arguments: Arguments) -> int:
     from sluice.owner import left_to_owner  # noqa: PLC0415
-    from store.audit import audit, repair  # noqa: PLC0415
-    from store.disk import Disk  # noqa: PLC0415
+    from store.log.disk import Disk  # noqa: PLC0415
+    from store.repair.verify import audit, repair  # noqa: PLC0415
 
     path = arguments.data_dir
     if not arguments.yes:
@@ -113,7 +113,7 @@ def run_dump(arguments: Arguments) -> int:
 def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
     """(line, whether it tells of damage) for what `arguments` wants of the log."""
     import record  # noqa: PLC0415
-    from store.audit import Damage, known_damage, open_segments, pieces  # noqa: PLC0415
+    from store.repair.verify import Damage, known_damage, open_segments, pieces  # noqa: PLC0415
 
     segments, _ = open_segments(arguments.data_dir)
     with closing(segments):

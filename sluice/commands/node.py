@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Run the action, its errors told in a line."""
-    from gateway.auth.administration import WrongRequest  # noqa: PLC0415
+    from gateway.admin.users_and_rules import WrongRequest  # noqa: PLC0415
     from sluice.admin import NodeError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
@@ -38,8 +38,8 @@ def run(arguments: Arguments) -> int:
 def find(data: Path) -> "NodeLink | None":
     """The node of a data folder, None when it is down. Raises what `run` tells."""
     from sluice.admin import NodeLink  # noqa: PLC0415
+    from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
-    from store.folder import is_data_folder  # noqa: PLC0415
 
     node = NodeLink.find(data)
     if node is None and not is_data_folder(data):
@@ -61,7 +61,7 @@ def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What the node, or its folder, answers (see `gateway.auth.administration`). Raises what `run` tells."""
+    """What the node, or its folder, answers (see `gateway.admin.users_and_rules`). Raises what `run` tells."""
     from sluice.admin import LONG_TIMEOUT  # noqa: PLC0415
 
     node = find(data)
@@ -89,11 +89,11 @@ def tell(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
 
 
 async def _ask_folder(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    from gateway.auth.administration import Administration  # noqa: PLC0415
+    from gateway.admin.users_and_rules import Administration  # noqa: PLC0415
     from sluice.owner import left_to_owner  # noqa: PLC0415
     from store.config import StoreConfig  # noqa: PLC0415
+    from store.data_folder import read_meta  # noqa: PLC0415
     from store.engine import Engine  # noqa: PLC0415
-    from store.folder import read_meta  # noqa: PLC0415
 
     meta = read_meta(data)
     with left_to_owner(data):

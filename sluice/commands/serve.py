@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sluice.commands.command import Arguments, Subparsers, declare, listener_port, port_number
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
 
 # Which setting of the configuration each flag is.
 SETTINGS: Final = {
@@ -60,7 +60,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    from gateway.config import ConfigError, load  # noqa: PLC0415
+    from gateway.config.config import ConfigError, load  # noqa: PLC0415
 
     overrides = {setting: getattr(arguments, flag) for flag, setting in SETTINGS.items()}
     try:
@@ -74,14 +74,14 @@ def run(arguments: Arguments) -> int:
 
 
 def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
-    from gateway.process import run as run_process  # noqa: PLC0415  late: a typo is told at once, and a fork has no gRPC
+    from gateway.node.process import run as run_process  # noqa: PLC0415  late: a typo is told at once, and a fork has no gRPC
 
     return run_process(config, ready, lifeline)
 
 
 def _supervise(config: "Config") -> int:
-    from gateway.config import ConfigError  # noqa: PLC0415
-    from gateway.supervisor import Supervisor  # noqa: PLC0415
+    from gateway.config.config import ConfigError  # noqa: PLC0415
+    from gateway.node.supervisor import Supervisor  # noqa: PLC0415
 
     level = config.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

@@ -43,7 +43,7 @@ def _change(arguments: Arguments) -> int:
 
 
 def _set(arguments: Arguments, question: str, done: str) -> int:
-    from gateway.auth.administration import user_name  # noqa: PLC0415
+    from gateway.admin.users_and_rules import user_name  # noqa: PLC0415
     from gateway.auth.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
 
     name = user_name(arguments.name)

@@ -16,18 +16,18 @@ from typing import Final
 
 import orjson
 
-from store.copying import Copier, sync_files, try_link
-from store.damaged import write_damaged
-from store.disk import Disk
+from store.data_folder import META, Folder, is_data_folder, read_meta, replace_file
 from store.errors import StoreError
 from store.exports.checking import check_log
 from store.exports.stage import Staged, lock_folder
-from store.folder import META, Folder, is_data_folder, read_meta, replace_file
-from store.pinned import PinnedSegments
-from store.recovery import find_end
-from store.segments import Segments, segment_name
+from store.file_copy import Copier, sync_files, try_link
+from store.log.damaged_ranges import write_damaged
+from store.log.disk import Disk
+from store.log.pinned_segments import PinnedSegments
+from store.log.recovery import find_end
+from store.log.segments import Segments, segment_name
+from store.log.writer import Clock, clock_ms
 from store.views.database import Checkpoint, saved_checkpoint
-from store.writer import Clock, clock_ms
 
 FORMAT: Final = 1
 FILE: Final = "backup.json"

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 import record
-from store.copying import Copier, try_link
-from store.disk import Disk
+from store.data_folder import read_meta
 from store.errors import StoreError, ViewsDamaged
 from store.exports.backup import read_manifest
 from store.exports.until import Until, cut
-from store.folder import read_meta
-from store.pinned import PinnedSegments
-from store.recovery import segment_batches
-from store.segments import Segments
+from store.file_copy import Copier, try_link
+from store.log.disk import Disk
+from store.log.pinned_segments import PinnedSegments
+from store.log.recovery import segment_batches
+from store.log.segments import Segments
 from store.views.database import RDICT_CONFIG, Checkpoint, Database, saved_checkpoint
 from store.views.held import Held
 from store.views.keeping import Keeper

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import record
 from store.errors import LogCorrupt
-from store.recovery import segment_batches
-from store.segments import Segments, segment_name
+from store.log.recovery import segment_batches
+from store.log.segments import Segments, segment_name
 
 
 @dataclass(slots=True, frozen=True)

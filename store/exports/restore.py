@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.copying import Copier, sync_files
-from store.damaged import write_damaged
-from store.disk import Disk
+from store.data_folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta, replace_file
 from store.errors import StoreError
 from store.exports.backup import Options
 from store.exports.base import Base
 from store.exports.checking import check_log
 from store.exports.until import Until, cut
-from store.folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta, replace_file
-from store.pinned import PinnedSegments
-from store.segments import Segments, segment_name
+from store.file_copy import Copier, sync_files
+from store.log.damaged_ranges import write_damaged
+from store.log.disk import Disk
+from store.log.pinned_segments import PinnedSegments
+from store.log.segments import Segments, segment_name
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,21 +15,21 @@ from typing import Final
 
 import record
 from store.config import StoreConfig
-from store.copying import Copier
-from store.disk import Disk
+from store.data_folder import is_data_folder, read_meta
 from store.errors import LogCorrupt, StoreError
 from store.exports.base import Base
 from store.exports.until import Until, cut
-from store.folder import is_data_folder, read_meta
-from store.pinned import PinnedSegments
+from store.file_copy import Copier
+from store.log.disk import Disk
+from store.log.pinned_segments import PinnedSegments
+from store.log.reader import Reader
+from store.log.recovery import begin_time, sound_batches
+from store.log.segments import Segments, segment_name
+from store.log.tail_cache import TailCache
+from store.log.writer import Batch
 from store.queries import Queries
-from store.reader import Reader
-from store.recovery import begin_time, sound_batches
-from store.segments import Segments, segment_name
-from store.tail import TailCache
 from store.views.database import Database
 from store.views.fold import Views
-from store.writer import Batch
 
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept
 _TRIES: Final = 5

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.damaged import write_damaged
-from store.segments import Segments, segment_name
+from store.log.damaged_ranges import write_damaged
+from store.log.segments import Segments, segment_name
 
 STAGING: Final = "staging"
 

@@ -4,10 +4,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import record
-from store.audit import Damage, pieces
 from store.errors import LogCorrupt
-from store.recovery import segment_batches
-from store.segments import Segments
+from store.log.recovery import segment_batches
+from store.log.segments import Segments
+from store.repair.verify import Damage, pieces
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,7 +4,7 @@ The rules of the file:
 
 * What was handed in is committed in that order, or fails. An append is sent again to a store that does not know it.
 * What a store would refuse is refused here: nothing that has a number is refused for what it is.
-* Memory is bounded as in `store.log`: beyond it appends fail with `StoreBusy`.
+* Memory is bounded as in `store.log.commitlog`: beyond it appends fail with `StoreBusy`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final
 import record
 from store.api import Appended, Done
 from store.errors import RecordInvalid, StoreError
-from store.log import refusal
+from store.log.commitlog import refusal
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from store import control
 from store.api import Appended, HeldMessage
 from store.engine import Engine
 from store.errors import StoreError
-from store.producing import is_gateway
+from store.producer_progress import is_gateway
 from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig

@@ -14,8 +14,9 @@ from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, 
 from store import control
 from store.api import Addressed, Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
-from store.damaged import NO_DAMAGE, Damaged
 from store.errors import StoreError
+from store.log.damaged_ranges import NO_DAMAGE, Damaged
+from store.log.writer import Batch
 from store.views.access import Access
 from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
@@ -36,7 +37,6 @@ from store.views.state import State
 from store.views.tails import Tails, queue_digest
 from store.views.wanted import Wanted
 from store.views.wills import Wills
-from store.writer import Batch
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
 _PUBLISHER: Final = 4

@@ -1,9 +1,9 @@
 """What comes in pieces is read as the whole is: MQTT, PROXY headers and WebSocket frames."""
 
-from gateway.masking import MaskedFrames
+from gateway.listen.websocket_masking import MaskedFrames
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.packets import Connect, Packet
-from gateway.proxy import ProxyError, ProxyHeader
+from gateway.net.proxy_protocol import ProxyError, ProxyHeader
 from tests.fuzz.inputs import PROXY, WEBSOCKET
 from tests.fuzz.peers import Violation
 

@@ -3,7 +3,7 @@
 import socket
 from typing import Final
 
-from gateway.listener import Listener
+from gateway.listen.listener import Listener
 from tests.fuzz.framing import masked
 from tests.fuzz.inputs import ANSWER, BREAK, CONGEST, HALF, RELIEVE, SETTLE, Step
 from tests.fuzz.peers import Peer, Violation

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gateway.config import load
-from gateway.gate import Gate
-from gateway.listener import Listener
-from gateway.listener_config import ListenerConfig
-from gateway.node import Node
+from gateway.config.config import load
+from gateway.config.listeners import ListenerConfig
+from gateway.listen.listener import Listener
+from gateway.net.admission import Gate
+from gateway.node.node import Node
 from tests.fuzz.inputs import ANSWER, PROXY, SETTLE, SOCKET, WEBSOCKET, Step, way_of
 from tests.fuzz.packets import USERS
 from tests.fuzz.peers import Peer, Violation

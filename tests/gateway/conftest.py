@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load
-from gateway.node import Node, Ports
+from gateway.config.config import load
+from gateway.node.node import Node, Ports
 
 MakeNode = Callable[..., Awaitable[Node]]
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from gateway.node import Node
+from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
 
 

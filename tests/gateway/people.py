@@ -1,8 +1,8 @@
 """Users and rules of a node in the test's own loop, and clients that say who they are."""
 
-from gateway.auth.administration import Administration
+from gateway.admin.users_and_rules import Administration
 from gateway.auth.scram import new_user
-from gateway.node import Node
+from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import AUTH, CONNACK, Packet, RawClient, connect
 from tests.gateway.scram_client import ScramClient

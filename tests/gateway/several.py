@@ -9,13 +9,13 @@ from tempfile import mkdtemp
 from typing import Any, cast
 
 from gateway.auth.authority import Authority
-from gateway.config import load
-from gateway.counters import Counters
-from gateway.devices import Devices
-from gateway.keeping import SharedKeeping
-from gateway.membership import gateway_name
-from gateway.services import make_authority
-from gateway.settings import store_config
+from gateway.broker.client_ownership import gateway_name
+from gateway.broker.maintenance import SharedKeeping
+from gateway.config.config import load
+from gateway.config.store import store_config
+from gateway.node.devices import Devices
+from gateway.node.services import make_authority
+from gateway.observe.counters import Counters
 from notify.hub import Hub
 from notify.intake import Intake
 from store.api import Commit, Done, Store

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.node import Node
+from gateway.node.node import Node
 from tests.gateway.raw import Message, RawClient
 
 GROUP = b"$share/g/t/#"

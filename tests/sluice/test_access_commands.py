@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.auth.scram import proves, salted
-from gateway.node import Node
+from gateway.node.node import Node
 from sluice.cli import main
 from store.config import StoreConfig
 from store.engine import Engine

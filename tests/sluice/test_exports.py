@@ -15,9 +15,9 @@ from sluice.commands.moment import size, told
 from store import control
 from store.api import Appended
 from store.config import StoreConfig
-from store.disk import Disk
+from store.data_folder import Folder
 from store.engine import Engine
-from store.folder import Folder
+from store.log.disk import Disk
 
 VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
 

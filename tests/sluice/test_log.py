@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 import record
-from gateway.appending import append
 from gateway.auth.scram import new_user
+from gateway.broker.append import append
 from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, Kind
 from sluice.cli import main
 from store import control
 from store.config import StoreConfig
-from store.disk import Disk
+from store.data_folder import Folder
 from store.engine import Engine
 from store.errors import LogCorrupt
-from store.folder import Folder
-from store.segments import Segments
-from store.writer import Writer
+from store.log.disk import Disk
+from store.log.segments import Segments
+from store.log.writer import Writer
 
 VECTOR = Path(__file__).parent.parent / "store" / "vectors" / "v1"
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.administration import WrongRequest
-from gateway.node import Node
-from gateway.roster import Roster
+from gateway.admin.sessions import Roster
+from gateway.admin.users_and_rules import WrongRequest
+from gateway.node.node import Node
 from sluice.cli import main
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.mqtt import wire
 from tests.gateway.people import login, set_user
 from tests.gateway.raw import DISCONNECT, RawClient
-from tests.gateway.test_durable import EVER, durable, publish
+from tests.gateway.session.test_durable import EVER, durable, publish
 
 __all__ = ["make_node"]  # the fixture
 
@@ -123,7 +123,7 @@ async def test_it_shows_what_was_dropped_also_of_who_is_away(node: Node, run: Ru
     await publisher.publish(b"t", b"gone", properties=b"\x02" + wire.u32(1))
     await publisher.publish(b"t", b"x")
     await publisher.disconnect()
-    monkeypatch.setattr("gateway.pump.time", lambda: 1 << 40)
+    monkeypatch.setattr("gateway.delivery.catch_up.time", lambda: 1 << 40)
     client = await durable(node, b"d", will=(b"w", b"x"))
     await client.take(1)
     (shown,) = await run.rows("show", "d")

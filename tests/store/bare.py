@@ -7,12 +7,12 @@ import record
 from record.layout import FLAG_HELD, Kind
 from store.api import Commit
 from store.config import StoreConfig
-from store.disk import Disk
-from store.recovery import recover, sound_batches
-from store.segments import Segments
+from store.log.disk import Disk
+from store.log.recovery import recover, sound_batches
+from store.log.segments import Segments
+from store.log.writer import Writer
 from store.views.database import Database
 from store.views.fold import Views
-from store.writer import Writer
 from tests.store.images import copy_image
 
 # A frame, or what makes one of the handles there are when it is written.

@@ -11,9 +11,9 @@ from store.api import Appended
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt
-from store.recovery import recover
-from store.segments import Segments
-from store.writer import Batch, Writer
+from store.log.recovery import recover
+from store.log.segments import Segments
+from store.log.writer import Batch, Writer
 from tests.store.simulation.disk import Fault, PowerCut, SimulatedDisk
 
 SIZE = 4096

@@ -11,9 +11,9 @@ from record.layout import Kind
 from store import control
 from store.api import Appended, Child, Commit, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.disk import Disk
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError
+from store.log.disk import Disk
 from store.views.database import Database
 from tests.store.images import copy_image
 

@@ -9,10 +9,10 @@ import pytest
 import record
 from store.api import Appended, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.disk import Disk
 from store.engine import Engine
 from store.errors import StoreError, ViewsDamaged
-from store.pages import PAGE
+from store.log.disk import Disk
+from store.log.pages import PAGE
 
 SMALL = StoreConfig(segment_size=1 << 16, partitions=1)
 

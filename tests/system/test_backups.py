@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.audit import audit
+from store.repair.verify import audit
 from tests.gateway.device import EVER
 from tests.gateway.raw import RawClient
 from tests.system.conftest import NodeProcess

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud_sdk.blocking import Client
-from store.segments import segment_name
+from store.log.segments import segment_name
 from tests.system.conftest import NodeProcess
 
 SIZE = 4 << 20

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.device import EVER, Device
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBCOMP, PUBREC, PUBREL, RawClient, ack
-from tests.gateway.test_model import STEPS, Scenario
+from tests.gateway.session.test_model import STEPS, Scenario
 from tests.system.conftest import NodeProcess
 
 ROUNDS = 3

@@ -7,10 +7,10 @@ import grpc.aio
 import pytest
 
 from cloud_sdk import Client, Decision, Message
-from gateway.config import load
-from gateway.gateway_node import GatewayNode
+from gateway.config.config import load
+from gateway.node.gateway_node import GatewayNode
+from gateway.node.store_node import StoreNode
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.store_node import StoreNode
 from tests.gateway.mqtt import wire as packets
 from tests.gateway.raw import PUBACK, PUBLISH, RawClient
 from tests.gateway.rocketmq.test_rocket_service import TOPIC, Wire

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load
-from gateway.gateway_node import GatewayNode
-from gateway.store_node import StoreNode
-from gateway.tls import TlsError
+from gateway.config.config import Config, load
+from gateway.net.tls import TlsError
+from gateway.node.gateway_node import GatewayNode
+from gateway.node.store_node import StoreNode
 from store.errors import StoreClosed
 from tests.gateway.authority import Authority
 from tests.gateway.raw import RawClient

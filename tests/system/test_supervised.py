@@ -106,7 +106,7 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
         subscriber.loop_stop()
     assert node.stop() == 0
     for name in processes:
-        assert f"[{name}] gateway.process: stopping" in node.log()
+        assert f"[{name}] gateway.node.process: stopping" in node.log()
     assert not any(is_there(pid) for pid in processes.values())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cloud_sdk import Credentials
 from gateway.auth.access_keys import AccessKeys, AccessKeysError, Signature, signature_of
-from gateway.node import Node
+from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import set_rules, set_user

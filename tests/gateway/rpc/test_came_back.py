@@ -21,7 +21,7 @@ from record.layout import Kind
 from store.api import Appended, Commit, Popped, Receipts, Start
 from store.config import StoreConfig
 from store.engine import Engine
-from store.reader import Reader
+from store.log.reader import Reader
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 
 HOUR_MS = 3_600_000

@@ -15,8 +15,8 @@ from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, Outgoing
 from cloud_sdk.errors import SluiceError
 from cloud_sdk.message import STORED
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.config import ConfigError, load
-from gateway.node import Node
+from gateway.config.config import ConfigError, load
+from gateway.node.node import Node
 from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node

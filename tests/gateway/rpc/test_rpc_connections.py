@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from cloud_sdk import Client, Unavailable
-from gateway import descriptors
-from gateway.node import Node
+from gateway.net import descriptors
+from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -8,10 +8,10 @@ from notify.hub import Hub
 from notify.intake import Intake
 from store.api import StoreStats
 from store.config import StoreConfig
-from store.disk import Disk
 from store.engine import Engine
+from store.log.disk import Disk
+from store.log.writer import Clock, clock_ms
 from store.remote import RemoteConfig, RemoteStore, StoreServer
-from store.writer import Clock, clock_ms
 
 _SOCKETS = TemporaryDirectory(prefix="sluice-")  # short: paths of sockets have 107 bytes at the most
 

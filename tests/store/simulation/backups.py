@@ -10,13 +10,13 @@ from random import Random
 
 import record
 from store.config import StoreConfig
+from store.data_folder import read_meta
 from store.engine import Engine
 from store.errors import StoreError
 from store.exports.backup import Manifest, Options, back_up_staged
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
-from store.folder import read_meta
 from store.queries import Queries
 from tests.store.simulation import checks
 from tests.store.simulation.truth import Truth

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import record
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
-from store.segments import segment_name
+from store.log.segments import segment_name
 from tests.store.simulation import checks
 
 if TYPE_CHECKING:

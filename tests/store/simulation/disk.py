@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from store.disk import Disk
+from store.log.disk import Disk
 
 PAGE = 512  # what a disk writes whole or not at all is smaller than that; bytes are torn too
 FAULTS = ("cut", "cut after", "error", "full", "views")

@@ -16,8 +16,8 @@ from record.layout import FLAG_HELD, Kind
 from store.api import Appended, Commit
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreError, ViewsDamaged
-from store.log import Unit
-from store.segments import segment_name
+from store.log.commitlog import Unit
+from store.log.segments import segment_name
 from tests.store.simulation import checks
 from tests.store.simulation.backups import Backups
 from tests.store.simulation.clock import Clock

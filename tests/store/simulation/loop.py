@@ -14,10 +14,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import store.log
-import store.retention
-import store.segments
-from store.log import Unit
+import store.log.commitlog
+import store.log.segments
+import store.retention.retention
+from store.log.commitlog import Unit
 
 DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from matcher.names import parent_of
 from record.layout import HEADER_SIZE
 from store.config import StoreConfig
-from store.segments import segment_name
+from store.log.segments import segment_name
 from tests.store.simulation.model import Model
 
 

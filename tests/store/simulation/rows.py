@@ -17,9 +17,9 @@ from matcher.names import has_wildcard, parent_of
 from record.layout import FLAG_HALF, Kind
 from store.config import StoreConfig
 from store.engine import Engine
+from store.log.writer import Batch
 from store.views.database import Database
 from store.views.fold import Views
-from store.writer import Batch
 from tests.store.simulation.model import Entry, Model
 from tests.store.simulation.model_sessions import NEVER, Session
 from tests.store.simulation.truth import Truth

@@ -1,0 +1,178 @@
+"""The sessions of a node, as whoever runs it sees them: questions by name, JSON in, JSON out.
+
+Of a session with a connection the node knows more than the log, of one without the log has all but what was dropped
+since the node started. Source of the log's part: `Store.session`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+from gateway.admin.users_and_rules import WrongRequest
+from gateway.connection.connection import Connection
+from gateway.session.cursor import Cursor
+from gateway.session.drop_counters import Drops, KeptDrops
+from gateway.session.session import Session
+from matcher.names import is_shared
+from store.api import SessionState, Store, subscription_queue
+
+_MAX_PAGE: Final = 1000
+_AT_ONCE: Final = 32  # sessions that are looked at in one turn of the loop
+
+Row = dict[str, Any]
+
+
+class Desk(Protocol):
+    """Who has the sessions."""
+
+    kept_drops: KeptDrops
+
+    @property
+    def held(self) -> Mapping[bytes, tuple[Session, Connection]]:
+        """Those of this process."""
+
+    @property
+    def connected(self) -> Collection[bytes]:
+        """Client ids of all with a connection."""
+
+    def gateway_of(self, client_id: bytes) -> str:
+        """The process that has it, if that is another one."""
+
+    async def kick(self, client_id: bytes) -> bool: ...
+
+    async def remove(self, client_id: bytes) -> bool: ...
+
+
+class Roster:
+    """Lists, shows, disconnects and removes sessions."""
+
+    def __init__(self, store: Store, sessions: Desk) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._questions: dict[str, Callable[[Row], Awaitable[Row]]] = {
+            "list": self._list,
+            "show": self._show,
+            "kick": self._kick,
+            "remove": self._remove,
+        }
+
+    async def answer(self, question: str, body: object) -> Row:
+        """Raises WrongRequest and StoreError."""
+        asked = self._questions.get(question)
+        if asked is None or not isinstance(body, dict):
+            raise WrongRequest(f"nobody answers to {question!r}")
+        try:
+            return await asked(body)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise WrongRequest(f"{question}: {error} is missing, or of another kind") from error
+
+    async def _list(self, body: Row) -> Row:
+        """`{"after", "limit", "connected"}` → `{"sessions", "after"}`, sorted by client id."""
+        after = body["after"].encode() if body.get("after") is not None else None
+        limit = min(max(int(body.get("limit", _MAX_PAGE)), 1), _MAX_PAGE)
+        is_connected = bool(body.get("connected"))
+        names = [] if is_connected else await self._store.sessions(after, limit)
+        held = nsmallest(limit, [name for name in self._sessions.connected if after is None or name > after])
+        names = sorted({*names, *held})[:limit]
+        rows: list[Row] = []
+        for number, name in enumerate(names):
+            row = await self._row(name)
+            if row is not None:
+                rows.append(row)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return {"sessions": rows, "after": names[-1].decode() if len(names) == limit else None}
+
+    async def _show(self, body: Row) -> Row:
+        """`{"client_id"}` → the session with its subscriptions."""
+        client_id = body["client_id"].encode()
+        row = await self._row(client_id)
+        if row is None:
+            raise WrongRequest(f"there is no session {body['client_id']!r}")
+        held = self._sessions.held.get(client_id)
+        state = await self._store.session(client_id)
+        row["filters"] = await self._filters(held[0] if held is not None else None, state)
+        return row
+
+    async def _kick(self, body: Row) -> Row:
+        if not await self._sessions.kick(body["client_id"].encode()):
+            raise WrongRequest(f"{body['client_id']!r} is not connected")
+        return {}
+
+    async def _remove(self, body: Row) -> Row:
+        if not await self._sessions.remove(body["client_id"].encode()):
+            raise WrongRequest(f"there is no session {body['client_id']!r}")
+        return {}
+
+    async def _row(self, client_id: bytes) -> Row | None:
+        held = self._sessions.held.get(client_id)
+        state = await self._store.session(client_id)
+        is_connected = client_id in self._sessions.connected
+        if not is_connected and state is None:
+            return None
+        session = held[0] if held is not None else None
+        filters = await self._filters(session, state)
+        will = await self._store.will(client_id)
+        row: Row = {
+            "client_id": client_id.decode(),
+            "user": _user_of(held, state),
+            "connected": is_connected,
+            "durable": state is not None,
+            "expiry_interval": state.expiry_interval if state is not None else 0,
+            "closed_at_ms": state.closed_at if state is not None and not is_connected else None,
+            "subscriptions": len(filters),
+            "backlog": sum(each["backlog"] for each in filters),
+            "in_flight": session.in_window if session is not None else len(state.outbound) if state is not None else 0,
+            "will": None if will is None else {"topic": will.topic.decode(), "due_ms": will.due_ms or None},
+            "dropped": _dropped(session.drops if session is not None else self._sessions.kept_drops.of(client_id)),
+        }
+        if gateway := self._sessions.gateway_of(client_id):
+            row["gateway"] = gateway
+        return row | (_of_connection(held[1]) if held is not None else {})
+
+    async def _filters(self, session: Session | None, state: SessionState | None) -> list[Row]:
+        """Each with the messages of its queue that are not acknowledged: where filters overlap, all of them have it."""
+        rows: list[Row] = []
+        if session is not None:
+            for subscription in list(session.subscriptions.values()):
+                backlog = await self._backlog(subscription.cursor) if subscription.cursor is not None else 0
+                rows.append({"filter": subscription.topic_filter.decode(), "qos": subscription.qos, "backlog": backlog})
+            rows += [
+                {"filter": name.decode(), "qos": share.qos, "backlog": 0} for name, share in session.shares.items()
+            ]
+        elif state is not None:
+            for stored in state.subscriptions:
+                backlog = 0
+                if stored.qos and not is_shared(stored.topic_filter):
+                    bounds = await self._store.bounds(subscription_queue(stored.topic_filter))
+                    backlog = bounds.end - max(stored.offset, bounds.begin)
+                rows.append({"filter": stored.topic_filter.decode(), "qos": stored.qos, "backlog": max(backlog, 0)})
+        return sorted(rows, key=lambda row: str(row["filter"]))
+
+    async def _backlog(self, cursor: Cursor) -> int:
+        bounds = await self._store.bounds(cursor.queue)
+        return max(bounds.end - max(cursor.floor, bounds.begin) - len(cursor.acked), 0)
+
+
+def _user_of(held: tuple[Session, Connection] | None, state: SessionState | None) -> str | None:
+    """Whose session it is; None: nobody's in particular."""
+    identity = held[1].identity if held is not None else None
+    name = identity.user_name if identity is not None else state.user_name if state is not None else b""
+    return name.decode() or None
+
+
+def _of_connection(connection: Connection) -> Row:
+    version = "5.0" if connection.version == 5 else "3.1.1"
+    return {"address": connection.peer(), "version": version, "keep_alive": connection.keep_alive}
+
+
+def _dropped(drops: Drops | None) -> Row:
+    """By reason, since the node started."""
+    return {
+        "expired": drops.expired if drops is not None else 0,
+        "reclaimed": drops.reclaimed if drops is not None else 0,
+        "oversized": drops.oversized if drops is not None else 0,
+        "qos0_congested": drops.qos0_congested if drops is not None else 0,
+        "qos0_repeated": drops.qos0_repeated if drops is not None else 0,
+    }

@@ -1,0 +1,124 @@
+"""The administration socket: a Unix socket in the data folder, on which commands of the same machine reach the node
+that has the folder open. Only the node's own user, and root, can connect to it.
+
+It speaks HTTP with JSON both ways; an answer other than 200 says in `error` what is wrong.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from gateway.admin.sessions import Desk, Roster
+from gateway.admin.users_and_rules import Administration, WrongRequest
+from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, listen_at
+from store.data_folder import SOCKET
+from store.engine import Engine
+from store.errors import StoreError
+from store.exports.stage import STAGING
+
+log = logging.getLogger(__name__)
+
+_MAX_CONNECTIONS: Final = 8
+_MAX_BODY: Final = 20 << 20  # bytes: as many rules as a user may have, as long as filters may be
+_STAGE: Final = re.compile(r"[0-9a-f]{16}")
+
+
+class AdminFront:
+    """Serves the commands of whoever runs the node."""
+
+    def __init__(self, engine: Engine, sessions: Desk, data_dir: Path) -> None:
+        self._engine = engine
+        self._roster = Roster(engine, sessions)
+        self._administration = Administration(engine, sessions.remove)
+        self._data_dir = data_dir
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. A file system that has no sockets is told of and costs the commands, not the node."""
+        try:
+            listening = _bind(self._data_dir)
+        except OSError as error:
+            log.warning("no administration socket in %s, commands cannot reach this node: %s", self._data_dir, error)
+            return
+        app = web.Application(client_max_size=_MAX_BODY)
+        app.router.add_post("/stage", self._stage)
+        app.router.add_post("/access/{question}", self._access)
+        app.router.add_post("/sessions/{question}", self._sessions)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
+        )
+        await self._runner.setup()
+        self._listener = await listen_at(self._runner, listening, self._has_room)
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            (self._data_dir / SOCKET).unlink(missing_ok=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _has_room(self) -> bool:
+        server = self._runner.server if self._runner is not None else None
+        return server is not None and len(server.connections) < _MAX_CONNECTIONS
+
+    async def _stage(self, request: web.Request) -> web.Response:
+        """`{"name"}` of a folder in `staging/`: have it hold this moment of the store (see `store.exports.stage`)."""
+        try:
+            name = str((await request.json())["name"])
+        except (ValueError, KeyError, TypeError):
+            return _refusal(400, "the body is an object with a name")
+        if not _STAGE.fullmatch(name):
+            return _refusal(400, f"{name!r} is no name of a stage")
+        try:
+            staged = await self._engine.stage(self._data_dir / STAGING / name)
+        except (StoreError, OSError) as error:
+            return _refusal(503, str(error))
+        return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})
+
+    async def _sessions(self, request: web.Request) -> web.Response:
+        """Questions about sessions (see `gateway.admin.sessions`)."""
+        try:
+            answer = await self._roster.answer(request.match_info["question"], await request.json())
+        except (WrongRequest, ValueError) as error:
+            return _refusal(400, str(error))
+        except StoreError as error:
+            return _refusal(503, str(error))
+        return web.json_response(answer)
+
+    async def _access(self, request: web.Request) -> web.Response:
+        """Questions about users and rules (see `gateway.admin.users_and_rules`)."""
+        try:
+            answer = await self._administration.answer(request.match_info["question"], await request.json())
+        except (WrongRequest, ValueError) as error:
+            return _refusal(400, str(error))
+        except StoreError as error:
+            return _refusal(503, str(error))
+        return web.json_response(answer)
+
+
+def _bind(data_dir: Path) -> socket.socket:
+    """A socket at its place in the folder, whose lock we hold: what is there is what a killed node left."""
+    (data_dir / SOCKET).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fchmod(listening.fileno(), 0o600)  # before it has a name
+        listening.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # a socket's path has at most 107 bytes
+    except BaseException:
+        listening.close()
+        raise
+    finally:
+        os.close(folder)
+    listening.setblocking(False)
+    return listening
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status)

@@ -1,0 +1,96 @@
+"""Appending to the log from a task: until the commit, or until the store has room for what must not be lost."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from gateway.observe.throttled_log import tell_failure
+from store.api import Appended, Store
+from store.errors import StoreBusy
+
+log = logging.getLogger(__name__)
+
+_BUSY_SECONDS: Final = 0.1  # until a store that was busy is asked again
+_SIZE: Final = 1 << 20  # bytes of a session's records in one append, unless one record is larger
+
+
+async def append(store: Store, frames: list[bytes]) -> None:
+    """Append records and wait for the commit. Raises StoreError."""
+    if not frames:
+        return
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(appended: Appended) -> None:
+        if future.done():
+            return
+        if appended.error is not None:
+            future.set_exception(appended.error)
+        else:
+            future.set_result(None)
+
+    store.append(frames, done)
+    await future
+
+
+class LastRecords:
+    """The last records of connections that have ended, on their way to the log. They wait while the store is busy: a
+    will would be lost without them, or one be sent that was dropped."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[bytes, asyncio.Future[None]] = {}  # by client id; one connection each
+
+    def of(self, client_id: bytes) -> asyncio.Future[None] | None:
+        """Done when those of the client are in the log; None: there are none."""
+        return self._under_way.get(client_id)
+
+    def all(self) -> Iterable[asyncio.Future[None]]:
+        return list(self._under_way.values())
+
+    def record(
+        self,
+        client_id: bytes,
+        frames: list[bytes],
+        on_recorded: Callable[[], None],
+        on_ended: Callable[[bytes], None],
+    ) -> None:
+        """Append the last records of the client's connection, in order; what is large, piece by piece. `on_recorded`
+        when they are committed, `on_ended` in any case."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._under_way[client_id] = future
+        left = pieces(frames)
+        piece = next(left)
+
+        def done(appended: Appended) -> None:
+            nonlocal piece
+            if isinstance(appended.error, StoreBusy):
+                self._loop.call_later(_BUSY_SECONDS, self._store.append, piece, done)
+                return
+            if appended.error is None:
+                piece = next(left, [])
+                if piece:
+                    self._store.append(piece, done)
+                    return
+                on_recorded()
+            else:
+                tell_failure(log, appended.error, "recording the end of the connection of %r failed: %s", client_id)
+            del self._under_way[client_id]
+            future.set_result(None)
+            on_ended(client_id)
+
+        self._store.append(piece, done)
+
+
+def pieces(frames: list[bytes]) -> Iterator[list[bytes]]:
+    """The records in their order, in appends of a bounded size; one without records when there are none."""
+    piece: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if piece and size + len(frame) > _SIZE:
+            yield piece
+            piece, size = [], 0
+        piece.append(frame)
+        size += len(frame)
+    yield piece

@@ -1,0 +1,246 @@
+"""Who a client is and what it may do: asked at CONNECT, and again whenever a user or a rule changes. Connections that
+rest on what changed are closed or get other permissions.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Final, NoReturn
+
+from gateway.auth.attempts import source_of
+from gateway.auth.authority import WRONG, Authority, WrongPassword, may_go, told
+from gateway.auth.identity import Identity
+from gateway.auth.permissions import Permissions
+from gateway.auth.refusal import Gone, Refused
+from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
+from gateway.connection.connection import Connection
+from gateway.connection.enhanced_auth import Dialogue
+from gateway.mqtt.encode import Explanation, auth
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import Auth, Connect
+from gateway.mqtt.reasons import ReasonCode
+from gateway.observe.counters import Counters
+from matcher.cover import Shape
+from matcher.names import is_shared
+from matcher.reserved import filter_of
+from store.api import Commit, Outbound, SessionState, Store, User
+from store.errors import StoreError
+
+_SLICE: Final = 1000  # connections looked at in one turn of the loop
+
+
+class Access:
+    """Of all listeners of a node."""
+
+    def __init__(
+        self,
+        store: Store,
+        authority: Authority,
+        counters: Counters,
+        connections: Callable[[], list[Connection]],
+        spawn: Callable[[Coroutine[object, None, None]], None],
+    ) -> None:
+        """connections: those with a session. spawn: runs a coroutine as long as the node runs."""
+        self._store = store
+        self._authority = authority
+        self._counters = counters
+        self._connections = connections
+        self._spawn = spawn
+        authority.on_change(self._on_change)
+
+    # --- who it is
+
+    async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
+        """Who the client is, and what it may do. Raises Refused, Gone and StoreError."""
+        gate = connection.gate
+        arrival = connection.arrival
+        identity = Identity(client_id, gate.allows_by_default)
+        if arrival is not None and arrival.user_name is not None:
+            identity.user_name = arrival.user_name
+        dialogue = connection.dialogue
+        if dialogue is not None:
+            if "scram" not in gate.auth or dialogue.method != METHOD:
+                raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "this authentication method is not offered")
+            user, identity.proof = await self._converse(connection, dialogue, packet.authentication_data, client_id)
+            if identity.user_name not in (b"", user.name):
+                raise Refused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
+            identity.prove(user)
+            connection.dialogue = None
+        elif "certificate" in gate.auth and arrival is not None and arrival.is_certified:
+            pass
+        elif "password" in gate.auth and (packet.username is not None or packet.password is not None):
+            identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
+        elif "anonymous" not in gate.auth:
+            raise Refused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
+        if gate.binds_client_ids and packet.client_id and (arrival is None or arrival.client_id is None):
+            self._check_client_id(connection, identity)
+        await self._authority.renew(identity)
+        if packet.will is not None and not may_go(identity.permissions, packet.will.topic):
+            raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
+        return identity
+
+    def _check_client_id(self, connection: Connection, identity: Identity) -> None:
+        """Raises Refused."""
+        if not identity.is_bound_to(identity.client_id):
+            why = "the client id is to be the user name, or that, a colon and anything"
+            self.refuse_session(connection, identity, why)
+
+    def refuse_session(self, connection: Connection, identity: Identity, why: str) -> NoReturn:
+        """Raises Refused."""
+        self._counters.sessions_denied += 1
+        who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
+        connection.gate.tell("session", f"refusing {who}: {why}")
+        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
+
+    async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
+        """The user whose password it is. Raises Refused, StoreError."""
+        try:
+            return await self._authority.prove(name, password, connection.peer())
+        except WrongPassword:
+            self._failed(connection, name)
+            raise
+
+    def _failed(self, connection: Connection, name: bytes) -> None:
+        self._counters.logins_failed += 1
+        connection.gate.tell("password", told(name, connection.peer()))
+
+    # --- AUTH packets
+
+    async def _converse(
+        self, connection: Connection, dialogue: Dialogue, data: bytes | None, client_id: bytes
+    ) -> tuple[User, bytes]:
+        """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, Gone, StoreError."""
+        known = connection.identity  # None: it is about to connect
+        exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
+        passwords, source = self._authority.passwords, source_of(connection.peer())
+        try:
+            exchange.begin(data if data is not None else await dialogue.ask(None))
+            if known is not None and exchange.user_name != known.user_name:
+                raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
+            user, is_known = await self._authority.find(exchange.user_name)
+            final = await dialogue.ask(exchange.challenge(user))
+            if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
+                await passwords.admit(user, source, client_id)
+            proof = exchange.finish(final)
+            if not is_known:
+                raise WrongProof(WRONG)
+            passwords.was_proved(user, source, client_id)
+        except WrongProof as error:
+            passwords.was_disproved(user, source, client_id)
+            self._failed(connection, exchange.user_name)
+            raise WrongPassword from error
+        except ScramError as error:
+            raise Refused(ReasonCode.NOT_AUTHORIZED, f"SCRAM: {error}") from None
+        return user, proof
+
+    def auth(self, connection: Connection, packet: Auth) -> None:
+        """AUTH of a client that has a session: it begins to authenticate again, or goes on (MQTT-4.12.1-1)."""
+        dialogue = connection.dialogue
+        if dialogue is None and packet.reason == ReasonCode.REAUTHENTICATE:
+            seconds = connection.gate.connect_timeout
+            connection.dialogue = Dialogue(connection, packet.authentication_method, seconds)
+            self._spawn(self._authenticate_again(connection, connection.dialogue, packet.authentication_data))
+        elif dialogue is None or not dialogue.answer(packet):
+            connection.fail(ProtocolError("AUTH out of turn (section 4.12)", ReasonCode.PROTOCOL_ERROR))
+
+    async def _authenticate_again(self, connection: Connection, dialogue: Dialogue, data: bytes | None) -> None:
+        """What was allowed before stays so meanwhile; a failure ends the connection (MQTT-4.12.1-2)."""
+        identity = connection.identity
+        assert identity is not None
+        try:
+            user, proof = await self._converse(connection, dialogue, data, identity.client_id)
+            if await self._store.user(user.name) != user:
+                raise Refused(ReasonCode.NOT_AUTHORIZED, WRONG)
+        except Refused as refused:
+            reason = refused.reason
+            if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # which DISCONNECT does not have
+                reason = ReasonCode.NOT_AUTHORIZED
+            connection.close(reason, Explanation(str(refused).encode()))
+        except StoreError as error:
+            connection.append_failed(error)
+        except Gone:
+            pass
+        else:
+            identity.prove(user)
+            connection.send(auth(ReasonCode.SUCCESS, dialogue.method, proof))
+        finally:
+            connection.dialogue = None
+
+    # --- what it may do
+
+    def forbidden(self, identity: Identity, state: SessionState) -> list[bytes]:
+        """The filters of a session that the client may not subscribe to (any more)."""
+        permissions = identity.permissions
+        if permissions is None:
+            return []
+        return [s.topic_filter for s in state.subscriptions if not permissions.may_subscribe(s.topic_filter)]
+
+    def withheld(self, identity: Identity, state: SessionState) -> list[Outbound]:
+        """The messages that an earlier connection, perhaps another user's, left on their way by what the
+        client may not subscribe to, whether the session still does or not. Retained values do not say by what they
+        came: each is looked at when it would be sent again, and so is what another subscription may match that stays.
+        Where PUBREC came, no message is sent again."""
+        permissions = identity.permissions
+        if permissions is None:
+            return []
+        names = {outbound.topic_filter for outbound in state.outbound if outbound.topic_filter}
+        denied = {name for name in names if not permissions.may_subscribe(filter_of(name) or name)}
+        if denied:
+            filters = [each.topic_filter for each in state.subscriptions if not is_shared(each.topic_filter)]
+            left = [Shape(each) for each in filters if permissions.may_subscribe(each)]
+            denied = {name for name in denied if not any(map(Shape(filter_of(name) or name).overlaps, left))}
+        return [each for each in state.outbound if not each.released and each.topic_filter in denied]
+
+    # --- changes
+
+    def _on_change(self, commit: Commit) -> None:
+        self._spawn(self._apply(set(commit.users), set(commit.rules), commit.missed_from >= 0))
+
+    async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
+        """Close the connections whose password is no longer one, and give others their new permissions. `is_missed`:
+        whose that are nobody was told."""
+        connections = self._connections()
+        for number, connection in enumerate(connections):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            identity = connection.identity
+            if identity is None or connection.is_closed():
+                continue
+            is_users = identity.credential is not None and identity.user_name in users
+            if is_users or b"" in rules or identity.user_name in rules or is_missed:
+                await self._renew_live(connection, identity)
+
+    async def _renew_live(self, connection: Connection, identity: Identity) -> None:
+        try:
+            await self._authority.renew(identity)
+        except Refused:
+            connection.is_will_dropped = await self._is_removed(identity.user_name)
+            why = Explanation(b"the user was changed or removed")
+            connection.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
+            return
+        except StoreError as error:
+            connection.append_failed(error)
+            return
+        connection.permissions = identity.permissions
+        if connection.is_closed() or self._keeps_within(connection, identity.permissions):
+            return
+        connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"what it subscribed to is no longer allowed"))
+
+    async def _is_removed(self, name: bytes) -> bool:
+        try:
+            return await self._store.user(name) is None
+        except StoreError:
+            return True  # nobody knows: what may not be sent is not
+
+    def _keeps_within(self, connection: Connection, permissions: Permissions | None) -> bool:
+        """Whether a connection may have what it has. A will that it may not is not sent."""
+        session = connection.session
+        if permissions is None or session is None:
+            return True
+        will = connection.will
+        if will is not None and not may_go(permissions, will.topic):
+            connection.is_will_dropped = True
+            return False
+        names = {filter_of(name) or name for name in session.subscribing.names}
+        names.update(session.subscriptions, session.shares)
+        return all(permissions.may_subscribe(name) for name in names)

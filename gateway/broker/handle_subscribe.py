@@ -1,0 +1,428 @@
+"""SUBSCRIBE and UNSUBSCRIBE: granting filters, recording them for durable sessions, making them live."""
+
+from collections.abc import Callable, Coroutine
+
+from gateway.broker.session_checkpoint import (
+    records_of_formers,
+    records_of_subscribed,
+    records_of_unsubscribed,
+    records_without,
+)
+from gateway.config.config import MqttConfig
+from gateway.connection.connection import PACKET_ID_IN_USE, Connection
+from gateway.delivery.catch_up import Pump
+from gateway.delivery.router import Router
+from gateway.mqtt.encode import Explanation, suback, unsuback
+from gateway.mqtt.packets import Subscribe, Unsubscribe
+from gateway.mqtt.reasons import ReasonCode
+from gateway.session.cursor import Cursor, reach_of
+from gateway.session.pending_subscriptions import Granted
+from gateway.session.replay_cursor import FOLLOW, History
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+from gateway.shared.shared_subscriptions import Shares
+from gateway.topics.replay_start import PROPERTY, split_replay
+from gateway.topics.subscribe_request import Wish
+from matcher.names import has_wildcard, is_shared, split_shared
+from matcher.reserved import REPLAY, SYS, is_below, replay_name
+from store.api import Appended, Store, Wants, subscription_queue
+from store.api import Subscription as StoredSubscription
+from store.errors import StoreError
+
+
+def _histories(session: Session) -> int:
+    """How many filters it replays from the log, or is about to."""
+    coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
+    return coming + sum([subscription.history is not None for subscription in session.subscriptions.values()])
+
+
+class Subscriptions:
+    """The filters of the sessions that this node holds."""
+
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        pump: Pump,
+        shares: Shares,
+        config: MqttConfig,
+        spawn: Callable[[Coroutine[object, None, None]], None],
+        greet: Callable[[Subscription], None],
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._pump = pump
+        self._shares = shares
+        self._config = config
+        self._spawn = spawn
+        self._greet = greet  # a subscription of what is the node's own, and in no log, gets the values there are
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        """SUBSCRIBE. A durable session's SUBACK follows the commit of its record."""
+        session = connection.session
+        if session is None or not connection.may_answer(len(packet.requests)):
+            return
+        if _is_in_use(connection, session, packet.packet_id, len(packet.requests), suback):
+            return
+        coming = Granted()
+        wishes = self._wishes(connection, session, packet, coming)
+        if not any(wish.start is not None for wish in wishes):
+            self._make_all(connection, session, packet.packet_id, wishes)
+            return
+        session.subscribing.add(coming, [wish.topic_filter for wish in wishes if wish.is_granted])
+        self._spawn(self._begin(connection, session, packet.packet_id, wishes, coming))
+
+    def _wishes(self, connection: Connection, session: Session, packet: Subscribe, coming: Granted) -> list[Wish]:
+        shares = session.shares if session.has_shares else ()
+        names = {*session.subscribing.names, *session.subscriptions, *shares, *session.retained}
+        words = dict(packet.user_properties).get(PROPERTY, b"")
+        wishes: list[Wish] = []
+        for request in packet.requests:
+            wish = Wish(request, words, packet.identifier)
+            wish.reason, wish.why = self._grant(names, wish, connection, session)
+            if wish.is_granted:
+                names.add(wish.topic_filter)
+                if is_shared(wish.topic_filter):
+                    self._shares.expect(wish.topic_filter)
+                if wish.is_search:
+                    session.subscribing.add(coming, [replay_name(wish.topic_filter)])
+            wishes.append(wish)
+        return wishes
+
+    async def _begin(
+        self, connection: Connection, session: Session, packet_id: int, wishes: list[Wish], coming: Granted
+    ) -> None:
+        """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
+        try:
+            for wish in wishes:
+                await wish.find(self._store, self._router.delivered_end, session.durable)
+        except StoreError as error:
+            self._expected(wishes)
+            connection.append_failed(error)
+            return
+        if session.closed:
+            self._expected(wishes)
+        else:
+            # What was unsubscribed again meanwhile is granted, and gone.
+            left = [wish for wish in wishes if wish.topic_filter in coming.names]
+            session.subscribing.done(coming)
+            self._make_all(connection, session, packet_id, wishes, left)
+
+    def _make_all(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        wishes: list[Wish],
+        left: list[Wish] | None = None,
+    ) -> None:
+        """Answer SUBSCRIBE, and make the subscriptions that are granted; of `wishes`, only those that are `left`."""
+        wanted = [wish for wish in (wishes if left is None else left) if wish.is_granted]
+        granted = [wish.stored for wish in wanted if not wish.is_browsing]
+        for wish in wanted:
+            if wish.is_browsing:
+                session.want_retained(self.make(session, wish.stored), FOLLOW)
+        refused = b"; ".join(dict.fromkeys([wish.why for wish in wishes if wish.why]))
+        why = connection.explain(refused) if refused else None
+        reasons = [wish.reason for wish in wishes]
+        reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
+        if not session.durable or not granted:
+            fresh = [self._attach_transient(connection, session, stored) for stored in granted]
+            self._expected(wishes)
+            wants = self._router.wants
+            if wants is None or wants.is_settled:
+                self._answer_transient(connection, session, granted, fresh, reply)
+            else:
+                self._spawn(self._answer_told(wants, connection, session, granted, fresh, reply))
+            return
+
+        coming = Granted()
+        session.subscribing.add(coming, [stored.topic_filter for stored in granted])
+        session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
+
+        frames = self._wane(session, [stored for stored in granted if not stored.qos])
+        frames += records_of_subscribed(session.client_id, granted)
+
+        def done(appended: Appended) -> None:
+            if appended.error is not None:
+                session.leave_unsaid(frames, appended.error)
+                connection.append_failed(appended.error)
+            elif not session.closed:
+                self._spawn(self._attach_durable(connection, session, granted, reply, wishes, coming))
+                return
+            self._expected(wishes)
+
+        self._store.append(frames, done)
+
+    def _wane(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
+        """These are granted with QoS 0: the log has no cursor of theirs from here on, and others that match the same
+        messages send them. Returns the records of what such cursors did."""
+        frames = records_without(session, {stored.topic_filter for stored in granted})
+        known = [(stored, session.subscriptions.get(stored.topic_filter)) for stored in granted]
+        waning = [(stored, old) for stored, old in known if old is not None and old.qos and old.cursor is not None]
+        frames += self._remember(session, [old for _, old in waning], list(session.subscriptions.values()))
+        for stored, _ in waning:
+            self._attach(session, stored)
+        return frames
+
+    def _remember(self, session: Session, subscriptions: list[Subscription], others: list[Subscription]) -> list[bytes]:
+        """The cursors of these send no more. Returns the records of what came by them, if others may be behind."""
+        formers = session.remember(subscriptions, others)
+        if session.is_puzzled:
+            self._pump.start(session)
+        return records_of_formers(session.client_id, formers) if session.durable else []
+
+    def _answer_transient(
+        self,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        fresh: list[bool],
+        reply: bytes,
+    ) -> None:
+        """From here on nothing that these subscriptions match is missed."""
+        connection.send(reply)
+        self._want_retained(session, granted, fresh)
+        subscriptions = [session.subscriptions.get(stored.topic_filter) for stored in granted if stored.replay >= 0]
+        if subscriptions:
+            cursors = [each.cursor for each in subscriptions if each is not None and each.cursor is not None]
+            self._spawn(self._learn(connection, session, cursors))
+
+    async def _answer_told(
+        self,
+        wants: Wants,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        fresh: list[bool],
+        reply: bytes,
+    ) -> None:
+        """The same, as soon as the store knows what to tell us of."""
+        try:
+            await wants.settled()
+        except StoreError as error:
+            connection.append_failed(error)
+            return
+        if not session.closed:
+            self._answer_transient(connection, session, granted, fresh, reply)
+
+    def _grant(
+        self, names: set[bytes], wish: Wish, connection: Connection, session: Session
+    ) -> tuple[ReasonCode, bytes]:
+        """The reason code of a wish, and why not."""
+        topic_filter = wish.topic_filter
+        wish.check_name(session.client_id)
+        if not wish.is_granted:
+            return wish.reason, wish.why
+        if connection.permissions is not None and not connection.permissions.may_subscribe(wish.reads):
+            connection.counters.subscriptions_denied += 1
+            return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
+        if not self._config.takes_name(split_shared(topic_filter)[1]):
+            why = b"the filter is longer, or has more levels, than this node takes"
+            return ReasonCode.TOPIC_FILTER_INVALID, why
+        if is_shared(topic_filter) and not self._shares.may_join((topic_filter,)):
+            return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
+        if topic_filter not in names and len(names) + len(session.formers or ()) >= self._config.max_subscriptions:
+            return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
+        if topic_filter in names:
+            wish.start = None  # it goes on where it is
+        elif wish.is_search and _histories(session) >= self._config.max_replays:
+            return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
+        return wish.reason, b""
+
+    async def _learn(self, connection: Connection, session: Session, cursors: list[Cursor]) -> None:
+        try:
+            await self.learn_ends(session, cursors)
+        except StoreError as error:
+            connection.append_failed(error)
+
+    def _attach(self, session: Session, stored: StoredSubscription) -> bool:
+        """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
+        if is_shared(stored.topic_filter):
+            return self._shares.join(session, stored)
+        old = session.subscriptions.get(stored.topic_filter)
+        subscription = self.make(session, stored)
+        if old is not None:
+            subscription.replace(old)
+            self._router.remove(old)
+        session.subscribe(subscription)
+        if subscription.is_live:
+            self._router.add(subscription)
+        if old is None and subscription.cursor is not None:
+            session.find_out(subscription.cursor)
+        return old is None
+
+    def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
+        """`_attach`, in a session that leaves no trace in the log."""
+        if not is_shared(stored.topic_filter):
+            return self._attach(session, stored)
+
+        def done(appended: Appended) -> None:
+            if appended.error is not None:
+                connection.append_failed(appended.error)
+
+        return self._shares.hold(session, stored, done)
+
+    async def _attach_durable(
+        self,
+        connection: Connection,
+        session: Session,
+        granted: list[StoredSubscription],
+        reply: bytes,
+        wishes: list[Wish],
+        coming: Granted,
+    ) -> None:
+        try:
+            known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
+            if session.closed:
+                return
+            fresh = []
+            for request in granted:
+                # None: unsubscribed again meanwhile.
+                stored = known.get(request.topic_filter) if request.topic_filter in coming.names else None
+                if not request.qos:
+                    stored = request if stored is not None else None  # of its replay, the log knows nothing
+                fresh.append(stored is not None and self._attach(session, stored))
+            session.subscribing.done(coming)
+            if self._router.wants is not None and not self._router.wants.is_settled:
+                await self._router.wants.settled()
+            connection.send(reply)
+            self._want_retained(session, granted, fresh)
+            live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]
+            await self.learn_ends(session, [s.cursor for s in live if s.cursor is not None])
+        except StoreError as error:
+            connection.append_failed(error)
+        finally:
+            self._expected(wishes)
+
+    def _expected(self, wishes: list[Wish]) -> None:
+        """The shared subscriptions among them are made, or came to nothing."""
+        self._shares.expected([w.topic_filter for w in wishes if w.is_granted and is_shared(w.topic_filter)])
+
+    def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
+        """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""
+        for stored, new in zip(granted, fresh, strict=True):
+            subscription = session.subscriptions.get(stored.topic_filter)
+            if stored.replay >= 0 and new:
+                continue  # its history has them
+            if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
+                if is_below(stored.topic_filter, SYS):
+                    self._greet(subscription)
+                else:
+                    # What came behind the record of a new one and ahead of this is in its queue.
+                    cursor = subscription.cursor if new else None
+                    since = self._router.delivered_end if cursor is None else cursor.start_position
+                    session.want_retained(subscription, since)
+        if session.retained:
+            session.lagging = True
+            self._pump.start(session)
+        else:
+            session.tidy()
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        """UNSUBSCRIBE."""
+        session = connection.session
+        if session is None or not connection.may_answer(len(packet.topic_filters)):
+            return
+        if _is_in_use(connection, session, packet.packet_id, len(packet.topic_filters), unsuback):
+            return
+        filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
+        reasons: list[ReasonCode] = []
+        # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
+        names = {*filters, *map(replay_name, filters)}
+        coming = session.subscribing.end(names)
+        frames = records_without(session, set(filters))
+        ended = [s for s in session.subscriptions.values() if s.topic_filter in names]
+        frames += self._remember(
+            session, ended, [s for s in session.subscriptions.values() if s.topic_filter not in names]
+        )
+        for topic_filter in filters:
+            known = self._detach(session, topic_filter) or topic_filter in coming
+            reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        session.orphan(names)
+        unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
+        why = connection.explain(b"there was no subscription with such a filter") if unknown else None
+        reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
+        if not session.durable:
+            connection.send(reply)
+            return
+
+        frames += records_of_unsubscribed(session.client_id, filters)
+
+        def done(appended: Appended) -> None:
+            if appended.error is not None:
+                session.leave_unsaid(frames, appended.error)
+                connection.append_failed(appended.error)
+                return
+            connection.send(reply)
+
+        self._store.append(frames, done)
+
+    def _detach(self, session: Session, topic_filter: bytes) -> bool:
+        if session.has_shares and topic_filter in session.shares:
+            return self._shares.leave(session, topic_filter)
+        subscription = session.unsubscribe(topic_filter)
+        if subscription is None:
+            return False
+        self._router.remove(subscription)
+        for cursor in (subscription.history, subscription.cursor):
+            if cursor is not None:
+                session.resend_without(cursor)
+        if session.lagging:
+            self._pump.start(session)  # another subscription may have waited for this one
+        return True
+
+    def make(self, session: Session, stored: StoredSubscription) -> Subscription:
+        """The subscription as the session works with it."""
+        topic_filter = stored.topic_filter
+        is_wild = has_wildcard(topic_filter)
+        is_recorded = session.durable and stored.qos > 0
+        cursor: Cursor | None = None
+        if is_recorded or (stored.replay >= 0 and not is_wild):
+            reach = reach_of(session.full_window) if is_recorded else 0
+            queue = subscription_queue(topic_filter)
+            cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
+            cursor.fleeting = session.durable and not is_recorded
+        subscription = Subscription(
+            session,
+            topic_filter,
+            stored.qos,
+            stored.no_local,
+            stored.retain_as_published,
+            stored.identifier,
+            cursor,
+            self._router.delivered_end,
+        )
+        if stored.replay >= 0 and not is_wild and cursor is not None:
+            cursor.live = stored.replay
+        elif stored.replay >= 0:
+            end = stored.start_position if is_recorded else FOLLOW
+            subscription.history = History(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
+            subscription.is_live = is_recorded
+            if cursor is not None:
+                cursor.waits = True
+        return subscription
+
+    async def learn_ends(self, session: Session, cursors: list[Cursor]) -> None:
+        """Find out how far the queues go, now that commits reach the session, and read what it missed."""
+        for cursor in cursors:
+            bounds = await self._store.bounds(cursor.queue)
+            cursor.end = max(cursor.end, bounds.end)
+        session.lagging = True
+        self._pump.start(session)
+
+
+def _is_in_use(
+    connection: Connection,
+    session: Session,
+    packet_id: int,
+    count: int,
+    answer: Callable[[int, int, list[ReasonCode], Explanation | None, int], bytes],
+) -> bool:
+    """Whether the packet id of a SUBSCRIBE or UNSUBSCRIBE with so many filters is that of a message whose exchange has
+    not ended; the client was told then. 3.1.1 has no word for it."""
+    if connection.version < 5 or packet_id not in session.inbound:
+        return False
+    reasons, why = [ReasonCode.PACKET_IDENTIFIER_IN_USE] * count, connection.explain(PACKET_ID_IN_USE)
+    connection.send(answer(connection.version, packet_id, reasons, why, connection.maximum_packet_size))
+    return True

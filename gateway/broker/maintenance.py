@@ -1,0 +1,114 @@
+"""What is done once for a store, however many gateways it has: wills whose time has come, sessions that expire, and
+what nodes left behind that died. It runs in the process that has the store."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Container
+from time import time
+from typing import Final
+
+from gateway.auth.authority import Authority
+from gateway.broker.append import append
+from gateway.broker.expired_producers import OldProducers
+from gateway.broker.wills import Wills
+from gateway.observe.counters import Counters
+from matcher.names import is_shared
+from store import control
+from store.api import subscription_queue
+from store.engine import Engine
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
+_PAGE: Final = 1000
+
+
+class Keeping:
+    """The duties of one store. `held`: clients of whom nothing expires now. `takes_gateways`: other processes."""
+
+    def __init__(self, store: Engine, wills: Wills, held: Container[bytes], takes_gateways: bool = False) -> None:
+        self._store = store
+        self._producers = OldProducers(store, takes_gateways)
+        self.wills = wills
+        self._held = held
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def see_to(self, is_gone: Callable[[bytes], bool]) -> None:
+        """End what nodes left that are gone: send their wills, close their sessions, have their shared subscriptions go
+        on without them. Raises StoreError."""
+        await self.wills.send_left(is_gone)
+        after: bytes | None = None
+        while page := await self._store.sessions_open(after, _PAGE):
+            now_ms = int(time() * 1000)
+            lost = [each[:3] for each in page if is_gone(each[3])]
+            await append(self._store, [control.session_lost(c, epoch, expiry, now_ms) for c, epoch, expiry in lost])
+            after = page[-1][0]
+            await asyncio.sleep(0)  # there may be very many: others have their turn
+        after = None
+        while shares := await self._store.shares_held(after, _PAGE):
+            left = [(group, gateway) for group, gateways in shares for gateway in gateways if is_gone(gateway)]
+            await append(self._store, [control.share_left(group, gateway) for group, gateway in left])
+            after = shares[-1][0]
+            await asyncio.sleep(0)
+        self.wills.waits()
+
+    def start(self) -> None:
+        """Begin to look for wills that are due and expired sessions. What was left is seen to."""
+        loop = asyncio.get_running_loop()
+        duties = (self.wills.run(), self._sweep(), self._producers.run())
+        self._tasks = [loop.create_task(duty) for duty in duties]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                while expired := await self._store.sessions_expired(int(time() * 1000), _PAGE):
+                    ended = [(c, e) for c, e in expired if c not in self._held]
+                    await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
+                    if len(expired) < _PAGE or not ended:
+                        break  # those that are held come back, or are looked at again
+            except StoreError as error:
+                log.error("looking for expired sessions failed: %s", error)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+
+class SharedKeeping(Keeping):
+    """The duties of a store whose gateways are processes of their own."""
+
+    def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
+        self._engine = engine
+        self._members = engine.members
+        wills = Wills(engine, counters, self._members, authority.may_send)
+        super().__init__(engine, wills, engine.members, takes_gateways=True)
+        self._members.on_free = wills.waits
+        self._members.on_nobody_back = self._release
+        engine.on_back(self._members.came_back)
+
+    async def serve(self) -> None:
+        """Take gateways, and see to what earlier ones left. Raises StoreError."""
+        await self._members.serve(self._see_to_gateway)
+        self.start()
+
+    async def stop(self) -> None:
+        await self._members.stop()
+        await super().stop()
+
+    async def _see_to_gateway(self, is_gone: Callable[[bytes], bool]) -> None:
+        await self.see_to(is_gone)
+        for gateway in self._engine.owners:
+            if is_gone(gateway):
+                await self._engine.release_of(gateway)
+
+    async def _release(self) -> None:
+        """No gateway is back that had messages of shared subscriptions: others may have them."""
+        after: bytes | None = None
+        while page := await self._engine.groups(after, _PAGE):
+            for state in page:
+                if is_shared(state.group):
+                    await self._engine.release_unowned(state.group, subscription_queue(state.group))
+            after = page[-1].group

@@ -1,0 +1,51 @@
+"""The sessions of a store whose gateways are processes of their own, as the store's process sees them."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from gateway.broker.append import append
+from gateway.broker.wills import Wills
+from gateway.connection.connection import Connection
+from gateway.session.drop_counters import KeptDrops
+from gateway.session.session import Session
+from store import control
+from store.api import Store
+from store.gateway_registry import Members
+
+_NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
+
+
+class FarSessions:
+    """What can be asked of them, on behalf of who runs the node. None is held here."""
+
+    held = _NONE
+
+    def __init__(self, store: Store, members: Members, wills: Wills) -> None:
+        self._store = store
+        self._members = members
+        self._wills = wills
+        self.kept_drops = KeptDrops()
+
+    @property
+    def connected(self) -> Collection[bytes]:
+        """Client ids of those with a connection."""
+        return self._members.held
+
+    def gateway_of(self, client_id: bytes) -> str:
+        """The gateway that has the client."""
+        return (self._members.holder(client_id) or b"").decode(errors="replace")
+
+    async def kick(self, client_id: bytes) -> bool:
+        """Close the client's connection; its session stays. False: it has none."""
+        return await self._members.kick(client_id)
+
+    async def remove(self, client_id: bytes) -> bool:
+        """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
+        Raises StoreError."""
+        async with self._members.taken(client_id) as was_held:
+            state = await self._store.session_row(client_id)
+            frames, wills = await self._wills.overdue(client_id, None)
+            if state is not None:
+                await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
+                self._wills.sent(wills)
+            return was_held or state is not None

@@ -1,0 +1,299 @@
+"""Recording how far durable sessions have come: acknowledged offsets, packet ids, and all of it at the end.
+
+Acknowledgements are gathered and recorded a few times a second, of many sessions less often: what they make of the
+log, and of a turn of the loop, is bounded. What a packet to the client rests on (the packet id of a QoS 2 message, a
+PUBREC that came) is recorded at once, and the packet follows its commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import islice
+from time import time
+from typing import Final, TypeVar
+
+from gateway.broker.append import pieces
+from gateway.mqtt.encode import pubrel
+from gateway.mqtt.reasons import ReasonCode
+from gateway.observe.throttled_log import tell_failure
+from gateway.session.cursor import Cursor
+from gateway.session.ended_subscriptions import Former
+from gateway.session.inflight import COMPLETED, RELEASED, SENT
+from gateway.session.replay_cursor import History
+from gateway.session.session import Session
+from matcher.reserved import replay_name
+from store import control
+from store.api import Appended, Ended, Owed, Store, Subscription
+from store.control import PASSED
+from store.errors import StoreError
+
+_Item = TypeVar("_Item")
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
+_SOME: Final = 128  # sessions that are recorded in one turn of the loop
+_PAUSE: Final = 0.01  # seconds before the next of them
+_SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a single filter asks for it
+_BESIDES: Final = 32  # bytes of it for each filter, at the most
+_PLACE: Final = 12  # bytes of it for an offset, roughly
+
+
+class Progress:
+    """Writes the progress of a node's durable sessions to the log."""
+
+    def __init__(self, store: Store, on_failed: Callable[[Session, StoreError], None]) -> None:
+        self._store = store
+        self._on_failed = on_failed  # a record was not taken: the session cannot go on
+        self._loop = asyncio.get_running_loop()
+        self._changed: dict[Session, None] = {}  # held sessions only, who waits longest first
+        self._urgent: dict[Session, None] = {}  # the same
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False  # `_write_urgent` is on its way
+
+    def forget(self, session: Session) -> None:
+        """The session is closed: `last_records` says the rest."""
+        self._changed.pop(session, None)
+        self._urgent.pop(session, None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def note(self, session: Session, urgent: bool) -> None:
+        """Something of the session has to be recorded; `urgent`: a packet to the client waits for it. Of one that is
+        closed, `last_records` said it."""
+        if session.closed:
+            return
+        if urgent:
+            self._changed.pop(session, None)
+            self._urgent[session] = None
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._write_urgent)
+        else:
+            self._changed[session] = None
+            if self._timer is None:
+                self._timer = self._loop.call_later(PROGRESS_SECONDS, self._write)
+
+    def _write(self) -> None:
+        changed = self._changed
+        for session in list(islice(changed, _SOME)):
+            del changed[session]
+            self._try_to_record(session)
+        self._timer = self._loop.call_later(_PAUSE, self._write) if changed else None
+
+    def _write_urgent(self) -> None:
+        self._scheduled = False
+        urgent, self._urgent = self._urgent, {}
+        for session in urgent:
+            self._try_to_record(session)
+
+    def _try_to_record(self, session: Session) -> None:
+        """One that cannot be recorded must not keep the others from it: its connection ends."""
+        try:
+            self._record(session)
+        except Exception as error:
+            log.exception("recording the progress of %r failed", session.client_id)
+            self._on_failed(session, StoreError(str(error)))
+
+    def _record(self, session: Session) -> None:
+        """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
+        session.changed = False
+        session.urgent = False
+        cursors = _moved(session)
+        moved = {cursor.topic_filter: cursor.committed for cursor in cursors}
+        frames = _records_of(session.client_id, moved)
+        staged, received = session.take_staged()
+        completed = session.free_completed()
+        sent: list[tuple[int, bytes, int, int]] = []
+        for waiting in staged:
+            entry = waiting.entry
+            if entry is not None and entry.waits_for_record:
+                sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
+                session.note_recorded(entry)
+        owed, settled, is_changed = session.take_owed()
+        if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
+            sent += session.unrecorded({b""})
+        frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
+        frames += _forgotten(session)
+        if not frames and not staged:
+            return
+
+        def done(appended: Appended) -> None:
+            session.staging -= len(staged)
+            if session.closed:
+                return
+            if appended.error is not None:
+                tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
+                refused(appended)
+                return
+            for cursor in cursors:
+                cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
+            session.forget_formers()
+            for waiting in staged:
+                session.outlet.send(waiting.data)
+            for packet_id in received:
+                session.outlet.send(pubrel(session.outlet.version, packet_id, ReasonCode.SUCCESS))
+            if session.lagging:
+                session.on_room(session)
+
+        def refused(appended: Appended) -> None:
+            if appended.error is not None and not session.closed:
+                session.leave_unsaid(frames, appended.error)
+                self._on_failed(session, appended.error)
+
+        *ahead, last = pieces(frames)
+        for piece in ahead:
+            self._store.append(piece, refused)
+        self._store.append(last, done)
+
+
+def _moved(session: Session) -> list[Cursor]:
+    """The cursors and histories that have come forward since the last record."""
+    moved: list[Cursor] = []
+    for subscription in session.subscriptions.values():
+        cursor = subscription.cursor
+        if cursor is not None and subscription.qos:
+            place = cursor.safe
+            if place > cursor.committed:
+                cursor.committed = place
+                moved.append(cursor)
+        history = subscription.history
+        if history is not None and history.recorded and history.floor != history.committed:
+            history.committed = history.floor
+            moved.append(history)
+            if history.floor >= history.end:
+                subscription.history = None
+    return moved
+
+
+def last_records(session: Session) -> list[bytes]:
+    """What the log must know when a connection ends: every open exchange, then exact cursors.
+
+    Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
+    offset is `next`, or the floor, where an exchange that an earlier connection left ended before the cursor came by
+    it; where the log has that already nothing is said. The exchanges come first: a torn write may lose the cursors,
+    never the messages. The last record closes the session.
+    """
+    sent: list[tuple[int, bytes, int, int]] = []
+    completed: list[int] = []
+    client_id = session.client_id
+    frames = list(session.unsaid)
+    _, received = session.take_staged()
+    for packet_id, entry in session.inflight.items():
+        is_behind = entry.cursor is None or entry.cursor.is_behind_it(entry.offset)
+        is_passed = is_behind and isinstance(entry.cursor, History)
+        if entry.phase == COMPLETED:
+            if is_behind:
+                completed.append(packet_id)
+        elif entry.phase == SENT and not entry.leased:
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + (PASSED if is_passed else 0)))
+        elif entry.phase == RELEASED and is_passed:
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
+            received.append(packet_id)
+    frames += _sent(client_id, sent)
+    if received:
+        frames.append(control.outbound_changed(client_id, received=received))
+    subscriptions = session.subscriptions.values()
+    cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
+    cursors += [s.history for s in subscriptions if s.history is not None and s.history.recorded]
+    places = [(cursor, max(cursor.next, cursor.floor)) for cursor in cursors]
+    frames += _records_of(client_id, {cursor.topic_filter: at for cursor, at in places if at != cursor.durable})
+    if completed:
+        frames.append(control.outbound_changed(session.client_id, completed=completed))
+    owed, settled, _ = session.take_owed()
+    frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
+    frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
+    session.forget_formers(is_closing=True)
+    frames += _forgotten(session)
+    frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
+    return frames
+
+
+def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
+    """What the log must know of messages on their way by these filters, when their cursors are to be no more: only a
+    record tells of them then."""
+    if not session.durable:
+        return []
+    names = {*filters, *map(replay_name, filters)}
+    return _sent(session.client_id, session.unrecorded(names))
+
+
+def records_of_formers(client_id: bytes, formers: list[Former]) -> list[bytes]:
+    """What the log must know of subscriptions that end while others are behind them: in front of their end."""
+    return records_of_ended(client_id, [former.ended for former in formers])
+
+
+def records_of_ended(client_id: bytes, ended: list[Ended]) -> list[bytes]:
+    parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
+    return [control.outbound_changed(client_id, ended=few) for few in parts]
+
+
+def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:
+    """As `control.subscribed`: a packet may name more than a record holds."""
+    return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
+
+
+def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
+    """The same of `control.unsubscribed`."""
+    return [control.unsubscribed(client_id, few) for few in _parts(filters, list(map(len, filters)))]
+
+
+def _forgotten(session: Session) -> list[bytes]:
+    forgotten = session.take_forgotten()
+    parts = _parts(forgotten, [len(topic_filter) for topic_filter, _ in forgotten])
+    return [control.outbound_changed(session.client_id, forgotten=few) for few in parts]
+
+
+def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:
+    return [control.outbound_changed(client_id, sent=part) for part in _parts_of_sent(sent)]
+
+
+def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
+    """Cursors and where they are, by filter."""
+    parts = _parts(list(offsets.items()), list(map(len, offsets)))
+    return [control.cursors_committed(client_id, dict(few)) for few in parts]
+
+
+def _exchanges(
+    client_id: bytes,
+    sent: list[tuple[int, bytes, int, int]],
+    received: list[int],
+    completed: list[int],
+    owed: list[Owed],
+    settled: list[bytes],
+) -> list[bytes]:
+    """What `control.outbound_changed` says, in one record if it fits. What was sent last is with the first of what is
+    owed: the log has to know both."""
+    if not (sent or received or completed or owed or settled):
+        return []
+    *ahead, last = _parts_of_sent(sent) or [[]]
+    first, *rest = _parts_of_owed(owed) or [[]]
+    over, *behind = _parts(settled, list(map(len, settled))) or [[]]
+    frames = [control.outbound_changed(client_id, few) for few in ahead]
+    frames.append(control.outbound_changed(client_id, last, received, completed, first, over))
+    frames += [control.outbound_changed(client_id, owed=few) for few in rest]
+    return frames + [control.outbound_changed(client_id, settled=few) for few in behind]
+
+
+def _parts_of_sent(sent: list[tuple[int, bytes, int, int]]) -> list[list[tuple[int, bytes, int, int]]]:
+    return _parts(sent, [len(row[1]) for row in sent])
+
+
+def _parts_of_owed(owed: list[Owed]) -> list[list[Owed]]:
+    sizes = [len(o.topic_filter) + len(o.after or b"") + sum(len(t) + _BESIDES for t in o.ahead) for o in owed]
+    return _parts(owed, sizes)
+
+
+def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:
+    """The items in parts, of which each fits in a record. `sizes`: of their filters, in bytes."""
+    parts: list[list[_Item]] = []
+    room = 0
+    for item, size in zip(items, sizes, strict=True):
+        room -= size + _BESIDES
+        if room < 0:
+            parts.append([])
+            room = _SIZE - size - _BESIDES
+        parts[-1].append(item)
+    return parts

@@ -1,0 +1,474 @@
+"""The sessions this node holds: opening them at CONNECT, taking them over, closing them.
+
+State that is not a message changes only by a control record. What a client is told (CONNACK, SUBACK,
+PUBREL …) goes out when the record it rests on is committed.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Collection, Coroutine
+from time import time
+from typing import Final
+
+from gateway.auth.authority import Authority
+from gateway.auth.identity import Identity
+from gateway.auth.refusal import Gone, Refused
+from gateway.broker.append import LastRecords, append
+from gateway.broker.authentication import Access
+from gateway.broker.client_ownership import ALONE, Membership
+from gateway.broker.client_turns import Turns
+from gateway.broker.handle_subscribe import Subscriptions
+from gateway.broker.session_checkpoint import Progress, last_records, records_of_ended, records_of_unsubscribed
+from gateway.broker.session_restore import Restoring
+from gateway.broker.sys_topics import SysTree
+from gateway.broker.wills import Wills, will_message, will_set
+from gateway.config.config import MqttConfig
+from gateway.connection.connack import Answers
+from gateway.connection.connection import Connection
+from gateway.connection.enhanced_auth import Dialogue
+from gateway.delivery.catch_up import Pump
+from gateway.delivery.inbox import Inboxes
+from gateway.delivery.missed_commits import Missed
+from gateway.delivery.router import Router
+from gateway.mqtt.aliases import TopicAliases
+from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
+from gateway.mqtt.reasons import ReasonCode
+from gateway.observe.counters import Counters
+from gateway.session.cursor import Cursor, reach_of
+from gateway.session.drop_counters import KeptDrops
+from gateway.session.ended_subscriptions import ended_of
+from gateway.session.session import Session
+from gateway.shared.shared_subscriptions import Shares
+from gateway.topics.destination import NotTaken, address
+from matcher.names import is_shared
+from matcher.reserved import inbox_of
+from store import control
+from store.api import SessionState, Store
+from store.errors import HeldByAnother, RecordTooLarge, StoreError
+
+log = logging.getLogger(__name__)
+
+_NEVER: Final = 0xFFFF_FFFF
+
+
+class Sessions:
+    """Serves what `gateway.connection.connection` cannot answer on the spot (its `Desk`)."""
+
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        authority: Authority,
+        config: MqttConfig,
+        counters: Counters,
+        membership: Membership = ALONE,
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._router = router
+        self._config = config
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._pump = Pump(store, router, self._store_failed)
+        self._progress = Progress(store, self._store_failed)
+        self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
+        self.shares = Shares(store, config, counters, membership.name)
+        self.held: dict[bytes, tuple[Session, Connection]] = {}
+        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, membership)
+        self._subscriptions = Subscriptions(
+            store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
+        )
+        self._answers = Answers(config)
+        self._restoring = Restoring(router, self._subscriptions)
+        self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
+        self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
+        self._authority = authority
+        self._access = Access(store, authority, counters, self._connections, self._spawn)
+        self.turns = Turns()
+        self.wills = Wills(store, counters, self.turns, authority.may_send)
+        self._ending = LastRecords(store)
+        self.kept_drops = KeptDrops()
+        self._beginning = 0  # durable sessions whose first record is on its way
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # --- life of the node
+
+    def start(self) -> None:
+        """What earlier nodes left open is closed by now (`gateway.broker.maintenance`)."""
+        self.shares.start()
+        self._spawn(self.sys_tree.run())
+
+    async def stop(self) -> None:
+        """Close every connection and wait until each durable session's last record is committed."""
+        self._stopping = True
+        for _session, connection in list(self.held.values()):
+            connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pump.stop()
+        await self.shares.stop()
+        await asyncio.gather(*self._ending.all())
+        self._progress.stop()
+
+    def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- CONNECT
+
+    def connect(self, connection: Connection, packet: Connect) -> None:
+        arrival = connection.arrival
+        if arrival is not None and arrival.refusal is not None:
+            self._counters.connections_refused += 1
+            connection.refuse(arrival.refusal, arrival.why)
+            return
+        if packet.authentication_method is not None:
+            seconds = connection.gate.connect_timeout
+            connection.dialogue = Dialogue(connection, packet.authentication_method, seconds)
+        self._spawn(self._connect(connection, packet))
+
+    async def _connect(self, connection: Connection, packet: Connect) -> None:
+        try:
+            client_id = self._admit(connection, packet)
+            identity = await self._access.identify(connection, packet, client_id)
+            self._answers.check(connection, packet, identity)
+            try:
+                async with self.turns.of(client_id):
+                    await self._open(connection, packet, identity)
+            finally:
+                self._free(client_id)
+        except Refused as refused:
+            self._counters.connections_refused += 1
+            connection.refuse(refused.reason, str(refused), refused.server_reference)
+        except Gone:
+            if not connection.is_closed():
+                connection.transport.abort()
+        except HeldByAnother as error:
+            self._give_up(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error))
+        except StoreError as error:
+            # Nothing is large in it but a will with very many user properties.
+            large = isinstance(error, RecordTooLarge)
+            reason = ReasonCode.PACKET_TOO_LARGE if large else ReasonCode.SERVER_UNAVAILABLE
+            self._give_up(connection, reason, str(error))
+        except Exception:
+            log.exception("serving the CONNECT of %r failed", packet.client_id)
+            self._give_up(connection, ReasonCode.SERVER_UNAVAILABLE, "the node cannot serve this connection now")
+
+    def _give_up(self, connection: Connection, reason: ReasonCode, text: str) -> None:
+        """End a connection that could not be opened, or not have all of its session."""
+        if connection.session is None:
+            self._counters.connections_refused += 1
+            connection.refuse(reason, text)
+        else:
+            connection.close(ReasonCode.UNSPECIFIED_ERROR, connection.explain(text.encode()))
+
+    def _admit(self, connection: Connection, packet: Connect) -> bytes:
+        """The client id to serve. Raises Refused."""
+        if self._config.redirect != "stopping":
+            moved = self._config.redirect == "moved"
+            reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
+            raise Refused(reason, "this node serves no clients", self._config.server_reference.encode())
+        if self._stopping:
+            raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
+        if packet.will is not None:
+            try:
+                address(packet.will.topic, int(time() * 1000))
+            except NotTaken as refused:
+                raise Refused(refused.reason, str(refused)) from refused
+        if packet.will is not None and not self._config.takes_name(packet.will.topic):
+            raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is longer, or has more levels, than it may")
+        arrival = connection.arrival
+        if arrival is not None and arrival.user_name is not None:
+            packet.username = arrival.user_name
+        if arrival is not None and arrival.client_id is not None:
+            if packet.client_id not in (b"", arrival.client_id):
+                raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is not the certificate's")
+            return arrival.client_id
+        if packet.client_id:
+            return packet.client_id
+        if packet.version < 5 and not packet.clean_start:
+            # MQTT-3.1.3-8: nobody could come back to such a session.
+            raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
+        return b"sluice-" + uuid.uuid4().hex.encode()
+
+    async def _open(self, connection: Connection, packet: Connect, identity: Identity) -> None:
+        client_id = identity.client_id
+        held = self.held.get(client_id)
+        if held is not None:
+            other = held[1].identity
+            if other is not None and not identity.may_have(other.user_name):
+                self._access.refuse_session(connection, identity, "another user is connected with this client id")
+            self._counters.takeovers += 1
+        await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
+        if connection.closed:
+            return
+        await self._membership.hold(client_id, identity.user_name, connection.has_left)
+        state = await self._store.session_row(client_id)
+        expiry = self._answers.expiry(packet)
+        if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
+            self._access.refuse_session(connection, identity, "the session of this client id is another user's")
+        fresh = packet.clean_start or state is None or _has_expired(state)
+        epoch = 1 if state is None else state.epoch + 1
+        window = min(packet.receive_maximum, self._config.max_in_flight)
+        frames, wills = await self.wills.overdue(client_id, None if fresh else state)
+        gateway = self._membership.name
+        if expiry > 0 or state is not None:
+            # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
+            user_name = identity.user_name
+            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window), user_name, gateway))
+        if packet.will is not None:
+            frames.append(will_set(identity, epoch, packet.will, gateway))
+        session = Session(
+            client_id,
+            epoch,
+            expiry,
+            window,
+            connection,
+            self._counters,
+            self._note_change,
+            self._start_pump,
+        )
+        session.recorded_open = expiry > 0 or state is not None
+        try:
+            await self._record_open(frames, is_new=state is None and expiry > 0)
+        except asyncio.CancelledError:
+            # The node stops, and the records are on their way: its next start is not to take it for a connection.
+            self._close_session(session, packet.will, is_sent=False)
+            raise
+        self.wills.sent(wills)
+        kept = self.kept_drops.take(client_id)
+        session.drops = None if fresh else kept
+        try:
+            state = None if fresh else await self._store.session(client_id)
+            state = await self._still_allowed(identity, state)
+            if connection.is_closed():  # meanwhile
+                raise Gone
+            if state is not None and not self.shares.may_join(
+                [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
+            ):
+                raise Refused(ReasonCode.QUOTA_EXCEEDED, "the session has more shared subscriptions than the node may")
+            self._accept(connection, packet, identity, session, state, not fresh)
+        except BaseException:
+            if connection.session is None and not session.closed:
+                self.held.pop(client_id, None)
+                self._close_session(session, packet.will, is_sent=False)
+            raise
+        if state is not None and not session.closed:
+            cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
+            await self._subscriptions.learn_ends(session, cursors)
+        if session.durable:
+            await self._open_inbox(session)
+
+    def _accept(
+        self,
+        connection: Connection,
+        packet: Connect,
+        identity: Identity,
+        session: Session,
+        state: SessionState | None,
+        present: bool,
+    ) -> None:
+        """Hold the session, and tell the client so. `state`: what of it the log has."""
+        # A session that came from the log is recorded on, even if it is to end with this connection.
+        session.durable = session.expiry_interval > 0 or state is not None
+        if state is not None:
+            self._restoring.restore(session, state)
+        self.held[session.client_id] = (session, connection)
+        aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
+        connection.aliases = TopicAliases(aliases) if aliases else None
+        connection.will = packet.will
+        connection.client_id = session.client_id
+        connection.identity = identity
+        connection.permissions = identity.permissions
+        connection.send(self._answers.accept(connection, packet, identity, session.expiry_interval, present))
+        for stored in state.subscriptions if state is not None else ():
+            if is_shared(stored.topic_filter):  # not before: a message may wait for a member
+                self.shares.join(session, stored)
+        connection.opened(session, self._answers.keep_alive(packet))
+
+    async def _look(self, session: Session, cursors: list[Cursor]) -> None:
+        """The session may have missed something."""
+        await self._subscriptions.learn_ends(session, cursors)
+        await self._open_inbox(session)
+
+    async def _open_inbox(self, session: Session) -> None:
+        """Since its record, and before it was held, something may have been addressed to the session."""
+        inbox = inbox_of(session.client_id)
+        if inbox not in session.subscriptions:
+            stored = (await self._store.subscriptions(session.client_id, [inbox])).get(inbox)
+            if stored is not None and inbox not in session.subscriptions and not session.closed:
+                cursor = self._restoring.take_up(session, stored).cursor
+                await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
+
+    async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
+        """The session without what its client may not subscribe to (any more); nothing is awaited after the last look.
+        Raises Refused when a user is none any more, StoreError."""
+        while True:
+            frames = []
+            if state is not None:
+                if withheld := self._access.withheld(identity, state):
+                    # As in `Exchanges.forget`: one with QoS 2 ends with PUBREL.
+                    released = [each.packet_id for each in withheld if each.qos == 2]
+                    completed = [each.packet_id for each in withheld if each.qos != 2]
+                    frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
+                if forbidden := self._access.forbidden(identity, state):
+                    frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
+                    frames += records_of_unsubscribed(state.client_id, forbidden)
+            if state is not None and frames:
+                await append(self._store, frames)
+                state = await self._store.session(state.client_id)
+            if not await self._authority.renew(identity) and not frames:
+                return state
+
+    async def _end_connection(self, client_id: bytes, reason: ReasonCode) -> None:
+        """Close the client's connection, if it has one, and wait for its last records."""
+        held = self.held.get(client_id)
+        if held is not None:
+            held[1].close(reason)
+        ending = self._ending.of(client_id)
+        if ending is not None:
+            await asyncio.shield(ending)  # others wait for it too
+
+    async def _record_open(self, frames: list[bytes], is_new: bool) -> None:
+        """Append the first records of a connection. Raises Refused and StoreError."""
+        if not is_new:
+            await append(self._store, frames)
+            return
+        if self._store.session_count() + self._beginning >= self._config.max_sessions:
+            raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are as many sessions as there may be (mqtt.max_sessions)")
+        self._beginning += 1
+        try:
+            await append(self._store, frames)
+        finally:
+            self._beginning -= 1
+
+    # --- SUBSCRIBE, UNSUBSCRIBE
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        self._subscriptions.subscribe(connection, packet)
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        self._subscriptions.unsubscribe(connection, packet)
+
+    def auth(self, connection: Connection, packet: Auth) -> None:
+        self._access.auth(connection, packet)
+
+    def _connections(self) -> list[Connection]:
+        return [connection for _, connection in self.held.values()]
+
+    def is_unreached(self, position: int) -> bool:
+        return self._inboxes.is_unreached(position)
+
+    # --- the end of a connection
+
+    def lost(self, connection: Connection, clean: bool) -> None:
+        """The connection is over. `clean`: by a DISCONNECT that drops the will."""
+        self._counters.connections_closed += 1
+        if connection.dialogue is not None:
+            connection.dialogue.gone()
+        session = connection.session
+        if session is None:
+            return
+        packet = connection.disconnect_packet
+        if packet is not None and packet.session_expiry_interval is not None:
+            session.expiry_interval = min(packet.session_expiry_interval, self._config.max_session_expiry)
+        held = self.held.get(session.client_id)
+        if held is not None and held[0] is session:
+            del self.held[session.client_id]
+        is_sent = not clean and not connection.is_will_dropped
+        self._close_session(session, connection.will, is_sent)
+        connection.session = None
+
+    def _store_failed(self, session: Session, error: StoreError) -> None:
+        """Its packets cannot follow their record, or what it missed cannot be read: the client has to come back and
+        resume."""
+        held = self.held.get(session.client_id)
+        if held is not None and held[0] is session:
+            held[1].append_failed(error)
+
+    def _close_session(self, session: Session, will: Will | None, is_sent: bool) -> None:
+        """The session has no connection any more; `is_sent`: the will of that is to be sent."""
+        session.closed = True
+        for subscription in session.subscriptions.values():
+            self._router.remove(subscription)
+        self.shares.close(session)
+        self._progress.forget(session)
+        self._pump.forget(session)
+        client_id = session.client_id
+        frames = last_records(session) if session.recorded_open else []
+        waits = False
+        if will is not None:
+            waits = is_sent and min(will.delay_interval, session.expiry_interval) > 0
+            if not is_sent:
+                frames.insert(max(len(frames) - 1, 0), control.will_dropped(client_id, session.epoch))
+            elif not waits:
+                frames.insert(max(len(frames) - 1, 0), will_message(client_id, will))
+
+        def recorded() -> None:
+            if waits:
+                self.wills.waits()
+            elif is_sent and will is not None:
+                self.wills.sent(1)
+
+        if frames:
+            self._ending.record(client_id, frames, recorded, self._free)
+        else:
+            self._free(client_id)
+        if session.drops is not None and session.expiry_interval:
+            self.kept_drops.keep(client_id, session.drops)
+        session.let_go()
+
+    def _free(self, client_id: bytes) -> None:
+        """If the client has nothing here any more, other gateways may have it."""
+        if client_id not in self.held and client_id not in self.turns and self._ending.of(client_id) is None:
+            self._membership.free(client_id)
+
+    async def give_up(self, client_id: bytes, is_taken_over: bool) -> None:
+        """Close the client's connection: another gateway is to have the client, or nobody (not `is_taken_over`)."""
+        async with self.turns.of(client_id):
+            reason = ReasonCode.SESSION_TAKEN_OVER if is_taken_over else ReasonCode.ADMINISTRATIVE_ACTION
+            self._counters.takeovers += is_taken_over and client_id in self.held
+            await self._end_connection(client_id, reason)
+        self._free(client_id)
+
+    # --- on behalf of who runs the node
+
+    @property
+    def connected(self) -> Collection[bytes]:
+        return self.held.keys()
+
+    def gateway_of(self, _client_id: bytes) -> str:
+        return ""
+
+    async def kick(self, client_id: bytes) -> bool:
+        """Close the client's connection; its session stays. False: it has none."""
+        async with self.turns.of(client_id):
+            if client_id not in self.held:
+                return False
+            await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
+            return True
+
+    async def remove(self, client_id: bytes) -> bool:
+        """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
+        Raises StoreError."""
+        async with self.turns.of(client_id):
+            was_held = client_id in self.held
+            await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
+            state = await self._store.session_row(client_id)
+            frames, wills = await self.wills.overdue(client_id, None)
+            self.kept_drops.take(client_id)
+            if state is not None:
+                await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
+                self.wills.sent(wills)
+            return was_held or state is not None
+
+
+def _has_expired(state: SessionState) -> bool:
+    """Whether the session ended by its expiry interval, though the sweep has not come by (MQTT-3.1.2-23)."""
+    if not state.closed_at or state.expiry_interval == _NEVER:
+        return False
+    return time() * 1000 >= state.closed_at + state.expiry_interval * 1000

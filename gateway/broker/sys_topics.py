@@ -1,0 +1,166 @@
+"""The `$SYS` tree: figures of the node, as topics with values that are retained as it were.
+
+They are state of this node while it runs, not messages: nothing of them is in the log, no session has them waiting, and
+who is connected gets them with QoS 0. A subscriber gets all current values at once, then those that change. Names and
+forms are mosquitto's; `docs/mqtt.md` has the table.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from importlib.metadata import version
+from math import exp
+from time import monotonic, time
+from typing import Final
+
+import record
+from gateway.broker.client_ownership import Membership
+from gateway.connection.connection import Connection
+from gateway.delivery.router import Router
+from gateway.observe.counters import Counters
+from gateway.session.message_encoding import Message
+from gateway.session.session import Session
+from gateway.session.subscription import Route, Subscription
+from matcher.names import matches
+from matcher.reserved import SYS
+from record.layout import FLAG_RETAIN, Kind
+from store.api import Store
+
+_MINUTES: Final = (1, 5, 15)
+
+
+class _Load:
+    """Moving averages of a total that grows, as of so many minutes: what comes in a minute."""
+
+    __slots__ = ("_averages", "_total")
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._averages = [0.0 for _ in _MINUTES]
+
+    def add(self, total: int, seconds: float) -> list[float]:
+        """Take the total as it is after so many seconds more."""
+        rate = max(total - self._total, 0) * 60 / seconds  # a gateway that is gone takes its total with it
+        self._total = total
+        for i, minutes in enumerate(_MINUTES):
+            weight = exp(-seconds / (60 * minutes))
+            self._averages[i] = self._averages[i] * weight + rate * (1 - weight)
+        return self._averages
+
+
+class SysTree:
+    """The figures of one node, and of the other gateways of its store. `held`: the clients that are connected."""
+
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        counters: Counters,
+        held: Mapping[bytes, tuple[Session, Connection]],
+        interval_s: int,
+        membership: Membership,
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        # Compiled, its fields are the class's: there is no `vars` of it.
+        self._totals = [name for name in dir(counters) if not name.startswith("_")]
+        self._held = held
+        self._router = router
+        self._counters = counters
+        self._interval = interval_s  # 0: there is no tree
+        self._began = self._told = monotonic()
+        self._values: dict[bytes, Message] = {}
+        self._loads: dict[bytes, _Load] = {}
+        self._most_clients = 0
+
+    async def run(self) -> None:
+        """Tell what changed, again and again."""
+        while self._interval:
+            self.tell(monotonic())
+            await asyncio.sleep(self._interval)
+
+    def tell(self, now: float) -> None:
+        """Look at the figures, and send those that are others than before to whoever subscribes."""
+        seconds = now - self._told
+        self._told = now
+        now_ms = int(time() * 1000)
+        for name, text in self._figures(now, seconds).items():
+            topic = b"%b/broker/%b" % (SYS, name)
+            known = self._values.get(topic)
+            if known is not None and known.payload == text:
+                continue
+            message = Message(record.frame(int(Kind.MESSAGE), FLAG_RETAIN, 0, topic, b"", b"", text), 0)
+            self._values[topic] = message
+            for route in self._router.routes(topic):
+                _send(route.session, route, message, route.retain_as_published, now_ms)
+
+    def greet(self, subscription: Subscription) -> None:
+        """Send a new subscription the values that it matches, as retained messages are."""
+        now_ms = int(time() * 1000)
+        for topic, message in self._values.items():
+            if matches(subscription.topic_filter, topic):
+                _send(subscription.session, subscription.route, message, True, now_ms)
+
+    def _figures(self, now: float, seconds: float) -> dict[bytes, bytes]:
+        counters = self.figures()
+        for name, value in self._membership.others.items():
+            counters[name] = counters.get(name, 0) + value
+        stats = self._store.stats()
+        clients = counters["connected"]
+        away = max(0, stats.sessions - counters["durable"])
+        self._most_clients = max(self._most_clients, clients)
+        dropped = sum(counters["dropped_" + why] for why in ("qos0", "oversized", "expired", "reclaimed"))
+        figures: dict[bytes, int] = {
+            b"clients/connected": clients,
+            b"clients/disconnected": away,
+            b"clients/total": clients + away,
+            b"clients/maximum": self._most_clients,
+            b"messages/received": counters["messages_received"],
+            b"messages/sent": counters["messages_sent"],
+            b"publish/messages/received": counters["messages_received"],
+            b"publish/messages/sent": counters["messages_sent"],
+            b"publish/messages/dropped": dropped,
+            b"bytes/received": counters["bytes_received"],
+            b"bytes/sent": counters["bytes_sent"],
+            b"retained messages/count": stats.retained,
+            b"subscriptions/count": counters["subscriptions"],
+            b"store/messages/bytes": stats.log_end - stats.log_begin,
+        }
+        texts = {b"version": b"sluice " + version("sluice").encode(), b"uptime": b"%d seconds" % (now - self._began)}
+        texts.update({name: b"%d" % value for name, value in figures.items()})
+        if seconds > 0:
+            texts.update(self._load_texts(counters, seconds, dropped))
+        return texts
+
+    def figures(self) -> dict[str, int]:
+        """What this node counts."""
+        now = {
+            "connected": len(self._held),
+            "durable": sum([session.durable for session, _ in self._held.values()]),
+            "subscriptions": self._router.subscriptions,
+        }
+        counters = self._counters
+        return {name: getattr(counters, name) for name in self._totals} | now
+
+    def _load_texts(self, counters: Mapping[str, int], seconds: float, dropped: int) -> dict[bytes, bytes]:
+        texts: dict[bytes, bytes] = {}
+        for name, total in (
+            (b"messages/received", counters["messages_received"]),
+            (b"messages/sent", counters["messages_sent"]),
+            (b"publish/received", counters["messages_received"]),
+            (b"publish/sent", counters["messages_sent"]),
+            (b"publish/dropped", dropped),
+            (b"bytes/received", counters["bytes_received"]),
+            (b"bytes/sent", counters["bytes_sent"]),
+            (b"connections", counters["connections_opened"]),
+        ):
+            averages = self._loads.setdefault(name, _Load()).add(total, seconds)
+            for minutes, average in zip(_MINUTES, averages, strict=True):
+                texts[b"load/%b/%dmin" % (name, minutes)] = b"%.2f" % average
+        return texts
+
+
+def _send(session: Session, route: Route, message: Message, retain: bool, now_ms: int) -> None:
+    if session.outlet.congested:
+        session.dropped().add_qos0_congested()
+    else:
+        session.send(message, 0, retain, False, route.identifiers, None, now_ms)

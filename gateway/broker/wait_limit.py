@@ -1,0 +1,48 @@
+"""How long clients wait for what may take long: one that has left waits no more."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from gateway.auth.refusal import Gone
+
+_LOOK_SECONDS: Final = 0.5
+
+HasLeft = Callable[[], bool]
+
+
+class Patience:
+    """Looks at those who wait, now and then."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[bytes, tuple[HasLeft, asyncio.Timeout]] = {}  # by client
+        self._is_looking = False
+
+    async def keep(self, client_id: bytes, has_left: HasLeft, work: Coroutine[object, None, None]) -> None:
+        """Do the work, of which there is one at a time for a client. Raises Gone, and cancels the work, when the client
+        has left meanwhile, or before: it may have waited for its turn."""
+        if has_left():
+            work.close()
+            raise Gone
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._waiting[client_id] = has_left, limit
+                if not self._is_looking:
+                    self._is_looking = True
+                    self._loop.call_later(_LOOK_SECONDS, self._look)
+                await work
+        except TimeoutError as error:
+            raise Gone from error
+        finally:
+            del self._waiting[client_id]
+
+    def _look(self) -> None:
+        self._is_looking = bool(self._waiting)
+        if not self._is_looking:
+            return
+        for has_left, limit in self._waiting.values():
+            if limit.when() is None and has_left():
+                limit.reschedule(self._loop.time())
+        self._loop.call_later(_LOOK_SECONDS, self._look)

@@ -1,0 +1,174 @@
+"""Wills: sent when a connection ends without a DISCONNECT that drops them (MQTT-3.1.2-8), also when the node dies.
+
+A will is state of the log from CONNECT on. Its message carries FLAG_WILL, and so the record that sends a will also ends
+it: each is sent once. A will that waits for its delay has a place in the order of time there, by the end of the
+connection; for a connection that was open when its node died, that is the start of the next one. A new connection
+of the client drops it, unless it ends the session too (MQTT-3.1.3-9).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from time import time
+from typing import Final, Protocol
+
+from gateway.auth.identity import Identity
+from gateway.broker.append import append
+from gateway.mqtt.packets import Will
+from gateway.observe.counters import Counters
+from gateway.observe.throttled_log import Telling
+from gateway.topics.destination import address, framed
+from record.layout import FLAG_RETAIN, FLAG_WILL
+from store import control
+from store.api import SessionState, Store
+from store.api import Will as StoredWill
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_PAGE: Final = 256
+_SIZE: Final = 1 << 20  # bytes of wills in one append
+_TAKEN_SECONDS: Final = 1.0  # until clients are looked at again for whom others speak
+_LOOK_SECONDS: Final = 60.0  # between looks at the clock, which somebody may set
+
+
+def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> bytes:
+    """The record of the will of a connection that the gateway has, and of who may be asked about when it is sent."""
+    flags = will.qos | (FLAG_RETAIN if will.retain else 0)
+    message = will.topic, flags, will.properties, will.payload
+    sender = identity.user_name, identity.credential is not None, identity.allows_by_default
+    return control.will_set(identity.client_id, epoch, will.delay_interval, *message, *sender, gateway)
+
+
+def will_message(client_id: bytes, will: Will) -> bytes:
+    """The record that sends a connection's will, and ends it."""
+    flags = will.qos | (FLAG_RETAIN if will.retain else 0)
+    return _message(client_id, will.topic, flags, will.properties, will.payload)
+
+
+def stored_message(will: StoredWill) -> bytes:
+    """The same of one that is read from the store."""
+    return _message(will.client_id, will.topic, will.flags, will.properties, will.payload)
+
+
+def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payload: bytes) -> bytes:
+    where = address(topic, int(time() * 1000), is_checked=True)  # at CONNECT; `$delayed/…` counts from here
+    return framed(where, flags | FLAG_WILL, 0, client_id, properties, payload)
+
+
+class Alone(Protocol):
+    """Has clients be spoken for by one task at a time."""
+
+    def of(self, client_id: bytes) -> AbstractAsyncContextManager[bool]:
+        """Tells the block whether it is the one; if not, nothing is to be done for the client now."""
+
+
+class Wills:
+    """Sends the wills whose delay has passed."""
+
+    def __init__(
+        self, store: Store, counters: Counters, turns: Alone, may_send: Callable[[StoredWill], Awaitable[bool]]
+    ) -> None:
+        """may_send: whether a will may go where it goes, by the users and rules of now."""
+        self._store = store
+        self._may_send = may_send
+        self._telling = Telling(log)
+        self._counters = counters
+        self._turns = turns
+        self._new = asyncio.Event()  # one has begun to wait
+
+    async def send_left(self, is_gone: Callable[[bytes], bool]) -> None:
+        """Send those that do not wait, of connections that were open when their node died: one that `is_gone` names.
+        Raises StoreError."""
+        after: bytes | None = None
+        while page := await self._store.wills(after, _PAGE):
+            wills: list[StoredWill] = []
+            for will in page:
+                if will.due_ms or not is_gone(will.gateway) or (will.delay_interval and await self._may_wait(will)):
+                    continue
+                wills.append(will)
+                if sum([len(will.payload) for will in wills]) > _SIZE:
+                    await self._send(wills)
+                    wills = []
+            await self._send(wills)
+            after = page[-1].client_id
+            await asyncio.sleep(0)  # there may be very many: others have their turn
+
+    async def overdue(self, client_id: bytes, state: SessionState | None) -> tuple[list[bytes], int]:
+        """What has to be recorded before the client, which has no connection, gets one, and how many wills that sends:
+        its will, if that is due or its session ends here (`state` is None)."""
+        will = await self._store.will(client_id)
+        if will is None:
+            return [], 0
+        due = will.due_ms <= int(time() * 1000) if will.due_ms else not will.delay_interval
+        return await self._ends([will] if due or state is None else [])
+
+    def sent(self, count: int) -> None:
+        """So many wills are in the log."""
+        self._counters.wills_sent += count
+
+    def waits(self) -> None:
+        """A will has begun to wait for its delay."""
+        self._new.set()
+
+    async def run(self) -> None:
+        """Send each when its time has come."""
+        while True:
+            try:
+                seconds = await self._send_due()
+            except StoreError as error:
+                log.error("sending wills failed: %s", error)
+                seconds = 1.0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._new.wait()
+            self._new.clear()
+
+    async def _send_due(self) -> float:
+        """Send what is due. Returns in how many seconds to look again."""
+        while True:
+            now_ms = int(time() * 1000)
+            waiting = await self._store.wills_waiting(_PAGE)
+            due = [client_id for client_id, due_ms in waiting if due_ms <= now_ms]
+            if not due:
+                return min(_LOOK_SECONDS, (waiting[0][1] - now_ms) / 1000) if waiting else _LOOK_SECONDS
+            results = await asyncio.gather(*[self._send_one(client_id) for client_id in due], return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+            if not any(results):
+                return _TAKEN_SECONDS
+
+    async def _send_one(self, client_id: bytes) -> bool:
+        """Whether that is done with: not while another node is about to open the client's session."""
+        async with self._turns.of(client_id) as is_ours:
+            will = await self._store.will(client_id) if is_ours else None
+            if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):
+                await self._send([will])
+            return is_ours
+
+    async def _send(self, wills: list[StoredWill]) -> None:
+        frames, sent = await self._ends(wills)
+        await append(self._store, frames)
+        self.sent(sent)
+
+    async def _ends(self, wills: list[StoredWill]) -> tuple[list[bytes], int]:
+        """The records that end these wills, and how many of them send one."""
+        frames: list[bytes] = []
+        sent = 0
+        for will in wills:
+            if await self._may_send(will):
+                frames.append(stored_message(will))
+                sent += 1
+                continue
+            frames.append(control.will_dropped(will.client_id, will.epoch))
+            self._counters.wills_denied += 1
+            who = f"{will.client_id[:64]!r} (user {will.user_name[:64]!r})"
+            self._telling.tell("denied", f"the will of {who} to {will.topic[:64]!r} may not be sent any more: dropped")
+        return frames, sent
+
+    async def _may_wait(self, will: StoredWill) -> bool:
+        """Whether the will's session outlives its connection."""
+        state = await self._store.session_row(will.client_id)
+        return state is not None and not state.closed_at and state.expiry_interval > 0

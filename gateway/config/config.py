@@ -1,0 +1,427 @@
+"""The node's configuration: one typed tree, from file, environment and flags, in that order.
+
+A TOML file holds tables named after the fields of `Config`; `SLUICE_MQTT_PORT=1884` sets `mqtt.port`; a
+flag sets the same path. An unknown key is an error that suggests the nearest one.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from gateway.config.listeners import ListenerConfig, check, check_auth, check_client_ids
+from gateway.config.split import SplitConfig
+from gateway.config.split import check as check_split
+from matcher.names import MAX_LENGTH, MAX_LEVELS
+from record.layout import HEADER_SIZE
+
+_RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
+_SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
+_NOT_IN_HOSTS = frozenset(":/[]@ ")
+_BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
+
+
+_A_LIST = "a list (in the environment as JSON)"
+_WORDS: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    Path: "a path",
+    str: "a text",
+    dict[str, int]: "a table of whole numbers (in the environment as JSON)",
+}
+
+
+class ConfigError(Exception):
+    """A setting is unknown or has a value that it cannot have. The message says which and what it takes."""
+
+
+@dataclass(slots=True)
+class MqttConfig:
+    """The MQTT front and what a client may ask of it."""
+
+    port: int = 1883  # 0: a free one; -1: none
+    ws_port: int = 8083  # MQTT over WebSocket; the same
+    listeners: list[ListenerConfig] = field(default_factory=list)  # beside those two. In the environment as JSON
+    # How a client may say who it is: "anonymous" (it need not), "password", "scram", "certificate".
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    client_ids: str = "any"  # that a client may have; "user": the name of its user, or that, a colon and anything
+    acl_default: str = ""  # of what no rule speaks: "allow", "deny"; "": deny where clients have to say who they are
+    max_wrong_passwords: int = 10  # a minute and source address; 0: any number
+    max_connections: int = 100_000
+    connect_rate: int = 0  # connections a second and listener; 0: no limit
+    publish_rate: int = 0  # messages a second that are read of a connection; 0: no limit
+    max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
+    max_partial_bytes: int = 256 * 1024 * 1024  # of all large packets that have begun and not ended
+    max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
+    receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
+    topic_alias_maximum: int = 64  # that a client may give the node
+    max_topic_aliases: int = 64  # that the node gives a client which takes them; 0: none
+    response_information: str = ""  # told to clients that ask (section 4.10); "": nothing
+    server_reference: str = ""  # "host:port …": where clients are sent (section 4.11)
+    redirect: str = "stopping"  # who is sent there: when the node stops, all; "always", "moved": nobody is served
+    max_subscriptions: int = 1024  # per session
+    sys_interval_s: int = 10  # between two looks at the figures of the $SYS tree; 0: there is none
+    max_replays: int = 4  # wildcard filters of a session whose past is being read from the log
+    max_shared_groups: int = 16_384  # shared subscriptions with members connected
+    max_shared_in_flight: int = 128  # messages that a member of one has of it at a time, within `max_in_flight`
+    shared_ack_timeout: int = 30  # seconds without an acknowledgement, after which others get what a member has
+    max_sessions: int = 2_000_000  # durable ones, which outlive their connections
+    max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
+    max_topic_levels: int = MAX_LEVELS  # of a topic or filter
+    max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
+    max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
+    connect_timeout: int = 10  # seconds until CONNECT must have come
+    max_keep_alive: int = 65_535  # seconds
+
+    def takes_name(self, name: bytes) -> bool:
+        """Whether a topic or filter is within the limits."""
+        return len(name) <= self.max_topic_length and name.count(b"/") < self.max_topic_levels
+
+
+@dataclass(slots=True)
+class GrpcConfig:
+    """The front for cloud services."""
+
+    port: int = 7070
+    # Groups of RocketMQ's clients that get the messages of a topic one after the other, in order. As JSON in the
+    # environment.
+    fifo_groups: list[str] = field(default_factory=list)
+    # "anonymous", "password", "certificate", and of RocketMQ's clients "signature".
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    access_keys: str = ""  # a file: of RocketMQ's clients their access keys, users and secrets
+    acl_default: str = ""  # as `mqtt.acl_default`
+    certificate: str = ""  # a file, PEM: TLS; behind it those that lead to its authority
+    key: str = ""  # a file, PEM, without a password
+    client_ca: str = ""  # a file, PEM: clients have to show a certificate of one of these authorities
+    max_streams: int = 1000  # calls at a time of one connection; further ones wait in the client
+    max_idle: int = 600  # seconds without a call after which a connection is closed; clients open it again
+    max_calls: int = 10_000  # calls at a time of all kinds, long polls included
+    max_connections: int = 1000  # and no more than an eighth of the descriptors that the process may have
+
+
+@dataclass(slots=True)
+class HttpConfig:
+    """The front for people and Prometheus."""
+
+    port: int = 8080
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # of /metrics: "anonymous", "password"
+
+
+@dataclass(slots=True)
+class StoreSettings:
+    """The log and its views; the same names as `store.config.StoreConfig`."""
+
+    policy: str = "fsync"  # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms
+    interval_ms: int = 100
+    segment_size: int = 256 * 1024 * 1024  # bytes
+    partitions: int = 4  # per parent topic; fixed when the data folder is made
+    retention_age_s: int = 0  # whole segments whose newest message is older are removed; 0: never
+    # The same by parent topic, for those with ages of their own: {"debug": 3600}. In the environment as JSON.
+    retention_parents: dict[str, int] = field(default_factory=dict)
+    serve_damaged: bool = False  # read the whole log at the start, and serve around what is damaged from then on
+    retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
+    transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
+    transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
+    lease_ms: int = 5000  # after which a gateway, a process of its own, that is not heard of is taken for dead
+    max_deliveries: int = 16  # of a message to a group; then it becomes a dead letter
+    # Seconds that a message stays away whose consumer failed, after its first, second, … delivery. As JSON in the
+    # environment. Those of RocketMQ.
+    retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
+    max_groups: int = 65_536
+    max_held: int = 10_000_000  # messages that wait for their time or their transaction
+
+
+@dataclass(slots=True)
+class Config:
+    """Everything a node can be told."""
+
+    data_dir: Path = Path("data")
+    host: str = "127.0.0.1"
+    log_level: str = "info"
+    mqtt: MqttConfig = field(default_factory=MqttConfig)
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+    store: StoreSettings = field(default_factory=StoreSettings)
+
+
+def load(
+    path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Read the configuration.
+
+    path: a TOML file, or None. overrides: dotted path → value (`{"mqtt.port": 0}`), None values are ignored.
+    environ: `os.environ` unless given. Raises ConfigError.
+    """
+    config = Config()
+    if path is not None:
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from error
+        for key, value in _flatten(tree):
+            _set(config, key, value, str(path))
+    known = {"SLUICE_" + key.upper().replace(".", "_"): key for key in keys()}
+    for name, text in sorted((environ if environ is not None else os.environ).items()):
+        if name.startswith("SLUICE_") and name != _BUILD_SWITCH:
+            _set(config, known.get(name, name), text, "the environment", list(known))
+    for key, override in (overrides or {}).items():
+        if override is not None:
+            _set(config, key, override, "the command line")
+    _check(config)
+    return config
+
+
+def keys() -> list[str]:
+    """Every setting as a dotted path."""
+    return [
+        f"{top.name}.{leaf.name}" if leaf is not None else top.name
+        for top in dataclasses.fields(Config)
+        for leaf in (dataclasses.fields(_nested(top.name)) if _nested(top.name) is not None else (None,))
+    ]
+
+
+def _nested(name: str) -> Any:
+    kind = get_type_hints(Config)[name]
+    return kind if dataclasses.is_dataclass(kind) else None
+
+
+def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    known = keys()
+    for key, value in tree.items():
+        if isinstance(value, dict) and prefix + key not in known:
+            leaves += _flatten(value, f"{prefix}{key}.")
+        else:
+            leaves.append((prefix + key, value))
+    return leaves
+
+
+def _set(config: Config, key: str, value: object, source: str, names: list[str] | None = None) -> None:
+    known = keys()
+    hints, table = get_type_hints(Config), key.removeprefix("SLUICE_").lower()
+    if table in hints and _nested(table) is not None:
+        raise ConfigError(f"{key} in {source} is a table, [{table}]: it is settings in it that have values")
+    if key not in known:
+        near = difflib.get_close_matches(key, names if names is not None else known, 1, 0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"unknown setting {key!r} in {source}{hint}")
+    *tables, leaf = key.split(".")
+    target: Any = config
+    for table in tables:
+        target = getattr(target, table)
+    kind = get_type_hints(type(target))[leaf]
+    setattr(target, leaf, _convert(key, value, kind, source))
+
+
+def _convert(key: str, value: object, kind: Any, source: str) -> object:
+    options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if get_origin(kind) is list:
+        return _list(key, value, get_args(kind)[0], source)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _table(key, value, kind, source)
+    try:
+        if bool in options:
+            return _SWITCH[value.lower() if isinstance(value, str) else value]
+        if int in options and not isinstance(value, bool) and isinstance(value, (int, str)):
+            return int(value)
+        if Path in options and isinstance(value, (str, Path)) and value != "":  # Path("") is where we are
+            return Path(value)
+        if str in options and isinstance(value, str):
+            return value
+        if dict[str, int] in options:
+            return _numbers(value)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(f"{key} in {source} takes {_in_words(kind)}, not {value!r}")
+
+
+def _in_words(kind: Any) -> str:
+    options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return "a table" if dataclasses.is_dataclass(kind) else next(_WORDS[option] for option in options)
+
+
+def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
+    """A list of values or of tables, or such a list as JSON. Raises ConfigError."""
+    try:
+        items = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        items = None
+    if not isinstance(items, list):
+        raise ConfigError(f"{key} in {source} takes {_A_LIST}, not {value!r}")
+    return [_convert(f"{key}[{number}]", item, kind, source) for number, item in enumerate(items)]
+
+
+def _table(key: str, value: dict[str, object], kind: Any, source: str) -> object:
+    """A table of a list. Raises ConfigError."""
+    table = kind()
+    hints = get_type_hints(kind)
+    for name, item in value.items():
+        if name not in hints:
+            near = difflib.get_close_matches(name, list(hints), 1, 0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown setting {name!r} in {key} in {source}{hint}")
+        setattr(table, name, _convert(f"{key}.{name}", item, hints[name], source))
+    return table
+
+
+def _numbers(value: object) -> dict[str, int]:
+    """A table of numbers by name, or such a table as JSON. Raises ValueError."""
+    table = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(table, dict) or any(type(number) is not int for number in table.values()):
+        raise ValueError("not a table of whole numbers")
+    return table
+
+
+def _check(config: Config) -> None:
+    def between(key: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
+
+    mqtt = config.mqtt
+    for name, port, low in (
+        ("mqtt.port", mqtt.port, -1),
+        ("mqtt.ws_port", mqtt.ws_port, -1),
+        ("grpc.port", config.grpc.port, 0),
+        ("http.port", config.http.port, -1 if config.split.role == "gateway" else 0),
+    ):
+        between(name, port, low, 65_535)
+    _check_listeners(mqtt)
+    _check_services(config)
+    between("mqtt.max_wrong_passwords", mqtt.max_wrong_passwords, 0, 1_000_000)
+    between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
+    between("mqtt.max_partial_bytes", mqtt.max_partial_bytes, mqtt.max_packet_size, 1 << 40)
+    between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
+    between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
+    between("mqtt.topic_alias_maximum", mqtt.topic_alias_maximum, 0, 65_535)
+    if mqtt.redirect not in ("stopping", "always", "moved"):
+        raise ConfigError(f'mqtt.redirect is "stopping", "always" or "moved", not {mqtt.redirect!r}')
+    if mqtt.redirect != "stopping" and not mqtt.server_reference:
+        raise ConfigError("mqtt.redirect sends clients away: mqtt.server_reference must say where to")
+    for name, text in (
+        ("mqtt.response_information", mqtt.response_information),
+        ("mqtt.server_reference", mqtt.server_reference),
+    ):
+        if len(text.encode()) > 1024 or "\0" in text:
+            raise ConfigError(f"{name} must be a text of at most 1024 bytes without U+0000")
+    between("mqtt.max_topic_aliases", mqtt.max_topic_aliases, 0, 65_535)
+    between("mqtt.max_keep_alive", mqtt.max_keep_alive, 1, 65_535)
+    between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
+    between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)
+    between("mqtt.max_connections", mqtt.max_connections, 1, 10_000_000)
+    between("mqtt.connect_rate", mqtt.connect_rate, 0, 1_000_000)
+    between("mqtt.publish_rate", mqtt.publish_rate, 0, 10_000_000)
+    between("mqtt.max_topic_length", mqtt.max_topic_length, 1, MAX_LENGTH)
+    between("mqtt.max_topic_levels", mqtt.max_topic_levels, 1, MAX_LEVELS)
+    between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
+    between("mqtt.max_shared_groups", mqtt.max_shared_groups, 0, 1_000_000)
+    between("mqtt.max_shared_in_flight", mqtt.max_shared_in_flight, 1, 32_768)
+    between("mqtt.shared_ack_timeout", mqtt.shared_ack_timeout, 1, 86_400)
+    between("mqtt.sys_interval_s", mqtt.sys_interval_s, 0, 86_400)
+    between("mqtt.max_replays", mqtt.max_replays, 0, 1_000_000)
+    between("mqtt.max_sessions", mqtt.max_sessions, 0, 1 << 40)
+    between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
+    between("store.interval_ms", config.store.interval_ms, 1, 60_000)
+    between("store.segment_size", config.store.segment_size, 4096, 1 << 30)
+    if config.store.segment_size % 4096:
+        raise ConfigError(f"store.segment_size must be a multiple of 4096, not {config.store.segment_size}")
+    between("store.retention_age_s", config.store.retention_age_s, 0, 1 << 40)
+    for parent, age_s in config.store.retention_parents.items():
+        between(f"store.retention_parents.{parent}", age_s, 0, 1 << 40)
+        if any(mark in parent for mark in "/+#\0"):
+            raise ConfigError(f"store.retention_parents takes first levels of topics, not {parent!r}")
+    between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
+    between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
+    between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
+    between("store.lease_ms", config.store.lease_ms, 100, 3_600_000)
+    between("store.max_deliveries", config.store.max_deliveries, 1, 250)
+    between("the number of store.retry_delays_s", len(config.store.retry_delays_s), 1, 250)
+    for delay_s in config.store.retry_delays_s:
+        between("store.retry_delays_s", delay_s, 0, 86_400)
+    between("store.max_groups", config.store.max_groups, 1, 1 << 24)
+    between("store.max_held", config.store.max_held, 1, 1 << 40)
+    between("store.partitions", config.store.partitions, 1, 1024)
+    if config.store.policy not in ("fsync", "interval"):
+        raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')
+    if mqtt.max_packet_size + _RECORD_OVERHEAD > config.store.segment_size:
+        raise ConfigError(
+            f"mqtt.max_packet_size is {mqtt.max_packet_size}, but a packet's record must fit into a segment:"
+            f" store.segment_size must be at least {mqtt.max_packet_size + _RECORD_OVERHEAD}"
+        )
+    _check_split(config.split)
+    _check_node(config)
+
+
+def _check_node(config: Config) -> None:
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
+    try:
+        ip_address(config.host)
+    except ValueError:
+        if not config.host or _NOT_IN_HOSTS.intersection(config.host):
+            raise ConfigError(
+                f"host is a name or an address, without a port and without brackets, not {config.host!r}"
+            ) from None
+
+
+def _check_split(split: SplitConfig) -> None:
+    if wrong := check_split(split):
+        raise ConfigError(f"split.{wrong}")
+
+
+def _check_services(config: Config) -> None:
+    grpc = config.grpc
+    for name, auth, ways in (
+        ("grpc", grpc.auth, ("anonymous", "password", "certificate", "signature")),
+        ("http", config.http.auth, ("anonymous", "password")),
+    ):
+        if not auth or any(way not in ways for way in auth):
+            raise ConfigError(f"{name}.auth is a list of {', '.join(ways)}, not {auth!r}")
+    if grpc.acl_default not in ("", "allow", "deny"):
+        raise ConfigError(f'grpc.acl_default is "allow" or "deny", not {grpc.acl_default!r}')
+    if bool(grpc.certificate) != bool(grpc.key):
+        raise ConfigError("grpc.certificate and grpc.key need each other")
+    if grpc.client_ca and not grpc.certificate:
+        raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
+    if "certificate" in grpc.auth and not grpc.client_ca:
+        raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
+    if ("signature" in grpc.auth) != bool(grpc.access_keys):
+        raise ConfigError('grpc.auth with "signature" and grpc.access_keys need each other')
+    for name in ("max_streams", "max_idle", "max_calls", "max_connections"):
+        value = getattr(grpc, name)
+        if not 1 <= value <= 1_000_000:
+            raise ConfigError(f"grpc.{name} must be between 1 and 1000000, not {value}")
+
+
+def _check_listeners(mqtt: MqttConfig) -> None:
+    wrong = check_auth(mqtt.auth, mqtt.acl_default)
+    if wrong or not mqtt.auth:
+        raise ConfigError(f"mqtt.{wrong or 'auth must name a way, if only anonymous'}")
+    wrong = check_client_ids(mqtt.client_ids, mqtt.auth) if mqtt.client_ids else 'client_ids is "any" or "user"'
+    if wrong:
+        raise ConfigError(f"mqtt.{wrong}")
+    names = {"mqtt", "ws", "grpc", "http"}
+    for number, listener in enumerate(mqtt.listeners):
+        wrong = check(listener) or check_client_ids(
+            listener.client_ids or mqtt.client_ids,
+            listener.auth or mqtt.auth,
+            listener.client_certificate == "none" or bool(listener.user_name_from or listener.client_id_from),
+        )
+        if wrong:
+            raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
+        if listener.name in names:
+            raise ConfigError(f"mqtt.listeners[{number}].name {listener.name!r} is that of another")
+        if listener.max_packet_size and not 1024 <= listener.max_packet_size <= mqtt.max_packet_size:
+            raise ConfigError(f"mqtt.listeners[{number}].max_packet_size is at least 1024 and within mqtt's own")
+        names.add(listener.name)

@@ -1,0 +1,51 @@
+"""What CONNACK says to a client that is served (section 3.2): what it asked for, as far as this node grants it."""
+
+from gateway.auth.identity import Identity
+from gateway.auth.refusal import Refused
+from gateway.config.config import MqttConfig
+from gateway.connection.connection import Connection
+from gateway.mqtt.encode import ConnackProperties, connack
+from gateway.mqtt.packets import Connect
+from gateway.mqtt.reasons import ReasonCode
+
+
+class Answers:
+    """Of one node."""
+
+    def __init__(self, config: MqttConfig) -> None:
+        self._config = config
+
+    def check(self, connection: Connection, packet: Connect, identity: Identity) -> None:
+        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
+        limit = packet.maximum_packet_size
+        if limit and len(self.accept(connection, packet, identity, self.expiry(packet), True)) > limit:
+            raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
+
+    def expiry(self, packet: Connect) -> int:
+        """Session expiry interval to serve, in seconds."""
+        return min(packet.session_expiry_interval, self._config.max_session_expiry)
+
+    def keep_alive(self, packet: Connect) -> int:
+        """Seconds, 0 for none. 3.1.1 has no way to tell a client another one than its own."""
+        if packet.version < 5 or not packet.keep_alive:
+            return packet.keep_alive
+        return min(packet.keep_alive, self._config.max_keep_alive)
+
+    def accept(self, connection: Connection, packet: Connect, identity: Identity, expiry: int, present: bool) -> bytes:
+        properties = ConnackProperties()
+        keep_alive = self.keep_alive(packet)
+        if expiry != packet.session_expiry_interval:
+            properties.session_expiry_interval = expiry
+        if keep_alive != packet.keep_alive:
+            properties.server_keep_alive = keep_alive
+        if not packet.client_id:
+            properties.assigned_client_id = identity.client_id
+        if packet.request_response_information and self._config.response_information:
+            properties.response_information = self._config.response_information.encode()
+        if identity.proof is not None:
+            properties.authentication_method = packet.authentication_method
+            properties.authentication_data = identity.proof
+        properties.receive_maximum = self._config.receive_maximum
+        properties.maximum_packet_size = connection.gate.max_packet_size
+        properties.topic_alias_maximum = self._config.topic_alias_maximum
+        return connack(packet.version, ReasonCode.SUCCESS, present, properties)

@@ -1,0 +1,81 @@
+"""A durable session's backlog, message by message: what is sent, what is passed over, what was open before.
+
+The loop that runs for each message that a session missed: compiled. `gateway.delivery.catch_up` reads the messages.
+"""
+
+from gateway.delivery.shared_reads import Stretch
+from gateway.session.cursor import Cursor
+from gateway.session.inflight import WAITING
+from gateway.session.message_encoding import Message
+from gateway.session.session import Session
+from gateway.session.subscription import Route
+
+
+def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_ms: int) -> bool:
+    """Go on with what was read of the cursor's queue, by up to `limit` messages. Whether the cursor came forward."""
+    asked = cursor.next
+    if stretch.first > asked:
+        forget_lost(session, cursor.skip(stretch.first))
+        session.dropped().add_reclaimed(cursor.next - asked)
+        if cursor.next < stretch.first:
+            return True
+    messages = stretch.messages
+    offset = cursor.next
+    at = offset - stretch.first
+    end = min(len(messages), at + limit)
+    subscription = session.subscriptions.get(cursor.topic_filter)
+    counters = session.counters
+    while at < end:
+        message = messages[at]
+        # What is older than the subscription, no other one sends or waits for.
+        is_own = offset < cursor.live and subscription is not None
+        if is_own and cursor.yields:
+            merged = session.route(message.topic)
+            is_own = merged is None or _owner(merged, message) is None
+        route = subscription.route if is_own and subscription is not None else session.route(message.topic)
+        if cursor.open and offset in cursor.open:
+            if not session.has_room:
+                break
+            cursor.read(offset, message)
+            _resend(session, cursor.open.pop(offset), message, route, now_ms)
+        else:
+            owner = cursor if is_own else _owner(route, message) if route is not None else None
+            if owner is cursor and not is_own and session.formers and session.had_before(cursor, offset, message):
+                owner = None  # it came by a subscription that is no more
+            if owner is cursor and route is not None:
+                sent = counters.messages_sent
+                if not session.take(cursor, offset, message, route, now_ms):
+                    break
+                if is_own:
+                    counters.messages_replayed += counters.messages_sent - sent
+            elif (owner is None or owner.has_read(message)) and not cursor.stretched:
+                session.pass_over(cursor, offset, message, owner)
+            else:
+                break
+        offset += 1
+        at += 1
+    return offset > asked
+
+
+def forget_lost(session: Session, packet_ids: list[int]) -> None:
+    """Messages that a cursor had open since an earlier connection are gone from the log."""
+    for packet_id in packet_ids:
+        entry = session.inflight.get(packet_id)
+        if entry is not None and entry.phase == WAITING and not entry.released:
+            session.forget(packet_id, entry)
+    session.note_change()
+
+
+def _resend(session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int) -> None:
+    """Send again what is open since an earlier connection, unless PUBREL was sent for it or is to be."""
+    entry = session.inflight.get(packet_id)
+    if entry is not None and entry.phase == WAITING and not entry.released:
+        session.resend(packet_id, entry, message, route, now_ms)
+
+
+def _owner(route: Route, message: Message) -> Cursor | None:
+    """The cursor that sends this message: the first that is not younger than it."""
+    for cursor in route.cursors:
+        if message.held or cursor.start_position <= message.position:
+            return cursor
+    return None

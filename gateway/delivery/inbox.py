@@ -1,0 +1,69 @@
+"""Inboxes: a message published to `$inbox/<client id>` reaches that client, which need not subscribe.
+
+The fold makes a subscription for a durable session by the first message that it is addressed by, so that a session
+without inbox messages costs nothing. Here a session that is held gets the same, and one that ends with its connection
+one of its own; from then on it is a subscription like any other.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from gateway.connection.connection import Connection
+from gateway.delivery.router import Router
+from gateway.observe.counters import Counters
+from gateway.session.cursor import Cursor, reach_of
+from gateway.session.session import Session
+from gateway.session.subscription import Route, Subscription
+from matcher.reserved import inbox_of
+from store.api import Addressed, Commit, topic_queue
+
+
+class Inboxes:
+    """The inboxes of a node's clients."""
+
+    def __init__(
+        self,
+        router: Router,
+        counters: Counters,
+        held: Mapping[bytes, tuple[Session, Connection]],
+        is_shared: bool,
+    ) -> None:
+        self._router = router
+        self._counters = counters
+        self._held = held
+        self._is_shared = is_shared  # other gateways have clients too: nobody here knows who is not reached
+        self._unreached: set[int] = set()  # of commits that are being answered
+        router.on_addressed = self.open
+
+    def open(self, commit: Commit) -> None:
+        """Have those whom the commit's messages are addressed to get them. Before anything of it is offered."""
+        for message in commit.addressed:
+            held = self._held.get(message.client_id)
+            if held is not None and not held[0].closed:
+                self._open(held[0], message, commit.position)
+            elif message.subscription is None and not self._is_shared:
+                self._counters.messages_unreached += 1
+                if not self._unreached:
+                    asyncio.get_running_loop().call_soon(self._unreached.clear)
+                self._unreached.add(message.position)
+
+    def open_missed(self, session: Session, position: int) -> None:
+        """Something may have been addressed to a session that leaves no trace in the log, from `position` on."""
+        self._open(session, Addressed(position, session.client_id, inbox_of(session.client_id), None), position)
+
+    def is_unreached(self, position: int) -> bool:
+        """Whether the message, whose commit is being answered, was addressed to nobody."""
+        return position in self._unreached
+
+    def _open(self, session: Session, message: Addressed, position: int) -> None:
+        if message.topic in session.subscriptions:
+            return
+        subscription = Subscription(session, message.topic, 2, False, False, 0, None, position)
+        known = message.subscription
+        if known is not None and session.durable:
+            queue = topic_queue(message.topic)
+            reach = reach_of(session.full_window)
+            subscription.cursor = Cursor(message.topic, queue, known.offset, known.start_position, reach=reach)
+            subscription.route = Route(session, [subscription])
+        session.subscribe(subscription)
+        self._router.add(subscription)

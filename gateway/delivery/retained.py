@@ -1,0 +1,108 @@
+"""Retained values on their way to new subscriptions: a page at a time, as far as there is room.
+
+A filter may match a million of them. Neither do they all come at once, nor do messages that are published meanwhile
+wait for the last: one whose topic has a value that is still to be sent has that sent before its turn, and follows.
+"""
+
+from time import time
+from typing import Final
+
+from gateway.session.message_encoding import Message
+from gateway.session.pending_work import RetainedRequest
+from gateway.session.session import Session
+from gateway.topics.browse import browse
+from matcher.reserved import TOPICS, is_below
+from store.api import Retained, Store
+
+_MAX_PAGE: Final = 64  # values
+_PAGE_BYTES: Final = 256 * 1024  # of values read at once, as far as the last page tells how large they are
+_MAX_AHEAD: Final = 1024  # topics of a request; then what is published on others waits for their turn
+_MAX_AHEAD_BYTES: Final = 32 * 1024  # of their names, which go into the log with a persistent session
+
+
+class RetainedPages:
+    """Sends retained values to the sessions that want them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def send(self, session: Session, has_messages: bool) -> None:
+        """Send what comes next: the value that a message waits for; else a page, every second time where there are
+        messages to be sent as well. Raises StoreError."""
+        unfinished = session.unfinished
+        if not unfinished.waiting:
+            unfinished.is_paged = not unfinished.is_paged
+            if unfinished.is_paged or not has_messages:
+                await self._send_page(session)
+        elif not await self.send_ahead(session) and session.retained and not session.closed:
+            await self._send_page(session)  # no more can go ahead: the message waits for its topic's turn
+
+    async def send_ahead(self, session: Session) -> bool:
+        """Send the value that a message waits for. Whether it waits no more. Raises StoreError."""
+        topic = session.unfinished.waiting
+        session.unfinished.waiting = b""
+        for topic_filter, request in list(session.retained.items()):
+            if not request.awaits(topic):
+                continue
+            if len(request.ahead) >= _MAX_AHEAD or request.ahead_size + len(topic) > _MAX_AHEAD_BYTES:
+                return False
+            values = await self._store.retained(topic, None, 1)
+            if session.closed or session.retained.get(topic_filter) is not request:
+                return False
+            if request.awaits(topic):
+                if not all(_send(session, request, value) for value in values):
+                    return False
+                request.go_ahead(topic)
+                _note(session, request)
+        return True
+
+    async def _send_page(self, session: Session) -> None:
+        topic_filter, request = next(iter(session.retained.items()))
+        limit = request.page
+        if request.subscription.qos:
+            limit = min(limit, max(1, session.window - session.in_window))
+        if is_below(topic_filter, TOPICS):
+            page = await browse(self._store, topic_filter, request.after, limit)
+        else:
+            page = await self._store.retained(topic_filter, request.after, limit)
+        if session.closed or session.retained.get(topic_filter) is not request:
+            return
+        for value in page:
+            if value.topic not in request.ahead and not _send(session, request, value):
+                break
+            request.go_on(value.topic)
+        else:
+            if len(page) < limit:
+                del session.retained[topic_filter]
+                if request.is_noted:
+                    session.unfinished.settled.add(topic_filter)
+                    session.note_change()
+                session.answered(request)
+                return
+            size = sum([len(value.frame) for value in page])
+            request.page = max(1, min(_MAX_PAGE, 2 * request.page, _PAGE_BYTES * len(page) // size))
+        _note(session, request)
+
+
+def _note(session: Session, request: RetainedRequest) -> None:
+    """There is more to come: a persistent session is to know it also when it comes back."""
+    if request.subscription.qos:
+        session.note_change()
+
+
+def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
+    """Send a value, unless it is not to be sent. False: there was no room."""
+    if not session.has_room:
+        return False
+    subscription = request.subscription
+    message = Message(value.frame, 0)
+    now_ms = int(time() * 1000)
+    if value.entered >= request.since:
+        return True
+    if message.expired(now_ms):
+        session.dropped().add_expired()
+    elif not (subscription.no_local and message.publisher == session.client_id):
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        qos = min(subscription.qos, message.qos)
+        session.send(message, qos, True, False, identifiers, None, now_ms)
+    return True

@@ -1,0 +1,143 @@
+"""From a commit to its subscribers: match each topic, offer the message to each session that matches.
+
+Runs on the loop right after the fold, once per commit. What a topic matches is planned once (`_plan`) and
+kept until the trie's answer for it changes.
+"""
+
+import logging
+from collections.abc import Callable
+from time import time
+from typing import Final
+
+from gateway.session.message_encoding import Message
+from gateway.session.session import Session
+from gateway.session.subscription import Route, Subscription
+from matcher.trie import Trie
+from notify import TopicEvents
+from store.api import Commit, Wants
+
+log = logging.getLogger(__name__)
+
+_MAX_PLANS: Final = 65_536
+_MAX_ROUTES: Final = 1 << 20  # of all plans: with many subscribers of everything few topics are kept
+_NO_OFFSETS: Final[dict[bytes, int]] = {}
+
+
+class _Plan:
+    """The routes of one topic, made from one answer of the trie."""
+
+    __slots__ = ("matched", "routes")
+
+    def __init__(self, matched: list[Subscription], routes: list[Route]) -> None:
+        self.matched = matched
+        self.routes = routes
+
+
+def _nobody(commit: Commit) -> None:
+    """No clients, no inboxes."""
+
+
+def _nowhere(position: int) -> None:
+    """No clients, nothing missed."""
+
+
+class Router:
+    """The subscriptions of all sessions that are connected to this node."""
+
+    def __init__(self, position: int, wants: Wants | None = None) -> None:
+        self.wants: Wants | None = wants  # None: everything is told
+        self.trie: Trie[Subscription] = Trie()
+        self.subscriptions: int = 0  # in the trie
+        self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
+        self.on_addressed: Callable[[Commit], None] = _nobody  # somebody is to get what nobody has subscribed to
+        self.on_missed: Callable[[int], None] = _nowhere  # commits from a position on were not told of
+        self._plans: dict[bytes, _Plan] = {}
+        self._planned = 0  # what `_plans` takes: routes, the subscriptions they were made from, 8 bytes of topics each
+
+    def add(self, subscription: Subscription) -> None:
+        """Have a subscription get what is committed from now on. It is not there yet."""
+        self.trie.add(subscription.topic_filter, subscription)
+        self.subscriptions += 1
+        if self.wants is not None:
+            self.wants.add(subscription.topic_filter)
+
+    def remove(self, subscription: Subscription) -> None:
+        if self.trie.remove(subscription.topic_filter, subscription):
+            self.subscriptions -= 1
+            if self.wants is not None:
+                self.wants.remove(subscription.topic_filter)
+
+    def deliver(self, events: TopicEvents) -> None:
+        """Offer every message of the commit to the sessions that match, in log order, and tell those that match one
+        that was held, and is older than the commit, to read it."""
+        commit = events.commit
+        data = commit.data
+        topics = commit.topics
+        starts = commit.starts
+        topic_offsets = commit.topic_offsets
+        filter_offsets = commit.filter_offsets
+        self.delivered_end = commit.end
+        if commit.missed_from >= 0:
+            self.on_missed(commit.missed_from)
+            return
+        if commit.addressed:
+            self.on_addressed(commit)
+        if not len(self.trie):
+            return
+        now_ms = int(time() * 1000)
+        for moved in commit.moved:  # first: whoever reads these reads all of the commit
+            for route in self.routes(moved.topic):
+                route.session.offer_moved(route, moved, commit.position)
+        for i in range(len(topics)):
+            routes = self.routes(topics[i])
+            if not routes:
+                continue
+            message: Message | None = None
+            offsets = dict(filter_offsets[i]) if filter_offsets is not None and filter_offsets[i] else _NO_OFFSETS
+            topic_offset = topic_offsets[i]
+            for route in routes:
+                session = route.session
+                try:
+                    if session.lagging and session.is_behind(route, topic_offset, offsets):
+                        continue  # it reads the message in its turn: nothing is decoded for it now
+                    if message is None:
+                        message = Message(data, starts[i])
+                    session.offer(route, message, topic_offset, offsets, now_ms)
+                except Exception:
+                    log.exception("offering a message to %r failed", session.client_id)  # the others have only this one
+
+    def routes(self, topic: bytes) -> list[Route]:
+        """What the topic matches, by session."""
+        matched = self.trie.match(topic)
+        plan = self._plans.get(topic)
+        if plan is not None and plan.matched is matched:
+            return plan.routes
+        routes = _plan(topic, matched)
+        size = len(matched) + len(routes) + (len(topic) >> 3)
+        if plan is not None:
+            self._planned -= len(plan.matched) + len(plan.routes) + (len(topic) >> 3)
+        elif len(self._plans) >= _MAX_PLANS:
+            self._forget()
+        if self._planned + size > _MAX_ROUTES:
+            self._forget()
+        self._planned += size
+        self._plans[topic] = _Plan(matched, routes)
+        return routes
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._planned = 0
+
+
+def _plan(topic: bytes, matched: list[Subscription]) -> list[Route]:
+    """One route per session: its only matching subscription's own, or the session's merged one."""
+    first: dict[Session, Route] = {}
+    for subscription in matched:
+        session = subscription.session
+        if session not in first:
+            first[session] = subscription.route
+        else:
+            merged = session.route(topic)
+            if merged is not None:
+                first[session] = merged
+    return list(first.values())

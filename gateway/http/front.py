@@ -1,0 +1,108 @@
+"""The HTTP front: `/health` and `/metrics`."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.auth.authority import Authority
+from gateway.auth.callers import Callers
+from gateway.auth.refusal import Refused
+from gateway.http.metrics import Figures, NodeCollector
+from gateway.mqtt.reasons import ReasonCode
+from gateway.net.admission import Gate
+from gateway.net.bind import is_local
+from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, bound_port, listen
+from gateway.net.proxy_protocol import address_text
+from matcher.reserved import SYS
+from store.api import Store
+from store.errors import StoreError
+
+_MAX_CONNECTIONS: Final = 64  # of people and scrapers together
+
+
+class HttpFront:
+    """Serves people and Prometheus."""
+
+    def __init__(
+        self,
+        store: Store,
+        authority: Authority,
+        sources: Callable[[], Mapping[str, Figures]],
+        gates: Callable[[], Sequence[Gate]],
+        auth: Sequence[str],
+        calls: Callable[[], int | None],
+    ) -> None:
+        """sources, gates, calls: see `gateway.http.metrics`. auth: see `gateway.auth.callers`."""
+        self._auth = auth
+        self._authority = authority
+        self._callers: Callers | None = None
+        self._store = store
+        self._registry = CollectorRegistry()
+        self._registry.register(NodeCollector(store, sources, gates, authority.service_logins_failed, calls))
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen. Returns the port. Raises OSError."""
+        app = web.Application(client_max_size=64 * 1024)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        self._callers = Callers(self._authority, "http", self._auth)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
+        )
+        await self._runner.setup()
+        self._listener = await listen(self._runner, host, port, self._has_room)
+        return bound_port(self._listener)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self._listener is not None and is_local(self._listener.sockets)
+
+    def _has_room(self) -> bool:
+        server = self._runner.server if self._runner is not None else None
+        return server is not None and len(server.connections) < _MAX_CONNECTIONS
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._callers is not None:
+            await self._callers.stop()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        """200 while the log takes appends, 503 when it has failed."""
+        stats = self._store.stats()
+        status = "failed" if stats.failed else "ok"
+        body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
+        if stats.damaged_places or stats.damage_met:
+            body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
+        return web.json_response(body, status=503 if stats.failed else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        assert self._callers is not None
+        refusal = await self._refusal(self._callers, request)
+        if refusal is not None:
+            return refusal
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
+        """401 for who does not prove who it is, 403 for who may not read the node's figures, as by MQTT."""
+        name = request.get_extra_info("peername", ("", 0))
+        try:
+            caller = await callers.identify(request.headers.get("Authorization"), None, address_text(name[0], name[1]))
+        except Refused as refused:
+            status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
+            headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
+            return web.Response(status=status, text=str(refused), headers=headers)
+        except StoreError as error:
+            return web.Response(status=503, text=str(error))
+        if caller.may_read(SYS + b"/#"):
+            return None
+        return web.Response(status=403, text="the figures of the node are for who may subscribe to $SYS/#")

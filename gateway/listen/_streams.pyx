@@ -1,0 +1,351 @@
+# cython: language_level=3
+"""The sockets of plain connections (TCP and Unix), read and written without a layer between them and MQTT.
+
+A transport of the loop costs a device's message two Python calls, two objects and a poll more than this does, and the
+node 1.5 KB a connection. TLS stays with the loop, and so does everything where this module is not compiled.
+
+The rules of this file:
+
+* All sockets are in one epoll instance, which the loop watches as one file. They are edge-triggered: an event says that
+  something came since we last looked, so whoever stops before the socket is empty has to remember that
+  (`Stream.unread`), and comes again by `Streams.later`.
+* A socket is closed in a turn of the loop of its own (`Streams.end`), never while events are served: what an event
+  points to is there.
+* Whoever is not read on (`Stream.paused`) is told of all the same when it is gone: a reset ends it at once, and one that
+  sends no more and takes nothing of what waits for it has the time of a closed connection.
+* What the socket does not take at once waits in `Stream.out`, and the connection hears that it is congested. Nothing
+  bounds that but who writes: sessions stop, and answers are as long as what was read (`gateway.connection.connection`).
+"""
+
+import logging
+import os
+import socket
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
+from libc.stdint cimport uint32_t, uint64_t
+from posix.unistd cimport close as close_file
+
+from gateway.net.write_buffer import LINGER_SECONDS
+
+cdef extern from "<sys/epoll.h>" nogil:
+    enum:
+        EPOLL_CLOEXEC
+        EPOLL_CTL_ADD
+        EPOLLERR
+        EPOLLET
+        EPOLLHUP
+        EPOLLIN
+        EPOLLOUT
+        EPOLLRDHUP
+    ctypedef union epoll_data_t:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int operation, int fd, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int most, int timeout)
+
+cdef extern from "<sys/socket.h>" nogil:
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+        SOCK_CLOEXEC
+        SOCK_NONBLOCK
+    int accept4(int fd, void *address, void *size, int flags)
+    ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t send(int fd, const void *buffer, size_t size, int flags)
+
+log = logging.getLogger(__name__)
+
+cdef enum:
+    EVENTS = 512  # served in one turn of the loop
+    BUFFER = 65536  # bytes of one read
+    READS = 4  # of one socket before others have their turn
+    HIGH = 262144  # bytes that wait for a client's socket before it counts as congested
+    LOW = 65536  # bytes from which on it does not any more
+
+cdef char buffer[BUFFER]  # what a read brings, until it is made an object: one thread reads, one socket at a time
+
+
+def accept(int listening):
+    """A connection that waits at a socket that listens, as a descriptor that does not block; -1: there is none. Raises
+    OSError."""
+    cdef int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd < 0 and errno not in (EAGAIN, EINTR, ECONNABORTED):
+        raise OSError(errno, os.strerror(errno))
+    return fd
+
+
+cdef class Streams:
+    """The plain connections of a node."""
+
+    cdef int epoll
+    cdef object loop
+    cdef object gone  # called with a connection when its socket is closed
+    cdef set members  # every stream that has a socket
+    cdef list ending  # streams that are to be closed
+    cdef list again  # streams that may have more to read
+    cdef bint scheduled
+
+    def __cinit__(self):
+        self.epoll = -1
+
+    def __init__(self, loop, gone):
+        """Raises OSError."""
+        self.loop = loop
+        self.gone = gone
+        self.members = set()
+        self.ending = []
+        self.again = []
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno, os.strerror(errno))
+        loop.add_reader(self.epoll, self.serve)
+
+    def __len__(self):
+        return len(self.members)
+
+    def add(self, int fd):
+        """Take over a connected socket. What it brings goes to the stream's `connection`, once it has one. Raises
+        OSError, and leaves the socket open then."""
+        cdef Stream stream = Stream.__new__(Stream)
+        cdef epoll_event event
+        stream.fd = fd
+        stream.streams = self
+        event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | <uint32_t>EPOLLET
+        event.data.ptr = <void *>stream
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            stream.fd = -1
+            raise OSError(errno, os.strerror(errno))
+        self.members.add(stream)
+        return stream
+
+    def close(self):
+        """Close every socket at once. Nobody is told."""
+        if self.epoll < 0:
+            return
+        self.loop.remove_reader(self.epoll)
+        for stream in self.members:
+            (<Stream>stream).shut()
+        self.members.clear()
+        close_file(self.epoll)
+        self.epoll = -1
+
+    def serve(self):
+        """Something has come, or a client takes data again."""
+        cdef epoll_event events[EVENTS]
+        cdef uint32_t mask
+        cdef Stream stream
+        cdef int i
+        cdef int count = epoll_wait(self.epoll, events, EVENTS, 0)
+        for i in range(count):
+            stream = <Stream>events[i].data.ptr
+            mask = events[i].events
+            if mask & EPOLLOUT and stream.out is not None:
+                try:
+                    stream.drain()
+                except Exception:  # other streams have only this one event
+                    log.exception("writing to a client failed")
+                    stream.abort()
+            if mask & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                if stream.closing and mask & (EPOLLHUP | EPOLLERR):
+                    stream.abort()  # it will not take what waits
+                    continue
+                stream.read(mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0)
+                if stream.paused and not stream.closing:
+                    if mask & EPOLLERR:
+                        stream.abort()
+                    elif mask & EPOLLRDHUP and stream.out is not None and not stream.judged:
+                        stream.judged = True
+                        self.loop.call_later(LINGER_SECONDS, stream.judge, stream.taken)
+
+    cdef int later(self, Stream stream) except -1:
+        self.again.append(stream)
+        return self.schedule()
+
+    cdef int end(self, Stream stream) except -1:
+        self.ending.append(stream)
+        return self.schedule()
+
+    cdef int schedule(self) except -1:
+        if not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self.turn)
+        return 0
+
+    def turn(self):
+        """Read on where more is known to be, and close what has ended."""
+        cdef Stream stream
+        self.scheduled = False
+        again, self.again = self.again, []
+        ending, self.ending = self.ending, []
+        for stream in again:
+            if stream.unread:
+                stream.read(True)
+        for stream in ending:
+            if stream.fd < 0:
+                continue
+            stream.shut()
+            self.members.discard(stream)
+            connection, stream.connection = stream.connection, None
+            if connection is not None:
+                try:
+                    self.gone(connection)
+                except Exception:
+                    log.exception("ending a connection failed")
+
+
+cdef class Stream:
+    """One socket: what `gateway.net.write_buffer.Transport` asks for."""
+
+    cdef int fd  # -1: closed
+    cdef bint paused
+    cdef bint closing  # nothing is read any more; what waits is still written
+    cdef bint unread  # there may be something to read of which no event will tell
+    cdef Streams streams
+    cdef bytearray out  # what the socket did not take; None: nothing
+    cdef bint judged  # it is to be seen whether the client, which sends no more, takes anything
+    cdef uint64_t taken  # bytes of it that the socket took later
+    cdef public object connection  # `receive`, `congested`, `uncongested`
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __dealloc__(self):
+        self.shut()
+
+    cdef void shut(self):
+        if self.fd >= 0:
+            close_file(self.fd)
+            self.fd = -1
+
+    cdef int read(self, bint to_the_end) except -1:
+        """Read until the socket is empty. A read that does not fill the buffer has emptied it, unless the client has
+        ended it meanwhile (`to_the_end`), which only another read tells."""
+        cdef ssize_t size
+        cdef int reads = 0
+        while not self.paused and not self.closing:
+            if reads == READS:
+                self.unread = True
+                return self.streams.later(self)
+            reads += 1
+            size = recv(self.fd, buffer, BUFFER, MSG_DONTWAIT)
+            if size < 0:
+                if errno == EINTR:
+                    continue
+                self.unread = False
+                if errno != EAGAIN:
+                    self.abort()
+                return 0
+            if size == 0:
+                self.unread = False
+                if not self.close():
+                    self.streams.loop.call_later(LINGER_SECONDS, self.abort)
+                return 0
+            try:
+                self.connection.receive(PyBytes_FromStringAndSize(buffer, size))
+            except Exception:
+                log.exception("serving a client failed")
+                self.abort()
+                return 0
+            if size < BUFFER and not to_the_end:
+                self.unread = False
+                return 0
+        self.unread = True
+        return 0
+
+    def write(self, bytes data):
+        """Give the socket what it takes, and keep the rest for it."""
+        cdef ssize_t sent = 0
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if self.closing:
+            return
+        if self.out is None:
+            sent = self.push(PyBytes_AS_STRING(data), size)
+            if sent == size or sent < 0:
+                return
+            self.out = bytearray(data[sent:])
+        else:
+            self.out += data
+        if PyByteArray_GET_SIZE(self.out) > HIGH and not self.connection.congested:
+            self.connection.congested = True
+
+    cdef ssize_t push(self, const char *data, Py_ssize_t size) except -2:
+        """Bytes that the socket took; -1: it is broken."""
+        cdef ssize_t sent
+        while True:
+            sent = send(self.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent >= 0:
+                return sent
+            if errno == EAGAIN:
+                return 0
+            if errno != EINTR:
+                self.abort()
+                return -1
+
+    cdef int drain(self) except -1:
+        """The socket takes data again."""
+        cdef bytearray out = self.out
+        cdef ssize_t sent = self.push(PyByteArray_AS_STRING(out), PyByteArray_GET_SIZE(out))
+        if sent < 0:
+            return 0
+        del out[:sent]
+        self.taken += sent
+        if not out:
+            self.out = None
+            if self.closing:
+                self.streams.end(self)
+                return 0
+        if len(out) <= LOW and not self.closing and self.connection.congested:
+            self.connection.uncongested()
+        return 0
+
+    def judge(self, uint64_t taken):
+        """It sends no more: whether it took anything since it had taken so much."""
+        self.judged = False
+        if self.out is not None and not self.closing and self.paused:
+            if self.taken == taken:
+                self.abort()
+            else:
+                self.judged = True
+                self.streams.loop.call_later(LINGER_SECONDS, self.judge, self.taken)
+
+    def pause_reading(self):
+        self.paused = True
+
+    def resume_reading(self):
+        if self.paused:
+            self.paused = False
+            if self.unread:
+                self.streams.later(self)
+
+    cpdef close(self):
+        """Read no more, and close when the client has taken what waits for it. True: nothing does."""
+        if not self.closing:
+            self.closing = True
+            if self.out is None:
+                self.streams.end(self)
+        return self.out is None
+
+    cpdef abort(self):
+        """Close at once."""
+        self.closing = True
+        self.out = None
+        if self.fd >= 0:
+            self.streams.end(self)
+
+    def get_extra_info(self, str name):
+        """The socket's "peername", as `socket.getpeername` has it, None where that cannot be told; its "fileno". Of other
+        things nothing is known."""
+        if name == "fileno":
+            return self.fd
+        if name != "peername" or self.fd < 0:
+            return None
+        try:
+            with socket.socket(fileno=os.dup(self.fd)) as peer:
+                return peer.getpeername()
+        except OSError:  # it has no peer any more, or the process no descriptor
+            return None

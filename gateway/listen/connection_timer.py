@@ -1,0 +1,89 @@
+"""When each connection is to be looked at: one timer for all of them, however many there are.
+
+A connection stands in the slot of the tick at which its time has come, and moves to another when that is put off.
+What it is that takes time (CONNECT, silence) is the affair of whoever looks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
+from time import monotonic
+from typing import Final
+
+from gateway.connection.connection import Connection
+
+log = logging.getLogger(__name__)
+
+TICK: Final = 0.25  # seconds: nothing is looked at before its time, and nothing more than a tick later
+_SLICE: Final = 1024  # connections looked at in one turn of the loop
+
+
+class Clock:
+    """Calls `on_due` with each connection whose time has come, and by how many seconds it has passed."""
+
+    __slots__ = ("_due", "_loop", "_on_due", "_order", "_slots", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Connection, float], None]) -> None:
+        self._loop = loop
+        self._on_due = on_due
+        self._slots: dict[int, set[Connection]] = {}  # by tick; an empty one stays until its time
+        self._order: list[int] = []  # heap of those ticks
+        self._due: list[tuple[Connection, int]] = []  # out of their slots, with the tick, and not looked at yet
+        self._timer: asyncio.TimerHandle | None = None  # for the first slot
+
+    def set(self, connection: Connection, seconds: float) -> None:
+        """Look at it in so many seconds, and not when it was to be before."""
+        self.drop(connection)
+        tick = int((monotonic() + seconds) / TICK) + 1
+        slot = self._slots.get(tick)
+        if slot is None:
+            slot = self._slots[tick] = set()
+            heappush(self._order, tick)
+            if self._order[0] == tick:
+                self._wait()
+        slot.add(connection)
+        connection.tick = tick
+
+    def drop(self, connection: Connection) -> None:
+        """Do not look at it."""
+        if connection.tick:
+            slot = self._slots.get(connection.tick)
+            if slot is not None:
+                slot.discard(connection)
+            connection.tick = 0
+
+    def _wait(self) -> None:
+        """Have the timer run when the first slot is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, self._order[0] * TICK - monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = monotonic()
+        order = self._order
+        while order and order[0] * TICK <= now:
+            tick = heappop(order)
+            self._due += [(connection, tick) for connection in self._slots.pop(tick)]
+        if order:
+            self._wait()
+        self._look()
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        due = self._due
+        for _ in range(min(_SLICE, len(due))):
+            connection, tick = due.pop()
+            if connection.tick == tick:
+                connection.tick = 0
+                try:
+                    self._on_due(connection, monotonic() - tick * TICK)
+                except Exception:
+                    log.exception("looking at a connection failed")  # the others have only this one look
+        if due:
+            self._loop.call_soon(self._look)

@@ -1,0 +1,280 @@
+"""A listener: takes connections at the pace and up to the number that its gate allows, reads what a proxy says of
+them, and hands each to the front that speaks its protocol.
+
+We accept by ourselves rather than through `loop.create_server`: only so can a connection be left in the kernel until
+its turn has come, begin with a header that is not the client's, and be shown the certificates of the day.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address, ip_network
+from time import monotonic
+from typing import Final, Protocol
+
+from gateway.config.listeners import ListenerConfig
+from gateway.mqtt.reasons import ReasonCode
+from gateway.net.admission import Arrival, Gate, Room
+from gateway.net.bind import bind, is_local, release
+from gateway.net.heap import keep_big_buffers, map_big_buffers
+from gateway.net.proxy_protocol import ProxyError, ProxyHeader
+from gateway.net.tls import Certificates
+
+try:
+    from gateway.listen._streams import accept
+except ImportError:  # not compiled
+    from gateway.net.bind import accept
+
+log = logging.getLogger(__name__)
+
+_BATCH: Final = 64  # connections accepted in one turn of the loop: sessions want it too
+_SHORTAGE_SECONDS: Final = 1.0  # without accepting, when the system has no descriptor or memory to give
+_SHUTDOWN_SECONDS: Final = 5.0  # that a client has to answer the end of TLS
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PEEK: Final = 512  # bytes
+
+
+class Front(Protocol):
+    """Who speaks the protocol."""
+
+    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """A protocol for one connection."""
+
+    def take(self, client: int, gate: Gate, arrival: Arrival | None) -> bool:
+        """Serve a plain connection, by its descriptor, at once. False: it wants `make`, and a transport of the loop.
+        Raises OSError."""
+
+
+class Listener:
+    """One listener of a node."""
+
+    def __init__(
+        self,
+        config: ListenerConfig,
+        gate: Gate,
+        front: Front,
+        room: Callable[[Gate], Room],
+        *,
+        shares: bool = False,
+    ) -> None:
+        """shares: its port, with other processes. Raises TlsError."""
+        self.gate = gate
+        self.certificates = Certificates(config) if config.is_tls else None
+        self._config = config
+        self._shares = shares
+        self._front = front
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._headers: set[_Header] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trusted = [ip_network(network) for network in config.trusted_proxies]
+
+    async def open(self) -> str:
+        """Listen. Returns the address, with the port that it got. Raises OSError."""
+        self._sockets, address = await bind(self._config.address, self._config.mode, shares=self._shares)
+        self._resume()
+        return address
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_local(self._sockets)
+
+    async def close(self) -> None:
+        """Accept no more, and drop what has not reached its front."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            release(listening)
+        self._sockets = []
+        for header in list(self._headers):
+            header.drop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- accepting
+
+    def _resume(self) -> None:
+        self._rest_timer = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _rest(self, seconds: float) -> None:
+        """Leave in the kernel what comes for so long."""
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+        self._rest_timer = self._loop.call_later(seconds, self._resume)
+
+    def _accept(self, listening: socket.socket) -> None:
+        gate = self.gate
+        for _ in range(_BATCH):
+            now = monotonic()
+            wait = gate.wait(now)
+            if wait:
+                self._rest(wait)
+                return
+            try:
+                client = accept(listening.fileno())
+            except OSError as error:
+                if error.errno not in _SHORTAGES:
+                    raise
+                gate.tell("accept", f"cannot accept connections: {error.strerror}")
+                self._rest(_SHORTAGE_SECONDS)
+                return
+            if client < 0:
+                return
+            self._arrived(client, gate.admit(now))
+
+    def _arrived(self, client: int, welcome: bool) -> None:
+        gate = self.gate
+        arrival: Arrival | None = None
+        room = self._room(gate)
+        if room is Room.NONE:
+            gate.refused_full += 1
+            os.close(client)
+            return
+        if room is Room.ANSWER:
+            gate.refused_full += 1
+            arrival = Arrival(ReasonCode.QUOTA_EXCEEDED, "there are as many connections as there may be")
+        elif not welcome:
+            gate.refused_rate += 1
+            arrival = Arrival(ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than they may")
+        gate.accepted += 1
+        gate.opening += 1
+        if self._config.proxy_protocol:
+            self._await_header(_socket(client), arrival or Arrival())
+        else:
+            self._hand_over(client, arrival)
+
+    # --- PROXY header
+
+    def _await_header(self, client: socket.socket, arrival: Arrival) -> None:
+        try:
+            address = client.getpeername()
+        except OSError as error:
+            self._refuse_proxy(client, f"it is gone: {error.strerror}")
+            return
+        if self._is_trusted(client, address):
+            self._headers.add(_Header(self, client, arrival))
+        else:
+            self._refuse_proxy(client, f"{address} is no trusted proxy")
+
+    def _is_trusted(self, client: socket.socket, address: object) -> bool:
+        """Who may connect to a Unix socket is a matter of its permissions."""
+        if client.family == socket.AF_UNIX or not isinstance(address, tuple):
+            return True
+        peer = ip_address(str(address[0]).partition("%")[0])
+        return any(peer in network for network in self._trusted)
+
+    def proxied(self, header: "_Header", client: socket.socket, arrival: Arrival, error: str) -> None:
+        """A header has come, or `error` says why it did not."""
+        self._headers.discard(header)
+        if error:
+            self._refuse_proxy(client, error)
+        else:
+            self._hand_over(client.detach(), arrival)
+
+    def _refuse_proxy(self, client: socket.socket, why: str) -> None:
+        self.gate.opening -= 1
+        self.gate.refused_proxy += 1
+        self.gate.tell("proxy", f"closing a connection for its PROXY header: {why}")
+        client.close()
+
+    # --- TLS, and the front
+
+    def _hand_over(self, client: int, arrival: Arrival | None) -> None:
+        try:
+            if self.certificates is None and self._front.take(client, self.gate, arrival):
+                return
+        except OSError as error:
+            self.gate.opening -= 1
+            self.gate.tell("serve", f"cannot serve a connection: {error.strerror}")
+            os.close(client)
+            return
+        task = self._loop.create_task(self._connect(_socket(client), arrival))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, client: socket.socket, arrival: Arrival | None) -> None:
+        gate = self.gate
+        make = self._front.make
+        try:
+            if self.certificates is None:
+                await self._loop.connect_accepted_socket(lambda: make(gate, arrival), client)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: self._make_mapped(gate, arrival),
+                    client,
+                    ssl=self.certificates.context,
+                    ssl_handshake_timeout=gate.connect_timeout,
+                    ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+                )
+        except OSError as error:  # also ssl.SSLError; before the front has heard of it
+            gate.opening -= 1
+            gate.refused_tls += 1
+            log.debug("listener %s: no TLS with %s: %s", gate.name, arrival.peer if arrival else "a client", error)
+            client.close()
+
+    def _make_mapped(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """The protocol above TLS. The loop makes the buffer for that right behind it, in the same turn."""
+        if map_big_buffers():
+            self._loop.call_soon(keep_big_buffers)
+        return self._front.make(gate, arrival)
+
+
+def _socket(client: int) -> socket.socket:
+    made = socket.socket(fileno=client)
+    made.setblocking(False)
+    return made
+
+
+class _Header:
+    """A connection whose PROXY header is on its way."""
+
+    __slots__ = ("_arrival", "_client", "_listener", "_loop", "_parser", "_timer")
+
+    def __init__(self, listener: Listener, client: socket.socket, arrival: Arrival) -> None:
+        self._listener = listener
+        self._client = client
+        self._arrival = arrival
+        self._parser = ProxyHeader()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(listener.gate.connect_timeout, self._late)
+        self._loop.add_reader(client, self._readable)
+
+    def _readable(self) -> None:
+        """Take the header's bytes out of the socket and leave the client's in it, for TLS or MQTT to find."""
+        try:
+            seen = self._client.recv(_PEEK, socket.MSG_PEEK)
+            if not seen:
+                self._end("it closed")
+                return
+            self._client.recv(self._parser.feed(seen))
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, ProxyError) as error:
+            self._end(str(error))
+            return
+        if self._parser.complete:
+            self._arrival.peer = self._parser.client
+            self._end("")
+
+    def _late(self) -> None:
+        self._listener.gate.refused_late += 1
+        self._end("it did not come in time")
+
+    def drop(self) -> None:
+        """The node stops."""
+        self._end("the node stops")
+
+    def _end(self, error: str) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._client)
+        self._listener.proxied(self, self._client, self._arrival, error)

@@ -1,0 +1,254 @@
+"""MQTT over WebSocket: subprotocol `mqtt`, binary frames, any packet boundaries (MQTT-6.0.0-1 to -4)."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from gateway.auth.attempts import source_of
+from gateway.connection.connection import Connection
+from gateway.listen.mqtt_front import MqttFront
+from gateway.listen.websocket_masking import MaskedFrames
+from gateway.net.admission import Arrival, Gate
+from gateway.net.bounded_site import REQUESTS, Refused
+from gateway.net.proxy_protocol import address_text
+
+log = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 128  # connections that have not become WebSockets
+_QUEUE_HIGH: Final = 256 * 1024  # bytes waiting before the client counts as congested
+_QUEUE_LOW: Final = 64 * 1024
+_HANDSHAKE: Final = ("Upgrade", "Connection", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol")
+
+
+class WebSocketFront:
+    """Makes WebSockets of connections, at `/mqtt` and `/`, and feeds them to the MQTT front."""
+
+    def __init__(self, front: MqttFront, max_packet_size: int) -> None:
+        self._front = front
+        self._max_message = max_packet_size + 64 * 1024
+        self._loop = asyncio.get_running_loop()
+        self._runner: web.AppRunner | None = None
+        self.waiting: dict[_Handshake, None] = {}  # in the order they came
+
+    async def start(self) -> None:
+        """Be ready for `make`."""
+        app = web.Application()
+        app.router.add_get("/mqtt", self._serve)
+        app.router.add_get("/", self._serve)
+        app.on_response_prepare.append(_close_after)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+
+    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+        """For a connection that a listener accepted. It has the time that CONNECT has to become a WebSocket."""
+        server = self._runner.server if self._runner is not None else None
+        if server is None:
+            gate.opening -= 1
+            return Refused()
+        return _Handshake(server, self._loop, gate, arrival, self.waiting, self.make_room)
+
+    def make_room(self) -> None:
+        """Of too many that wait, end the oldest of the address that has most of them: who opens connections and says
+        nothing is in his own way, and not in that of others."""
+        while len(self.waiting) > _MAX_WAITING:
+            counts = Counter([each.source for each in self.waiting])
+            most = max(counts.values())
+            oldest = next(each for each in self.waiting if counts[each.source] == most)
+            oldest.gate.refused_full += 1
+            oldest.drop()
+
+    def take(self, _client: int, _gate: Gate, _arrival: Arrival | None) -> bool:
+        """WebSockets are aiohttp's, which wants a transport of the loop."""
+        return False
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(
+            protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=True, timeout=2.0
+        )
+        # Looked at first: of what is not ASCII, or offers other subprotocols, aiohttp makes tracebacks and warnings.
+        if not all(request.headers.get(name, "").isascii() for name in _HANDSHAKE):
+            raise web.HTTPBadRequest(text="the headers of a WebSocket are ASCII")
+        offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+        if "Upgrade" in request.headers and "mqtt" not in [protocol.strip() for protocol in offered]:
+            raise web.HTTPBadRequest(text="the subprotocol must be mqtt")
+        if not socket.can_prepare(request).ok:
+            raise web.HTTPUpgradeRequired(
+                text="MQTT over WebSocket is served here", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
+            )
+        await socket.prepare(request)
+        handshake = request.protocol
+        if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
+            return socket  # it is gone already
+        handshake.leave()
+        transport = _WebSocketTransport(socket, request.transport)
+        connection = self._front.accept(transport, handshake.gate, handshake.arrival)
+        transport.connection = handshake.connection = connection
+        writer = asyncio.create_task(transport.write_out())
+        try:
+            async for message in socket:
+                await transport.readable.wait()
+                if message.type is not WSMsgType.BINARY:
+                    # MQTT-6.0.0-1: data frames are binary.
+                    await socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
+                    break
+                connection.receive(message.data)
+        finally:
+            self._front.gone(connection)
+            transport.close()
+            await writer
+        return socket
+
+
+class _Handshake(web.RequestHandler):
+    """A connection that is to become a WebSocket, or to end soon."""
+
+    __slots__ = ("_on_wait", "_timer", "_waiting", "arrival", "connection", "gate", "source")
+
+    def __init__(
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate,
+        arrival: Arrival | None,
+        waiting: dict["_Handshake", None],
+        on_wait: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # what `AppRunner` passes on to have none
+            logger=REQUESTS,
+            keepalive_timeout=gate.connect_timeout,
+        )
+        self.source = ""
+        self.connection: Connection | None = None  # what it has become
+        self.gate = gate
+        self.arrival = arrival
+        self._waiting = waiting
+        self._on_wait = on_wait
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        name = transport.get_extra_info("peername")
+        host = address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else ""
+        self.source = source_of((self.arrival.peer if self.arrival is not None else "") or host)
+        # For all of it, however slowly it drips.
+        self._timer = asyncio.get_running_loop().call_later(self.gate.connect_timeout, self._late)
+        self._waiting[self] = None
+        self._on_wait()
+
+    def leave(self) -> None:
+        """It is a WebSocket."""
+        self._waiting.pop(self, None)
+        self._stop_timer()
+
+    def drop(self) -> None:
+        """It is to end."""
+        if self.transport is not None:
+            self.transport.abort()
+        self._forget()
+
+    def _late(self) -> None:
+        if self in self._waiting:
+            self.gate.refused_late += 1
+            self.drop()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _forget(self) -> None:
+        self._stop_timer()
+        if self in self._waiting:
+            del self._waiting[self]
+            self.gate.opening -= 1
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        super().set_parser(MaskedFrames(parser, self._held), data_received_cb)  # type: ignore[arg-type]
+
+    def _held(self, size: int, has_ended: bool) -> None:
+        if self.connection is not None:
+            self.connection.held_outside(size, has_ended)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        super().connection_lost(error)
+        self._forget()
+
+
+async def _close_after(_request: web.Request, response: web.StreamResponse) -> None:
+    """One request, one connection: who does not become a WebSocket makes room."""
+    if not isinstance(response, web.WebSocketResponse):
+        response.force_close()
+
+
+class _WebSocketTransport:
+    """The socket as an outlet sees it: writes are queued, and sent by one task."""
+
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
+        self._socket = socket
+        self._transport = transport  # None: gone already
+        self._queue: list[bytes] = []
+        self._queued = 0  # bytes
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.readable = asyncio.Event()
+        self.readable.set()
+        self.connection: Connection | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._queue.append(data)
+        self._queued += len(data)
+        self._wake.set()
+        if self._queued > _QUEUE_HIGH and self.connection is not None:
+            self.connection.congested = True
+
+    def close(self) -> None:
+        self._closing = True
+        self.readable.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        self._queue.clear()
+        self.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._transport.get_extra_info(name) if self._transport is not None else None
+
+    def pause_reading(self) -> None:
+        self.readable.clear()
+
+    def resume_reading(self) -> None:
+        self.readable.set()
+
+    async def write_out(self) -> None:
+        """Send what is queued until the end."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._queue:
+                    data = b"".join(self._queue)
+                    self._queue.clear()
+                    self._queued = 0
+                    await self._socket.send_bytes(data)
+                connection = self.connection
+                if connection is not None and connection.congested and self._queued < _QUEUE_LOW:
+                    connection.uncongested()
+                if self._closing and not self._queue:
+                    break
+            await self._socket.close()
+        except (ConnectionError, RuntimeError):
+            self._closing = True  # the peer is gone; the reader ends by itself

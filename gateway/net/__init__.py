@@ -1,0 +1,1 @@
+"""Sockets and bytes: binding, TLS, the PROXY protocol, admission, flow control and the write buffer."""

@@ -1,0 +1,111 @@
+"""The way out to one client, and the gathering of writes.
+
+uvloop writes at once when its queue is empty, so a write per packet is a system call per packet.
+Everything a client is owed in one turn of the loop is gathered here and written once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from gateway.auth.permissions import Permissions
+from gateway.mqtt.aliases import TopicAliases
+from gateway.observe.counters import Counters
+
+log = logging.getLogger(__name__)
+
+
+class Transport(Protocol):
+    """What an outlet needs of a socket."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> bool | None:
+        """True: nothing waits for the client, and it is gone in a moment."""
+
+    def abort(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def get_extra_info(self, name: str) -> Any: ...
+
+
+LINGER_SECONDS: Final = 5.0  # that a closed connection has to take what waits for it
+
+
+class Flusher:
+    """The outlets with something to write in this turn of the loop."""
+
+    __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled", "counters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, counters: Counters | None = None) -> None:
+        self.counters = counters if counters is not None else Counters()
+        self._call_soon = loop.call_soon
+        self._call_later = loop.call_later
+        self._dirty: list[Outlet] = []
+        self._scheduled = False
+
+    def add(self, outlet: "Outlet") -> None:
+        """Have `outlet` written before the loop next waits."""
+        self._dirty.append(outlet)
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.flush)
+
+    def close(self, transport: Transport) -> None:
+        """Close, though the client may never take what was written last."""
+        if not transport.close():
+            self._call_later(LINGER_SECONDS, transport.abort)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._call_later(seconds, callback)
+
+    def flush(self) -> None:
+        self._scheduled = False
+        dirty = self._dirty
+        self._dirty = []
+        for outlet in dirty:
+            try:
+                outlet.flush()
+            except Exception:
+                # One that fails must not keep the others from their bytes: nothing would flush them later.
+                log.exception("writing to a client failed")
+
+
+class Outlet:
+    """Packets bound for one client."""
+
+    def __init__(self, flusher: Flusher, transport: Transport) -> None:
+        self.flusher = flusher
+        self.transport = transport
+        self.version: int = 4  # of the protocol: 4 (3.1.1) or 5
+        self.congested: bool = False  # the socket takes no more for now
+        self.closed: bool = False
+        self.maximum_packet_size: int = 0  # the client's; 0: no limit
+        self.aliases: TopicAliases | None = None  # None: the client takes none (MQTT-3.1.2-27)
+        self.permissions: Permissions | None = None  # the client's; None: everything is allowed
+        self._out: list[bytes] | None = None  # None: nothing
+
+    def send(self, data: bytes) -> None:
+        """Write `data` with everything else of this turn."""
+        out = self._out
+        if out is not None:
+            out.append(data)
+        elif not self.closed:
+            self._out = [data]
+            self.flusher.add(self)
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def flush(self) -> None:
+        out = self._out
+        self._out = None
+        if out is None or self.closed:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self.flusher.counters.bytes_sent += len(data)
+        self.transport.write(data)

@@ -1,0 +1,79 @@
+"""The side of a node that devices see: sessions, the MQTT fronts and their listeners, over any store."""
+
+from collections.abc import Callable, Mapping
+
+from gateway.auth.authority import Authority
+from gateway.broker.client_ownership import ALONE, Joined, Membership
+from gateway.broker.sessions import Sessions
+from gateway.config.config import Config
+from gateway.delivery.router import Router
+from gateway.listen.mqtt_front import MqttFront
+from gateway.listen.mqtt_listeners import Listeners
+from gateway.listen.websocket import WebSocketFront
+from gateway.net.descriptors import room_for_services
+from gateway.observe.counters import Counters
+from notify import Notifier
+from store.api import Store
+
+
+class Devices:
+    """Made on the loop, started once and stopped once. `name`: of a gateway that is a process of its own; None: it
+    is alone. `way`: what there is to tell of its way to the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        authority: Authority,
+        config: Config,
+        counters: Counters,
+        name: bytes | None = None,
+        way: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._config = config
+        self._way = way
+        self._joined = Joined(store, name, self.figures) if name is not None else None
+        membership: Membership = self._joined or ALONE
+        self.router = Router(store.stats().log_end, store.wants)
+        notifier = Notifier(store)
+        notifier.register("local", self.router.deliver)
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, membership)
+        notifier.register("shared subscriptions", self.sessions.shares.deliver)
+        has_services = config.split.role != "gateway"
+        services = room_for_services(config.grpc.max_connections) if has_services else 0
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)
+        self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
+        self.listeners: Listeners | None = None
+
+    async def start(self, on_ended: Callable[[], None]) -> None:
+        """Be ready to `listen`. `on_ended`: the store has taken us for dead, and nothing we do counts. Raises
+        StoreError and TlsError."""
+        if self._joined is not None:
+            await self._joined.start(self.sessions.give_up, self.sessions.shares.look, on_ended)
+        self.sessions.start()
+        await self.websocket.start()
+        self.listeners = Listeners(self._config, self.front, self.websocket)
+
+    async def listen(self) -> dict[str, str]:
+        """Take connections. Returns the addresses by the listeners' names. Raises OSError."""
+        assert self.listeners is not None
+        return await self.listeners.open()
+
+    async def reload(self) -> None:
+        """Read the certificates again."""
+        if self.listeners is not None:
+            await self.listeners.reload()
+
+    async def stop(self) -> None:
+        """Close all connections. What was accepted is committed, and others may have the clients."""
+        if self.listeners is not None:
+            await self.listeners.close()
+        self.front.stop()
+        await self.sessions.stop()
+        self.front.end()
+        await self.websocket.stop()
+        if self._joined is not None:
+            await self._joined.stop()
+
+    def figures(self) -> dict[str, int]:
+        """What this node counts."""
+        return {**self.sessions.sys_tree.figures(), "connections": len(self.front.connections), **self._way()}

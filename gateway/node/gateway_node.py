@@ -1,0 +1,69 @@
+"""A node that is a gateway: devices here, the store in another process."""
+
+import asyncio
+import logging
+
+from gateway.broker.client_ownership import gateway_name
+from gateway.config.config import Config
+from gateway.config.ports import Ports
+from gateway.net.bind import check_host
+from gateway.node.devices import Devices
+from gateway.node.services import make_authority, make_http, warn_of_open_ports
+from gateway.node.store_tls import of_gateway
+from gateway.observe.counters import Counters
+from notify.intake import Intake
+from store.remote.client import RemoteStore
+from store.remote.config import RemoteConfig
+
+log = logging.getLogger(__name__)
+
+
+class GatewayNode:
+    """Started once and stopped once. `over` is set when the store has ended it, or was away for too long: others have
+    its clients by then, or may have them, and it has to begin anew as another process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.counters = Counters()
+        self.over = asyncio.Event()
+        self._store: RemoteStore | None = None
+
+    async def start(self) -> Ports:
+        """Find the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        config = self.config
+        name = gateway_name(config.split.place)
+        settings = RemoteConfig(grace_s=config.split.grace_s)
+        routed, credentials = config.split.notify == "routed", of_gateway(config.split)
+        await check_host(config.host)
+        self._store = store = await RemoteStore.open(
+            config.split.store, name.decode(), Intake(), settings, routed, credentials
+        )
+        store.on_lost(self.over.set)
+        self._authority = authority = make_authority(store, config)
+        self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
+        self._http = make_http(store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        try:
+            await devices.start(self.over.set)
+            http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
+            if not self._http.is_local:
+                warn_of_open_ports(config, -1, http)
+            addresses = await devices.listen()
+            mqtt, ws = (int(addresses.pop(each, "-1").rpartition(":")[2]) for each in ("mqtt", "ws"))
+            return Ports(mqtt, ws, -1, http, addresses)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def reload(self) -> None:
+        """Read the certificates again."""
+        await self._devices.reload()
+
+    async def stop(self) -> None:
+        """Close all connections. What was accepted is committed, and others may have the clients."""
+        store, self._store = self._store, None
+        if store is None:
+            return
+        await self._devices.stop()
+        await self._http.stop()
+        self._authority.stop()
+        await store.close()

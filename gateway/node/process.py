@@ -1,0 +1,102 @@
+"""One process of a node, of any role: from its configuration to its exit code."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import Final, Protocol
+
+import uvloop
+
+from gateway.config.config import Config
+from gateway.config.ports import Ports
+from gateway.net.tls import TlsError
+from gateway.node.gateway_node import GatewayNode
+from gateway.node.node import Node
+from gateway.node.store_node import StoreNode
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_ORPHAN_SECONDS: Final = 10.0  # that a store whose supervisor is gone waits for its gateways to stop
+OVER: Final = 3  # exit code: the store has ended this gateway, and it has to begin anew
+# Allocations between looks for garbage cycles. The flow of messages makes none, and Python's default of 700
+# costs a tenth of the CPU with a thousand connections. Each look holds the loop up: 10,000 objects are a few ms.
+_GC_THRESHOLDS: Final = (10_000, 10, 100)
+
+
+class _Running(Protocol):
+    async def start(self) -> Ports: ...
+
+    async def reload(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
+    """Serve until SIGTERM or SIGINT. Writes one line to the descriptor `ready` when ready. lifeline: a descriptor; when
+    its other end is closed, that is a SIGTERM. Returns the exit code."""
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s {_name(config)}%(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,  # a child of a supervisor has its settings
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, ready, lifeline))
+    except (StoreError, TlsError, OSError) as error:
+        print(f"sluice: cannot serve: {error}", file=sys.stderr)
+        return 1
+
+
+def _name(config: Config) -> str:
+    """Whose lines these are, where several processes may write to one place."""
+    split = config.split
+    if split.role == "gateway" and split.place:
+        return f"[{split.place.replace('%', '%%')}] "
+    return "" if split.role == "both" else f"[{split.role}] "
+
+
+async def _serve(config: Config, ready: int, lifeline: int) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    orphaned = asyncio.Event()
+    if lifeline >= 0:
+        loop.add_reader(lifeline, orphaned.set)
+    node: _Running
+    over = asyncio.Event()
+    if config.split.role == "gateway":
+        node = GatewayNode(config)
+        over = node.over
+    elif config.split.role == "store":
+        node = StoreNode(config)
+    else:
+        node = Node(config)
+    ports = await node.start()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(node.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    os.write(ready, f"{ports.ready_line(config.host)}\n".encode())
+    ends = [loop.create_task(each.wait()) for each in (stopping, over, orphaned)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    log.info("stopping")
+    if lifeline >= 0:
+        loop.remove_reader(lifeline)
+    if orphaned.is_set() and isinstance(node, StoreNode):
+        await node.outlive_gateways(_ORPHAN_SECONDS)
+    await node.stop()
+    return OVER if over.is_set() else 0

@@ -1,0 +1,99 @@
+"""A node that is the store, and the cloud services' front: devices are the affair of gateways in other processes."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from gateway.admin.socket import AdminFront
+from gateway.broker.maintenance import SharedKeeping
+from gateway.broker.remote_sessions import FarSessions
+from gateway.config.config import Config
+from gateway.config.ports import Ports
+from gateway.config.store import store_config
+from gateway.http.metrics import Figures
+from gateway.net.bind import check_host
+from gateway.node.services import make_authority, make_http, make_rpc, warn_of_open_ports
+from gateway.node.store_tls import of_store
+from gateway.observe.counters import Counters
+from notify.hub import Hub
+from store.engine import Engine
+from store.remote.config import RemoteConfig
+from store.remote.server import StoreServer
+
+log = logging.getLogger(__name__)
+
+_STOP_GRACE = 2.0  # seconds for gRPC calls under way
+_LOOK_SECONDS = 0.05
+
+
+class StoreNode:
+    """Started once and stopped once."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.counters = Counters()
+        self._engine: Engine | None = None
+
+    async def start(self) -> Ports:
+        """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        config = self.config
+        settings = store_config(config)
+        await check_host(config.host)
+        self._engine = engine = await Engine.open(config.data_dir, settings)
+        self._authority = authority = make_authority(engine, config)
+        self._keeping = SharedKeeping(engine, authority, self.counters)
+        self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
+        engine.members.on_ended = self._end
+        self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
+        self._rpc = make_rpc(engine, authority, config, settings)
+        self._http = make_http(engine, authority, config, self._figures, rpc=self._rpc)
+        self._admin = AdminFront(engine, FarSessions(engine, engine.members, self._keeping.wills), config.data_dir)
+        try:
+            await self._admin.start()
+            await self._keeping.serve()
+            grpc = await self._rpc.start(config.host, config.grpc.port)
+            http = await self._http.start(config.host, config.http.port)
+            if not self._http.is_local:
+                warn_of_open_ports(config, grpc, http)
+            port = await self._server.start(config.split.listen, of_store(config.split))
+            place = config.split.listen
+            if not place.startswith("unix:"):
+                place = f"{place.rpartition(':')[0]}:{port}"
+            return Ports(-1, -1, grpc, http, {"store": place})
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def reload(self) -> None:
+        """Handshakes look for new certificates by themselves."""
+
+    async def outlive_gateways(self, seconds: float) -> None:
+        """Wait until all gateways have left."""
+        members = self._engine.members if self._engine is not None else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while members is not None and members.gateways:  # noqa: ASYNC110  once in the life of a process
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def stop(self) -> None:
+        """Serve nobody any more; what was accepted is committed. Gateways keep their connections for a while."""
+        if self._engine is None:
+            return
+        await self._keeping.stop()
+        await self._server.stop()
+        await self._rpc.stop(_STOP_GRACE)
+        await self._http.stop()
+        await self._admin.stop()
+        self._authority.stop()
+        await self._engine.close()
+        self._engine = None
+
+    def _end(self, gateway: bytes) -> None:
+        """What this gateway says does not count any more."""
+        self._server.end(gateway.decode())
+
+    def _figures(self) -> dict[str, Figures]:
+        engine = self._engine
+        if engine is None:
+            return {}
+        return {name.partition(b"/")[0].decode(): each for name, each in engine.members.gateways.items()}

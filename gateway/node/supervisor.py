@@ -1,0 +1,331 @@
+"""One store and N gateways on one machine, each a process, and this one, which starts and restarts them.
+
+The rules of the file:
+
+* This process serves nothing and holds nothing that could fail: no loop, no threads, no sockets but those that keep
+  the ports. So a child is a fork of it, which imports what it needs by itself.
+* The store is ready before a gateway begins; gateways stop before the store does.
+* A child that ends by itself is started again, later each time it did not live long. One that cannot begin, before all
+  of them were ready once, ends everything: it has said why.
+* Each child holds the other end of a pipe: where this process is killed, they stop.
+"""
+
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from gateway.config.config import Config, ConfigError
+from gateway.config.listeners import ListenerConfig, parse_address
+from gateway.net.proxy_protocol import address_text
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 0.2  # seconds until a child that ended is started again, twice as long each time…
+_LONGEST_PAUSE: Final = 10.0
+_LONG_LIFE: Final = 30.0  # …unless it lived so long
+_STOP_SECONDS: Final = 30.0  # for the gateways to stop, and again for the store: then they are killed
+_MAX_PATH: Final = 100  # bytes of the path of a Unix socket
+_LINE: Final = 65_536  # bytes of a ready line, at the most
+_SOCKET: Final = "store.sock"
+
+Serve = Callable[[Config, int, int], int]
+
+
+class _CannotServe(Exception):
+    """A child could not begin; it has said why."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process, or the place of one that is to be started."""
+
+    name: str
+    config: Config
+    pid: int = 0  # 0: there is none
+    output: int = -1  # where its ready line comes from
+    line: bytes = b""  # as much of it as has come
+    is_ready: bool = False
+    began: float = 0.0
+    pause: float = _FIRST_PAUSE
+    due: float = 0.0  # when it is to be started, if it is not there
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is there while the supervisor is."""
+
+    sockets: list[socket.socket] = field(default_factory=list)  # bound, not listening: nobody else gets the ports
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+
+class Supervisor:
+    """Starts and watches the processes of a configuration with `split.gateways`."""
+
+    def __init__(self, config: Config, serve: Serve) -> None:
+        """serve: what a child does with its configuration, where to say that it is ready, and its lifeline. Raises
+        ConfigError, and OSError when an address cannot be had."""
+        self._serve = serve
+        self._kept = _Kept()
+        self._host = config.host
+        config = deepcopy(config)
+        for listener in [_plain("mqtt", config, config.mqtt.port), _plain("ws", config, config.mqtt.ws_port)]:
+            if listener is not None:
+                port = int(self._keep(listener.address).rpartition(":")[2])
+                setattr(config.mqtt, "port" if listener.name == "mqtt" else "ws_port", port)
+        for listener in config.mqtt.listeners:
+            if listener.address.startswith("unix:"):
+                raise ConfigError(f"listener {listener.name}: a Unix socket is for one process, not for split.gateways")
+            listener.address = self._keep(listener.address)
+        place = self._place(config.data_dir)
+        self._store = _Child("store", _store(config, place))
+        numbers = range(1, config.split.gateways + 1)
+        self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
+        self._wakeup = _signals()
+        self._lifeline = os.pipe()
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT. Returns the exit code."""
+        try:
+            self._start(self._store)
+            self._until_ready([self._store])
+            for gateway in self._gateways:
+                self._start(gateway)
+            self._until_ready(self._gateways)
+            if not self._is_stopping:
+                print(self._ready_line(), flush=True)
+            while not self._is_stopping:
+                self._wait()
+                self._revive()
+        except _CannotServe:
+            return 1
+        finally:
+            self._stop(self._gateways)
+            self._stop([self._store])
+            self._let_go()
+        return 0
+
+    # --- children
+
+    def _start(self, child: _Child) -> None:
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            self._be(child, reading, writing)
+        os.close(writing)
+        os.set_blocking(reading, False)
+        child.pid, child.output, child.line, child.is_ready = pid, reading, b"", False
+        child.began = monotonic()
+
+    def _be(self, child: _Child, reading: int, writing: int) -> None:
+        """This is the child's process from here on."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: who supervises says when
+            os.close(reading)
+            os.close(self._lifeline[1])
+            for each in (self._store, *self._gateways):
+                if each.output >= 0:
+                    os.close(each.output)
+            code = self._serve(child.config, writing, self._lifeline[0])
+        except BaseException:
+            log.exception("%s ended", child.name)
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _until_ready(self, children: list[_Child]) -> None:
+        """Raises _CannotServe."""
+        while not self._is_stopping and not all(child.is_ready for child in children):
+            self._wait()
+            if any(not child.pid for child in (self._store, *self._gateways) if child.due):
+                raise _CannotServe
+
+    def _revive(self) -> None:
+        """Start what is due."""
+        for child in (self._store, *self._gateways):
+            if not self._is_stopping and not child.pid and child.due <= monotonic():
+                self._start(child)
+
+    def _wait(self) -> None:
+        """Until something happens: a signal, a ready line, the end of a child, or the time to start one again."""
+        children = [self._store, *self._gateways]
+        outputs = {child.output: child for child in children if child.output >= 0}
+        dues = [child.due - monotonic() for child in children if not child.pid and child.due]
+        timeout = max(min(dues), 0.0) if dues else None
+        readable, _, _ = select.select([self._wakeup[0], *outputs], [], [], timeout)
+        for descriptor in readable:
+            if descriptor == self._wakeup[0]:
+                self._signalled(os.read(descriptor, 1024))
+            else:
+                self._read(outputs[descriptor])
+        for child in children:
+            self._look(child)
+
+    def _signalled(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._is_stopping = True
+            elif number == signal.SIGHUP:
+                for child in (self._store, *self._gateways):
+                    if child.pid and child.is_ready:
+                        os.kill(child.pid, signal.SIGHUP)
+
+    def _read(self, child: _Child) -> None:
+        part = os.read(child.output, 4096)
+        child.line += part
+        if b"\n" in child.line and not child.is_ready:
+            child.is_ready = True
+            log.info("%s is ready, process %d", child.name, child.pid)
+        if not part or len(child.line) > _LINE:
+            os.close(child.output)
+            child.output = -1
+
+    def _look(self, child: _Child) -> None:
+        """Whether a child has ended."""
+        if not child.pid:
+            return
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if not pid:
+            return
+        lived = monotonic() - child.began
+        child.pause = _FIRST_PAUSE if lived > _LONG_LIFE else min(child.pause * 2, _LONGEST_PAUSE)
+        child.due = monotonic() + child.pause
+        child.pid = 0
+        if child.output >= 0:
+            os.close(child.output)
+            child.output = -1
+        if not self._is_stopping:
+            code = os.waitstatus_to_exitcode(status)
+            what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            log.error("%s %s: it is started again in %.1f seconds", child.name, what, child.pause)
+
+    def _stop(self, children: list[_Child]) -> None:
+        """Have them stop, and wait until they have."""
+        self._is_stopping = True
+        for child in children:
+            if child.pid:
+                os.kill(child.pid, signal.SIGTERM)
+        until = monotonic() + _STOP_SECONDS
+        while any(child.pid for child in children):
+            if monotonic() > until:
+                for child in children:
+                    if child.pid:
+                        log.error("%s does not stop: it is killed", child.name)
+                        os.kill(child.pid, signal.SIGKILL)
+                until = float("inf")
+            readable, _, _ = select.select([self._wakeup[0]], [], [], 0.2)
+            if readable:
+                os.read(self._wakeup[0], 1024)
+            for child in children:
+                self._look(child)
+
+    def _let_go(self) -> None:
+        for bound in self._kept.sockets:
+            bound.close()
+        if self._kept.folder is not None:
+            self._kept.folder.cleanup()
+        signal.set_wakeup_fd(-1)
+        for descriptor in (*self._wakeup, *self._lifeline):
+            os.close(descriptor)
+
+    # --- addresses
+
+    def _keep(self, address: str) -> str:
+        """Have the port of an address for the gateways alone. Returns the address with it. Raises OSError."""
+        host, port = parse_address(address)
+        kind = socket.SOCK_STREAM
+        try:
+            found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+            for family, _type, _protocol, _name, place in dict.fromkeys(found):
+                where = (place[0], port, *place[2:])
+                if port:  # another node's would be shared silently
+                    with _bound(family, where, shares=False):
+                        pass
+                self._kept.sockets.append(_bound(family, where, shares=True))
+                port = self._kept.sockets[-1].getsockname()[1]
+        except OSError as error:
+            for bound in self._kept.sockets:
+                bound.close()
+            raise OSError(
+                error.errno or errno.EADDRNOTAVAIL, f"cannot listen on {address}: {error.strerror}"
+            ) from error
+        return address_text(host, port)
+
+    def _place(self, data_dir: Path) -> str:
+        """Where the gateways find the store."""
+        path = data_dir.absolute() / _SOCKET
+        if len(os.fsencode(path)) > _MAX_PATH:
+            self._kept.folder = tempfile.TemporaryDirectory(prefix="sluice-")
+            path = Path(self._kept.folder.name) / _SOCKET
+        return f"unix:{path}"
+
+    def _ready_line(self) -> str:
+        """The listeners of the gateways, which all share, and what the store serves."""
+        parts = self._gateways[0].line.decode().split()
+        parts += [part for part in self._store.line.decode().split()[1:] if not part.startswith("store=")]
+        return " ".join([*parts, f"gateways={len(self._gateways)}"])
+
+
+def _plain(name: str, config: Config, port: int) -> ListenerConfig | None:
+    return ListenerConfig(address_text(config.host, port), name) if port >= 0 else None
+
+
+def _store(config: Config, place: str) -> Config:
+    own = deepcopy(config)
+    own.split.role, own.split.listen, own.split.gateways = "store", place, 0
+    return own
+
+
+def _gateway(config: Config, place: str, number: int) -> Config:
+    own = deepcopy(config)
+    own.split.role, own.split.store, own.split.gateways = "gateway", place, 0
+    own.split.place, own.split.share_ports = f"g{number}", True
+    own.http.port = -1
+    return own
+
+
+def _bound(family: int, place: tuple[object, ...], *, shares: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shares:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(place)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _signals() -> tuple[int, int]:
+    """A pipe on which the numbers of signals come."""
+    reading, writing = os.pipe()
+    for descriptor in (reading, writing):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, _noted)
+    return reading, writing
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """The pipe has it."""

@@ -1,0 +1,59 @@
+"""What was sent to a client under a packet id, and where its exchange stands."""
+
+from typing import Final
+
+from gateway.session.cursor import Cursor
+
+SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
+RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
+COMPLETED: Final = 2  # done, but the cursor has not passed it: its packet id stays taken
+WAITING: Final = 3  # from an earlier connection, to be sent again once there is room
+RESERVED: Final = 4  # it has a packet id, and waits for a record before it is sent
+
+
+class Inflight:
+    """A message with a packet id. `offset` is in the cursor's queue, or a log position without a cursor."""
+
+    __slots__ = (
+        "cursor",
+        "has_other_id",
+        "leased",
+        "offset",
+        "phase",
+        "qos",
+        "recorded",
+        "released",
+        "topic_filter",
+    )
+
+    def __init__(self, cursor: Cursor | None, topic_filter: bytes, offset: int, qos: int) -> None:
+        self.cursor = cursor
+        self.topic_filter = topic_filter  # b"": no queue, the offset is a log position
+        self.offset = offset
+        self.qos = qos
+        self.phase = SENT
+        self.has_other_id = False  # another packet id than its cursor would give it once more: a record has to say so
+        self.recorded = False  # the log knows of this packet id
+        self.released = False  # PUBREC came on an earlier connection
+        self.leased = False  # from a shared subscription: the session has it for this connection only
+
+    @property
+    def waits_for_record(self) -> bool:
+        """Whether the log of a durable session has to know the packet id before the message goes out."""
+        return self.qos == 2 or self.has_other_id
+
+    def acknowledged(self) -> None:
+        """Its exchange is over."""
+        if self.cursor is not None:
+            self.cursor.ack(self.offset)
+
+
+class Staged:
+    """A message that waits for a record: of its own packet id (QoS 2, durable session), or of one before it."""
+
+    __slots__ = ("data", "entry", "packet_id")
+
+    def __init__(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
+        self.packet_id = packet_id
+        self.entry = entry  # None: there is nothing to record
+        self.data = data

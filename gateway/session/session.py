@@ -1,0 +1,435 @@
+"""One client's session while a node holds it: subscriptions, the window of messages in flight, acknowledgements.
+
+Two kinds. A *transient* session ends with its connection and writes nothing to the log; when its window
+or socket is full it remembers one log position (`behind`) and reads on from there later. A *durable* one
+has a cursor per subscription, and what it needs after a crash is in the log before it is relied on.
+Neither queues messages: the backlog of a slow client is the log (design section 5.4).
+
+This file decides; it performs no I/O. `gateway.delivery.catch_up` reads backlogs, and `gateway.broker.sessions`
+writes records.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.net.write_buffer import Outlet
+from gateway.observe.counters import Counters
+from gateway.session.cursor import Cursor
+from gateway.session.ended_subscriptions import Former, former_of, shapes_of
+from gateway.session.inflight import Inflight
+from gateway.session.message_encoding import Message
+from gateway.session.pending_work import RetainedRequest
+from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED, Exchanges
+from gateway.session.subscription import Membership, Route, Subscription
+from matcher.cover import Shape
+from matcher.names import is_shared, matches
+from matcher.reserved import filter_of
+from matcher.trie import Trie
+from store.api import Moved, Owed
+from store.errors import StoreBusy, StoreError
+
+_MAX_ROUTES: Final = 1024  # cached per session
+_MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
+_FEW: Final = 16  # subscriptions that are looked at one by one
+
+
+_NOTHING: Final[list[bytes]] = []  # of all sessions: never changed
+
+
+class Session(Exchanges):
+    """A client's session, held by this node."""
+
+    def __init__(
+        self,
+        client_id: bytes,
+        epoch: int,
+        expiry_interval: int,
+        window: int,
+        outlet: Outlet,
+        counters: Counters,
+        on_change: Callable[["Session", bool], None],
+        on_room: Callable[["Session"], None],
+    ) -> None:
+        super().__init__(expiry_interval > 0, window, outlet, counters)
+        self.client_id = client_id
+        self.epoch = epoch
+        self.expiry_interval = expiry_interval  # seconds
+        self.recorded_open: bool = False  # the log has it open and must hear of its end
+        self.on_change = on_change  # something has to be written to the log
+        self.on_room = on_room  # the pump may go on
+        self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
+        self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
+        self.pumping: bool = False
+        self.nudged: bool = False  # something came while the pump was at work
+        self._subscriptions: dict[bytes, Subscription] | None = None
+        self._shares: dict[bytes, Membership] | None = None
+        self._routes: dict[bytes, Route | None] | None = None
+        self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
+        self.formers: list[Former] | None = None  # subscriptions that are gone, while others may be behind them
+        self.unsaid: list[bytes] = _NOTHING  # records that the log had no room for
+
+    # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
+
+    @property
+    def subscriptions(self) -> dict[bytes, Subscription]:
+        """By filter."""
+        if self._subscriptions is None:
+            self._subscriptions = {}
+        return self._subscriptions
+
+    @property
+    def shares(self) -> dict[bytes, Membership]:
+        """Shared subscriptions, by their whole filter."""
+        if self._shares is None:
+            self._shares = {}
+        return self._shares
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether it has, or had, shared subscriptions."""
+        return self._shares is not None
+
+    def tidy(self) -> None:
+        """Keep no place for what there is none of."""
+        if not self._unfinished:
+            self._unfinished = None
+        if not self._shares:
+            self._shares = None
+        if not self._inflight:
+            self._inflight = None
+
+    def leave_unsaid(self, frames: list[bytes], error: StoreError) -> None:
+        """These records were not taken. What a store was only too busy for goes with the last ones of the connection;
+        what it does not take at all would keep those from the log."""
+        if isinstance(error, StoreBusy):
+            self.unsaid = self.unsaid + frames
+
+    # --- subscriptions
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add or replace a subscription."""
+        topic_filter = subscription.topic_filter
+        if self._trie is not None:
+            old = self.subscriptions.get(topic_filter)
+            if old is not None:
+                self._trie.remove(topic_filter, old)
+            self._trie.add(topic_filter, subscription)
+        self.subscriptions[topic_filter] = subscription
+        self._routes = None
+        if self._unfinished is not None and topic_filter in self._unfinished.retained:
+            self._unfinished.retained[topic_filter].subscription = subscription
+
+    def want_retained(self, subscription: Subscription, since: int) -> None:
+        """Queue the retained values of a subscription that were there at log position `since`; asking again begins
+        anew."""
+        retained = self.unfinished.retained
+        old = retained.pop(subscription.topic_filter, None)
+        request = RetainedRequest(subscription, since)
+        request.is_noted = (old is not None and old.is_noted) or subscription.topic_filter in self.unfinished.settled
+        self.unfinished.settled.discard(subscription.topic_filter)
+        retained[subscription.topic_filter] = request
+
+    def answered(self, request: RetainedRequest) -> None:
+        """It came to its end. What is on its way of it is the session's, whatever happens to this node."""
+        if self.durable and request.subscription.qos:
+            self.unfinished.is_answered = True
+            self.note_change()
+
+    def owe(self, owed: Owed) -> None:
+        """An earlier connection left this unfinished."""
+        subscription = self.subscriptions.get(owed.topic_filter)
+        if subscription is not None:
+            request = RetainedRequest(subscription, owed.since, owed.after)
+            for topic in owed.ahead:
+                request.go_ahead(topic)
+            request.is_noted, request.noted = True, (owed.after, len(request.ahead))
+            self.unfinished.retained[owed.topic_filter] = request
+
+    def waits(self, topic: bytes) -> bool:
+        """Whether a message on this topic has to wait, for the retained value that a new subscription is owed."""
+        unfinished = self._unfinished
+        if unfinished is None or not unfinished.retained:
+            return False
+        for request in unfinished.retained.values():
+            if request.awaits(topic):
+                unfinished.waiting = topic
+                return True
+        return False
+
+    def unsubscribe(self, topic_filter: bytes) -> Subscription | None:
+        self._routes = None
+        if self._unfinished is not None:
+            request = self._unfinished.retained.pop(topic_filter, None)
+            if request is not None:
+                self.answered(request)
+        subscription = self.subscriptions.pop(topic_filter, None)
+        if subscription is not None and subscription.cursor is not None:
+            subscription.cursor.is_over = True
+            self.note_change()
+        if subscription is not None and self._trie is not None:
+            self._trie.remove(topic_filter, subscription)
+        return subscription
+
+    def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
+        """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
+        has to know."""
+        ending = [each for each in subscriptions if each.cursor is not None]
+        if not ending:
+            return []
+        shapes = [(each, Shape(each.topic_filter)) for each in others]
+        coming = shapes_of(self.subscribing.names)
+        found = [former_of(each, shapes, coming, self.behind >= 0) for each in ending]
+        formers = [former for former in found if former is not None]
+        if formers:
+            self.formers = [*(self.formers or ()), *formers]
+            self.lagging = True
+        return [former for former in formers if former.recorded]
+
+    def had_before(self, cursor: Cursor, offset: int, message: Message) -> bool:
+        """Whether the message came by a subscription that is gone: the cursor, which was behind it, passes it over."""
+        return any(former.had(cursor, offset, message) for former in self.formers or ())
+
+    def had_entry(self, position: int, store_time: int, message: Message) -> bool:
+        """The same for what has no cursor, and a message that the record at `position` let into its queues."""
+        return any(former.had_entry(position, store_time, message) for former in self.formers or ())
+
+    def find_out(self, cursor: Cursor) -> None:
+        """The cursor is new here, and its record may be older than the end of others."""
+        if not self.formers:
+            return
+        shape = Shape(cursor.topic_filter)
+        for former in self.formers:
+            if former.concerns(cursor, shape):
+                former.is_known = False
+
+    @property
+    def is_puzzled(self) -> bool:
+        """Whether it has to be found out first what came by a subscription that is gone."""
+        return any(not former.is_known for former in self.formers or ())
+
+    def forget_formers(self, is_closing: bool = False) -> None:
+        """Forget the subscriptions that are gone of which nobody who is left is behind."""
+        if not self.formers:
+            return
+        cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
+        coming = shapes_of(self.subscribing.names)
+        left: list[Former] = []
+        for former in self.formers:
+            is_done = former.is_done(cursors, is_closing) and not former.may_concern(coming)
+            if not is_done or (former.for_log and self.behind >= 0 and not is_closing):
+                left.append(former)
+            elif former.recorded:
+                self.unfinished.forgotten.append((former.ended.topic_filter, former.ended.start_position))
+                self.note_change()
+        self.formers = left or None
+
+    def route(self, topic: bytes) -> Route | None:
+        """The merged route of `topic` to this session, None if nothing matches."""
+        routes = self._routes
+        if routes is None:
+            routes = self._routes = {}
+        if topic in routes:
+            return routes[topic]
+        found = [s for s in self._matching(topic) if s.is_live]
+        route: Route | None = None
+        if len(found) == 1:
+            route = found[0].route
+        elif found:
+            route = Route(self, found)
+        if len(topic) <= _MAX_CACHED:
+            if len(routes) >= _MAX_ROUTES:
+                routes.clear()
+            routes[topic] = route
+        return route
+
+    def _matching(self, topic: bytes) -> list[Subscription]:
+        subscriptions = self.subscriptions
+        if len(subscriptions) <= _FEW:
+            return [s for s in subscriptions.values() if matches(s.topic_filter, topic)]
+        trie = self._trie
+        if trie is None:
+            trie = self._trie = Trie(0)
+            for subscription in subscriptions.values():
+                trie.add(subscription.topic_filter, subscription)
+        return trie.match(topic)
+
+    def cursor_of(self, name: bytes) -> Cursor | None:
+        """The cursor that sent an exchange, by what the log calls it: a filter, or the history of one."""
+        replayed = filter_of(name)
+        subscription = self.subscriptions.get(replayed or name)
+        if subscription is None:
+            return None
+        return subscription.history if replayed else subscription.cursor
+
+    def let_go(self) -> None:
+        """It is closed and recorded: drop what refers back to it. Garbage of thousands of sessions would wait for the
+        collector, which looks through all of it at once."""
+        self._subscriptions = None
+        self._routes = None
+        self._trie = None
+        if self._unfinished is not None:
+            self._unfinished.retained.clear()
+
+    def note(self, urgent: bool) -> None:
+        self.on_change(self, urgent)
+
+    def use_room(self) -> None:
+        if self.lagging and not self.pumping:
+            self.on_room(self)
+        if self.starved:
+            self.feed()
+
+    def feed(self) -> None:
+        """There may be room for shared subscriptions that wait for it."""
+        self.starved = False
+        for membership in list(self.shares.values()):
+            membership.look()
+
+    # --- messages out
+
+    def offer(
+        self,
+        route: Route,
+        message: Message,
+        topic_offset: int,
+        filter_offsets: dict[bytes, int],
+        now_ms: int,
+    ) -> None:
+        """A message that was just committed. Sends it if this session is at the end and has room."""
+        if route.cursors:
+            self._offer_durable(route, message, topic_offset, filter_offsets, now_ms)
+            return
+        if self.behind >= 0:
+            return  # the pump will come to it, in order
+        if route.no_local and message.publisher == self.client_id:
+            return
+        if message.expires_at and message.expired(now_ms):
+            self.dropped().add_expired()
+            return
+        qos = route.qos if route.qos < message.qos else message.qos
+        if qos == 0 and self.outlet.congested:
+            self.dropped().add_qos0_congested()
+            return
+        if (qos and not self.has_room) or (self._unfinished is not None and self.waits(message.topic)):
+            self.behind = message.position
+            self.lagging = True
+            return
+        self.send(message, qos, message.retain and route.retain_as_published, False, route.identifiers, None, now_ms)
+
+    def is_behind(self, route: Route, topic_offset: int, filter_offsets: dict[bytes, int]) -> bool:
+        """Whether it has to read what comes before this message, which was just committed. Its cursors hear of it."""
+        if not route.cursors:
+            return self.behind >= 0
+        for cursor in route.cursors:
+            offset = topic_offset
+            if cursor.queue[0] == 0x66:  # b"f", a filter queue
+                offset = filter_offsets.get(cursor.topic_filter, -1)
+            if cursor.next == offset:
+                return False
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+        return True
+
+    def offer_moved(self, route: Route, moved: Moved, position: int) -> None:
+        """A message that was held entered its queues with the commit at `position`: it is read from the store, and
+        what comes behind it with it."""
+        if not route.cursors and self.behind < 0:
+            self.behind = position
+        filter_offsets = dict(moved.filter_offsets)
+        for cursor in route.cursors:
+            is_filter = cursor.queue[0] == 0x66  # b"f"
+            offset = filter_offsets.get(cursor.topic_filter, -1) if is_filter else moved.topic_offset
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+        self.lagging = True
+        self.on_room(self)
+
+    def late_at(self, store_time: int) -> set[int]:
+        """Which messages that were held this session has read of those that entered their queues at `store_time`: of
+        two records of one time that name a message, nobody can tell which of them let it in."""
+        unfinished = self.unfinished
+        if store_time != unfinished.late_time:
+            unfinished.late_time = store_time
+            unfinished.late = set()
+        return unfinished.late
+
+    def caught_up(self) -> None:
+        """It has read the log to its end: the records that let in what it remembers lie behind it."""
+        self.behind = -1
+        if self._unfinished is not None:
+            self._unfinished.late_time = 0
+            self._unfinished.late = set()
+
+    def _offer_durable(
+        self,
+        route: Route,
+        message: Message,
+        topic_offset: int,
+        filter_offsets: dict[bytes, int],
+        now_ms: int,
+    ) -> None:
+        owner = route.cursors[0]
+        for cursor in route.cursors:
+            offset = topic_offset
+            if cursor.queue[0] == 0x66:  # b"f", a filter queue
+                offset = filter_offsets.get(cursor.topic_filter, -1)
+                if offset < 0:
+                    continue  # the filter queue is younger than this message
+            if offset >= cursor.end:
+                cursor.end = offset + 1
+            if cursor.next != offset:
+                self.lagging = True
+            elif cursor is owner:
+                if not self.take(cursor, offset, message, route, now_ms):
+                    self.lagging = True
+            elif owner.has_read(message) and not cursor.stretched:
+                self.pass_over(cursor, offset, message, owner)
+            else:
+                self.lagging = True
+
+    def take(self, cursor: Cursor, offset: int, message: Message, route: Route, now_ms: int) -> bool:
+        """Send the cursor's next message, or pass over it where it is not to be sent. False: no room for it."""
+        if not self.has_room or cursor.stretched or self.staging >= MAX_STAGED or len(self.inflight) >= MAX_HELD:
+            return False
+        if self._unfinished is not None and self._unfinished.resends:
+            return False  # what an earlier connection left open goes first (MQTT-4.6.0-1)
+        if self._unfinished is not None and self.waits(message.topic):
+            return False
+        if message.expired(now_ms):
+            self.dropped().add_expired()
+        elif not (route.no_local and message.publisher == self.client_id):
+            qos = route.qos if route.qos < message.qos else message.qos
+            if cursor.fleeting:
+                qos = 0
+            retain = message.retain and route.retain_as_published
+            dup = offset < cursor.sent_before  # or so it may be (MQTT-3.3.1-1)
+            if qos > 0:
+                cursor.read(offset, message)
+                entry = Inflight(cursor, cursor.topic_filter, offset, qos)
+                self.send(message, qos, retain, dup, route.identifiers, entry, now_ms)
+                return True
+            if dup:  # MQTT-3.3.1-2: nothing could say so
+                self.dropped().add_qos0_repeated()
+            else:
+                self.send(message, 0, retain, False, route.identifiers, None, now_ms)
+        self.pass_over(cursor, offset, message)
+        return True
+
+    def pass_over(self, cursor: Cursor, offset: int, message: Message, owner: Cursor | None = None) -> None:
+        """Go on behind a message of the cursor that is done with, or is its owner's business."""
+        if owner is not None:
+            cursor.leave_to(owner, offset)
+        cursor.pass_over(offset, message)
+        self._note_progress(cursor)
+
+    def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
+        """Send again what an earlier connection left open."""
+        source: Route | Membership | None = route
+        if is_shared(entry.topic_filter):  # it came by no other subscription
+            source = self.shares.get(entry.topic_filter)
+        # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
+        retain = not entry.topic_filter or (message.retain and source is not None and source.retain_as_published)
+        identifiers = source.identifiers if source is not None else ()
+        if entry.qos == 0:  # the record is of an older version, which did not tell: as it would be sent now
+            entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
+        self.send_again(packet_id, entry, message, retain, identifiers, now_ms)

@@ -1,0 +1,112 @@
+"""A subscription that a SUBSCRIBE asks for, and what comes of it."""
+
+from time import time
+from typing import Final
+
+from gateway.mqtt.packets import SubscriptionRequest
+from gateway.mqtt.reasons import ReasonCode
+from gateway.topics.browse import above_of
+from gateway.topics.replay_start import Beginning, Unreachable, beginning, find, split_replay
+from matcher.names import has_wildcard, split_shared
+from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
+from store.api import Store, Subscription
+
+_FORM: Final = b"$replay/<from>/<filter> is the form, from earliest, a time, -<seconds>, or offset:<n> of one topic"
+_WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
+_BROWSING: Final = b"$topics/<levels>/+ and $topics/<levels>/# are the forms, and inboxes are nobody else's"
+_NO_HISTORY: Final = b"groups and what is the node's own have nothing to replay"
+
+
+class Wish:
+    """One filter with its options."""
+
+    __slots__ = ("reason", "start", "stored", "topic_filter", "why")
+
+    def __init__(self, request: SubscriptionRequest, words: bytes, identifier: int) -> None:
+        own, self.topic_filter = split_replay(request.topic_filter)
+        self.reason = ReasonCode(request.qos)  # that SUBACK has for it
+        self.why = b""  # it is not granted
+        self.start: Beginning | None = None  # where it wants to begin; None: now
+        if self.is_browsing:
+            self.reason = ReasonCode.GRANTED_QOS_0
+        self.stored = Subscription(
+            self.topic_filter,
+            int(self.reason),
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+            0,
+            0,
+        )
+        if not self.topic_filter:
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _FORM)
+        elif own or words:
+            self._begin(own, words)
+
+    @property
+    def is_granted(self) -> bool:
+        return self.reason < 0x80
+
+    @property
+    def is_search(self) -> bool:
+        """Whether its history is read from the log, for it may be of many topics."""
+        return self.start is not None and has_wildcard(self.topic_filter)
+
+    def _begin(self, own: bytes, words: bytes) -> None:
+        self.start = beginning(own or words, self.topic_filter, int(time() * 1000))
+        if self.start is None and own:
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _FORM)
+        elif self.start is None:
+            self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _WORDS)
+        elif not _has_history(self.topic_filter):
+            self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _NO_HISTORY)
+
+    @property
+    def is_browsing(self) -> bool:
+        """Whether it asks what topics there are: it is answered once, and no subscription is made."""
+        return is_below(self.topic_filter, TOPICS)
+
+    @property
+    def reads(self) -> bytes:
+        """The filter of what it learns of."""
+        return (above_of(self.topic_filter) or b"") + b"#" if self.is_browsing else self.topic_filter
+
+    def check_name(self, client_id: bytes) -> None:
+        """Refuse what begins with $ and is not for this client, or for nobody."""
+        group, name = split_shared(self.topic_filter)
+        if name[:1] != b"$":
+            return
+        if is_below(name, INBOX) and (group or name != inbox_of(client_id)):
+            self.refuse(ReasonCode.NOT_AUTHORIZED, b"an inbox is its client's own")
+        elif is_below(name, DELAYED):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is delayed comes by its topic")
+        elif self.is_browsing and above_of(name) is None:
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _BROWSING)
+        elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
+        elif group and (is_below(name, REPLAY) or is_below(name, SHARE)):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a group shares a filter, and not the past or another group")
+
+    def refuse(self, reason: ReasonCode, why: bytes) -> None:
+        self.reason, self.why, self.start = reason, why, None
+
+    async def find(self, store: Store, delivered_end: int, is_durable: bool) -> None:
+        """Look for where to begin. What is not recorded knows at once what a record would have it know. Raises
+        StoreError."""
+        if self.start is None:
+            return
+        try:
+            place, end = await find(store, self.topic_filter, self.start)
+        except Unreachable as error:
+            self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error).encode())
+            return
+        self.stored.replay = place
+        if not has_wildcard(self.topic_filter) and not (is_durable and self.stored.qos):
+            self.stored.offset, self.stored.replay, self.stored.start_position = place, end, delivered_end
+
+
+def _has_history(topic_filter: bytes) -> bool:
+    if topic_filter[0] != DOLLAR:
+        return True
+    return not any(is_below(topic_filter, first) for first in (SHARE, SYS, TOPICS, DELAYED, REPLAY))

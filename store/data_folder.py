@@ -1,0 +1,132 @@
+"""The data folder: who may use it, and what was fixed when it was made."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.log.disk import Disk
+
+FORMAT: Final = 1
+META: Final = "store.json"
+LOCK: Final = "lock"
+SOCKET: Final = "admin.sock"  # on which commands reach the process that has the folder open
+RESTORING: Final = "restore.unfinished"  # a folder that is there while a backup is being restored
+
+
+@dataclass(slots=True, frozen=True)
+class Meta:
+    """What `store.json` holds."""
+
+    format: int
+    epoch: int  # counts openings: which writer sealed a frame
+    partitions: int
+    segment_size: int
+    generation_segments: int
+
+
+class Folder:
+    """A locked data folder."""
+
+    __slots__ = ("_disk", "_lock", "path")
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        """Make the folder if need be and lock it. Raises `StoreError` when another process has it."""
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path} is not a folder")
+        if not (path / META).exists():
+            disk.make_folder(path)
+        self.path = path
+        self._disk = disk
+        self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise StoreError(f"{path} is in use by another process") from None
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def views(self) -> Path:
+        return self.path / "views"
+
+    def begin_epoch(self, config: StoreConfig) -> Meta:
+        """Count this opening, durably. The folder's own values win over those of `config`."""
+        path = self.path / META
+        if path.exists():
+            known = read_meta(self.path)
+            meta = Meta(FORMAT, known.epoch + 1, known.partitions, known.segment_size, known.generation_segments)
+        elif self.log.exists() and any(self.log.glob("*.log")):
+            raise StoreError(f"{path} is missing but there is a log: restore it from a backup")
+        elif (self.path / RESTORING).exists():
+            raise StoreError(f"a backup was being restored into {self.path}: restore it again, or remove the folder")
+        else:
+            meta = Meta(FORMAT, 1, config.partitions, config.segment_size, config.generation_segments)
+        replace_file(path, orjson.dumps(meta, option=orjson.OPT_INDENT_2), self._disk)
+        return meta
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def replace_file(path: Path, data: bytes, disk: Disk) -> None:
+    """Have `path` hold `data`, durably: after a crash it is the old file or the new one."""
+    unfinished = path.with_suffix(".new")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        disk.write_durable(fd, data, 0)
+    except OSError as error:
+        unfinished.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(fd)
+    unfinished.rename(path)
+    disk.sync_folder(path.parent)
+
+
+@contextmanager
+def kept_closed(folder: Path) -> Iterator[None]:
+    """No process opens the data folder or backup meanwhile, which may be on a disk that cannot be written to. Raises
+    `StoreError` when one has it open."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a backup that was never opened
+        yield
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StoreError(f"{folder} is in use by another process") from None
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_data_folder(folder: Path) -> bool:
+    """Whether there is a store in the folder, or a backup of one."""
+    return (folder / META).exists()
+
+
+def read_meta(folder: Path) -> Meta:
+    """What the meta file says. Raises `StoreError` when it is of another version (which may have other fields) or
+    damaged."""
+    path = folder / META
+    try:
+        known = orjson.loads(path.read_bytes())
+        if known["format"] != FORMAT:
+            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+        return Meta(**known)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error

@@ -1,0 +1,1 @@
+"""Consumer groups in pop mode: leasing messages of queues to members, and settling them."""

@@ -1,0 +1,273 @@
+"""Lets held messages go: fires what is due, asks what became of transactions, and does what a caller wants of either.
+
+All of it is appending: a control record, or a copy of the message where its own record is gone. The view (`store.views.
+held`) says what is held; a *claim* on a handle says that a record about it is under way, so that two of them never
+are, and whoever is told that a message was recalled can rely on it.
+
+One timer wakes at the next time that matters. What it finds goes in bounded rounds, one at a time: a round is one
+append, and the next look comes when it is committed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import record
+from record.layout import FLAG_HELD, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL
+from store import control
+from store.api import Appended, Done, TransactionListener
+from store.config import StoreConfig
+from store.errors import StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.log.writer import Clock
+from store.views.held import Held
+
+logger = logging.getLogger(__name__)
+
+_MOST: Final = 256  # handles that one record tells of: folding it holds up the loop for some milliseconds
+_AROUND: Final = 128  # bytes of such a record beside the handles
+_DIGITS: Final = 21  # of a handle in it, with a comma
+_COPIED_BYTES: Final = 1 << 20  # of copies in one append, and at least one copy
+_LONGEST_S: Final = 10.0  # between two looks: the clock may have been set
+_PAYLOAD_FORMAT: Final = 0x01  # properties of a message (MQTT 5.0, 2.2.2.2); what is not here is a text
+_MESSAGE_EXPIRY: Final = 0x02
+_USER_PROPERTY: Final = 0x26
+_BUSY_S: Final = 0.1  # until a round is tried again for which the log had no room
+
+
+class HeldMessages:
+    """The held messages of one store. Everything happens on the loop."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        held: Held,
+        append: Callable[[list[bytes], Done], None],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._most = min(_MOST, (config.segment_size - _AROUND) // _DIGITS)
+        self._check_ms = int(config.transaction_check_s * 1000)
+        self._checks = config.transaction_checks
+        self._held = held
+        self._append = append
+        self._clock = clock
+        self._loop = loop
+        self._listeners: list[TransactionListener] = []
+        self._claims: dict[int, asyncio.Future[Appended]] = {}  # handles that records under way tell of
+        self._round: asyncio.Future[Appended] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._blocked = False  # all that is to be done is claimed
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to look, first for what fell due while nobody did."""
+        self._arm()
+
+    def stop(self) -> None:
+        """Begin nothing more by itself. What is under way ends with the log."""
+        self._stopped = True
+        self._cancel_timer()
+
+    def on_check(self, listener: TransactionListener) -> None:
+        """Call `listener` with halves whose publisher has to be asked."""
+        self._listeners.append(listener)
+
+    def notice(self) -> None:
+        """A batch was folded: look sooner if something that is held now wants it."""
+        if self._held.is_sooner and self._round is None:
+            self._arm()
+
+    async def settle(self) -> None:
+        """Wait until the records that are under way now are folded, or have failed."""
+        under_way = set(self._claims.values())
+        if under_way:
+            await asyncio.wait(under_way)
+
+    async def look(self) -> None:
+        """Let go now what the clock says is due, and wait for it. What the log has no room for is tried again later."""
+        await self.settle()
+        if self._round is None:
+            self._look()
+        while self._round is not None:
+            await asyncio.wait((self._round,))
+
+    async def recall(self, handles: Sequence[int]) -> list[int]:
+        """See `store.api.Store.recall`."""
+        return await self._change(handles, False, lambda some: ([control.timers_recalled(some)], len(some)))
+
+    async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
+        """See `store.api.Store.end_transaction`."""
+        if commit:
+            return await self._change(handles, True, lambda some: self._entering(some, _committed))
+        return await self._change(handles, True, lambda some: ([control.transactions_ended([], some)], len(some)))
+
+    async def _change(
+        self, handles: Iterable[int], half: bool, frames_of: Callable[[list[int]], tuple[list[bytes], int]]
+    ) -> list[int]:
+        """Append what `frames_of` gives for handles: records, and how many of the handles they tell of. Returns the
+        handles that do not wait for a transaction (`half`), or for their time."""
+        missing: list[int] = []
+        rest = list(dict.fromkeys(handles))
+        while rest:
+            some, rest = rest[: self._most], rest[self._most :]
+            while claims := {self._claims[handle] for handle in some if handle in self._claims}:
+                await asyncio.wait(claims)
+            held: list[int] = []
+            for handle in some:
+                (held if self._held.waits(handle, half) else missing).append(handle)
+            if held:
+                frames, count = frames_of(held)
+                rest = held[count:] + rest
+                appended = await asyncio.shield(self._commit(frames, held[:count]))
+                if appended.error is not None:
+                    raise appended.error
+        return missing
+
+    def _commit(self, frames: list[bytes], handles: list[int]) -> "asyncio.Future[Appended]":
+        """Append records that tell of handles, which are claimed until the answer is there."""
+        answer: asyncio.Future[Appended] = self._loop.create_future()
+        for handle in handles:
+            self._claims[handle] = answer
+
+        def done(appended: Appended) -> None:
+            for handle in handles:
+                del self._claims[handle]
+            answer.set_result(appended)
+            if self._blocked:
+                self._arm()
+
+        self._append(frames, done)
+        return answer
+
+    def _entering(self, handles: list[int], build: Callable[[list[int]], bytes]) -> tuple[list[bytes], int]:
+        """Records that have messages enter their queues in this order, and how many of the handles they tell of."""
+        frames: list[bytes] = []
+        run: list[int] = []
+        count = copied = 0
+        for handle in handles:
+            kept = self._held.kept(handle)
+            if kept is None:
+                run.append(handle)
+            else:
+                if copied and copied + len(kept) > _COPIED_BYTES:
+                    break
+                if run:
+                    frames.append(build(run))
+                    run = []
+                frames.append(_copy(kept, handle, self._clock()))
+                copied += len(kept)
+            count += 1
+        if run:
+            frames.append(build(run))
+        return frames, count
+
+    def _look(self) -> None:
+        """Begin a round, if there is something to do; else wait for it."""
+        self._cancel_timer()
+        if self._stopped or self._round is not None:
+            return
+        try:
+            self._begin_round()
+        except StoreError:
+            logger.exception("held messages could not be looked at, which is tried again")
+            self._timer = self._loop.call_later(_LONGEST_S, self._look)
+
+    def _begin_round(self) -> None:
+        now, limit = self._clock(), self._most
+        due = self._held.due.until(now, limit)
+        halves = self._held.new.until(now - self._check_ms, limit)
+        halves += self._held.asked.until(now, limit - len(halves))
+        fired = self._free(due)
+        frames, count = self._entering(fired, control.timers_fired)
+        rows = [row for row in map(self._held.find, self._free(halves)) if row is not None]
+        orphans = [row.handle for row in rows if row.rounds >= self._checks]
+        asked = [row.handle for row in rows if row.rounds < self._checks]
+        if orphans:
+            frames.append(control.transactions_ended([], orphans))
+        if asked:
+            frames.append(control.transactions_checked(now + self._check_ms, asked))
+        if frames:
+            self._round = self._commit(frames, fired[:count] + orphans + asked)
+            self._round.add_done_callback(lambda answer: self._on_round(answer.result(), asked))
+        elif due or halves:
+            self._blocked = True  # by claims: when one ends, it looks again
+        else:
+            self._arm()
+
+    def _on_round(self, appended: Appended, asked: list[int]) -> None:
+        self._round = None
+        error = appended.error
+        if error is None:
+            self._tell(asked)
+            self._look()
+        elif isinstance(error, (StoreClosed, StoreFailed)):
+            self.stop()
+        else:
+            is_busy = isinstance(error, StoreBusy)
+            if not is_busy:
+                logger.error("held messages could not be let go, which is tried again: %s", error)
+            self._timer = self._loop.call_later(_BUSY_S if is_busy else _LONGEST_S, self._look)
+
+    def _tell(self, asked: list[int]) -> None:
+        """Have the publishers asked of the halves that are still held."""
+        halves = [row.told() for row in map(self._held.find, asked) if row is not None and row.is_half]
+        if not halves:
+            return
+        for listener in self._listeners:
+            try:
+                listener(halves)
+            except Exception:
+                logger.exception("a transaction listener failed")
+
+    def _free(self, handles: list[int]) -> list[int]:
+        return [handle for handle in handles if handle not in self._claims]
+
+    def _arm(self) -> None:
+        """Wake when something is due."""
+        self._cancel_timer()
+        if self._stopped:
+            return
+        self._blocked = False
+        self._held.is_sooner = False
+        new = self._held.new.first()
+        times = [self._held.due.first(), self._held.asked.first(), None if new is None else new + self._check_ms]
+        wakes = [time for time in times if time is not None]
+        if wakes:
+            delay = min((min(wakes) - self._clock()) / 1000, _LONGEST_S)
+            self._timer = self._loop.call_later(max(delay, 0), self._look)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _committed(handles: list[int]) -> bytes:
+    return control.transactions_ended(handles, [])
+
+
+def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:
+    """The message of a sealed frame, to be appended in place of the record that is gone. Its expiry interval goes on
+    from when it was published."""
+    kind, flags, _, topic, publisher, properties, payload = record.decode(kept, 0)
+    properties = _expiring(properties, max(0, now_ms - record.store_time_of(kept, 0)) // 1000)
+    flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID | FLAG_WILL) | FLAG_REVIVED
+    return record.frame(kind, flags, 0, topic, publisher, properties, payload, handle)
+
+
+def _expiring(block: bytes, seconds: int) -> bytes:
+    """A property block whose message expiry interval, if there is one, began so many seconds ago (MQTT-3.3.2-6)."""
+    at = 0
+    while at < len(block):
+        identifier = block[at]
+        if identifier == _MESSAGE_EXPIRY:
+            left = max(0, int.from_bytes(block[at + 1 : at + 5], "big") - seconds)
+            return block[: at + 1] + left.to_bytes(4, "big") + block[at + 5 :]
+        if identifier == _PAYLOAD_FORMAT:
+            at += 2
+            continue
+        for _ in range(2 if identifier == _USER_PROPERTY else 1):  # texts and binary data
+            at += 2 + int.from_bytes(block[at + 1 : at + 3], "big")
+        at += 1
+    return block

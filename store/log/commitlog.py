@@ -1,0 +1,354 @@
+"""The commitlog's writing half on the loop: gathers appends, paces flushes, hands back commits in order.
+
+One flush is under way at a time; what is appended meanwhile gathers and goes with the next one (group commit).
+The flush thread (`store.log.writer`) sleeps in system calls with the GIL free.
+
+Pacing: a flush starts as soon as the disk is free, which is right for a lone publisher that waits for each
+answer and for large batches. When flushes carry many small appends (a thousand devices, one message in flight
+each), starting at once makes two half-full batches out of one. Then a flush waits for those who are likely to append:
+who had waited when the last one ended, and whom that one answered. When they are there it starts, and `spacing_ms`
+after the last start it does so without them (decisions/0016).
+
+What nobody waits for starts no flush of its own for a while (`offer_later`): it goes along with the next.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAILER_SIZE, Kind
+from store.api import Appended, Done
+from store.config import StoreConfig
+from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.log.writer import Batch, Writer
+
+logger = logging.getLogger(__name__)
+
+MANY: Final = 16  # appends in the last flush from which flushes are spaced
+LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
+PATIENCE_S: Final = 0.1  # how long what nobody waits for goes along with others only
+_KIND: Final = 11  # where a frame has its kind
+_FLAGS: Final = 32  # where it has the low byte of its flags
+_MESSAGE: Final = bytes([Kind.MESSAGE])
+
+
+def _is_revived(frame: bytes) -> bool:
+    return len(frame) > HEADER_SIZE and bool(frame[_FLAGS] & FLAG_REVIVED)
+
+
+def _largest(frame: bytes) -> int:
+    """The size of a frame, or of a copy of it: one of a half has a trailer that the half may not have."""
+    if len(frame) > HEADER_SIZE and frame[_FLAGS] & FLAG_HELD == FLAG_HALF:
+        return len(frame) + TRAILER_SIZE
+    return len(frame)
+
+
+def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_record: int) -> StoreError | None:
+    """Why frames of `size` bytes are not taken where so many bytes are pending, and up to `limit` may be."""
+    enough = limit - limit // 8
+    if pending_bytes + size > enough:
+        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
+            # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
+            # where messages are told to wait.
+            limit = enough
+        if size > limit:
+            return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
+        if pending_bytes + size > limit:
+            return StoreBusy(f"{pending_bytes} bytes wait to be committed")
+    if size > max_record - TRAILER_SIZE and max(map(_largest, frames)) > max_record:
+        return RecordTooLarge(f"a record is larger than {max_record} bytes")
+    return None
+
+
+class Unit:
+    """One append: its frames share an answer."""
+
+    __slots__ = ("done", "frames", "is_late", "size")
+
+    def __init__(self, frames: list[bytes], size: int, done: Done, is_late: bool) -> None:
+        self.frames = frames
+        self.size = size  # bytes
+        self.done = done
+        self.is_late = is_late  # nobody waits for it
+
+
+class Flushed:
+    """What a flush came to; crosses from the flush thread to the loop whole."""
+
+    __slots__ = ("batches", "error", "positions", "units")
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+        self.batches: list[Batch] = []
+        self.positions: list[int] = []  # of all frames of all units
+        self.error: Exception | None = None
+
+
+def _eager(units: list[Unit]) -> int:
+    """How many of them somebody waits for."""
+    count = 0
+    for unit in units:
+        count += not unit.is_late
+    return count
+
+
+class Log:
+    """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s; `on_sync`
+    when a sync has ended: every batch that `on_batch` was called with is on disk, or the log has failed."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        config: StoreConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_batch: Callable[[Batch], None],
+        on_sync: Callable[[], None],
+    ) -> None:
+        self._writer = writer
+        self._config = config
+        self._loop = loop
+        self._on_batch = on_batch
+        self._on_sync = on_sync
+        self._max_record = config.max_record
+        self._max_pending = config.max_pending_bytes
+        self._units: deque[Unit] = deque()
+        self._waiting_bytes = 0  # in `_units`
+        self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and two syncs are in it
+        self._in_flight = False
+        self._scheduled = False  # a `_tick` is on its way
+        self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._last_start = 0.0
+        self._eager = 0  # of `_units` that somebody waits for
+        self._last_count = 0  # of those in the last flush
+        self._likely = 0  # of those that are worth waiting for
+        self._late_at = 0.0  # when what nobody waits for goes by itself; 0: there is none of it in `_units`
+        self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
+        self._error: StoreError | None = None  # why appends are refused: closing, or failed
+        self.failed = False  # appends fail until a restart, and the views take no checkpoint
+        self.pending_bytes = 0  # accepted, not committed
+        self.end = writer.position  # of what is committed
+        self._flusher = threading.Thread(target=self._run, name="sluice-flush", daemon=True)
+        self._flusher.start()
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        """Take unsealed frames for the next batch (see `Store.append`)."""
+        error = self.offer(frames, done)
+        if error is not None:
+            self._loop.call_soon(done, Appended(error=error))
+
+    def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
+        """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
+        order in which it was taken, or it fails with all that was taken behind it."""
+        error = self._accept(frames, done, False)
+        if error is not None:
+            return error
+        self._eager += 1
+        self._call(self._eager >= self._likely or self._eager == 1)
+        return None
+
+    def offer_later(self, frames: list[bytes], done: Done) -> StoreError | None:
+        """`offer` what nobody waits for: it goes with what is appended behind it, in `PATIENCE_S` at the latest."""
+        error = self._accept(frames, done, True)
+        if error is not None:
+            return error
+        if not self._late_at:
+            self._late_at = self._loop.time() + PATIENCE_S
+        self._call(False)
+        return None
+
+    def _call(self, is_worth: bool) -> None:
+        """Have `_tick` called soon, unless it is called later anyway and nothing is worth more."""
+        if self._timer is not None:
+            if not is_worth and self._waiting_bytes < LARGE:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def _accept(self, frames: list[bytes], done: Done, is_late: bool) -> StoreError | None:
+        size = 0
+        for frame in frames:
+            size += len(frame)
+        error = self._error or refusal(frames, size, self.pending_bytes, self._max_pending, self._max_record)
+        if error is not None:
+            return error
+        self._units.append(Unit(frames, size, done, is_late))
+        self.pending_bytes += size
+        self._waiting_bytes += size
+        return None
+
+    def fail(self, cause: BaseException) -> None:
+        """Take no more appends: what was accepted and not committed fails too."""
+        if not self.failed:
+            self.failed = True
+            self._error = StoreFailed(f"the log failed and takes no more appends until a restart: {cause}")
+            logger.critical("log failed", exc_info=cause)
+        units, self._units = list(self._units), deque()
+        self._waiting_bytes = self._eager = 0
+        for unit in units:
+            self._answer(unit, Appended(error=self._error))
+        self._check_idle()
+
+    async def close(self) -> None:
+        """Commit what was accepted, refuse the rest, end the flush thread."""
+        if self._error is None:
+            self._error = StoreClosed("the store is closing")
+        if self._in_flight or self._units:
+            self._idle = self._loop.create_future()
+            if not self._in_flight:
+                self._tick()
+            await self._idle
+        for timer in (self._timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._jobs.put(None)
+        await self._loop.run_in_executor(None, self._flusher.join)
+
+    def _tick(self) -> None:
+        """Start a flush, or put it off so that more gathers."""
+        self._scheduled = False
+        self._timer = None
+        if self._in_flight or not self._units:
+            return
+        now = self._loop.time()
+        at = self._starts_at()
+        if now < at and self._waiting_bytes < LARGE and self._idle is None:
+            self._timer = self._loop.call_at(at, self._tick)
+        else:
+            self._start(now)
+
+    def _starts_at(self) -> float:
+        """When the small appends that wait are to be flushed, as loop time."""
+        if not self._eager:
+            return self._late_at
+        if self._last_count < MANY or self._eager >= self._likely:
+            return 0.0
+        at = self._last_start + self._config.spacing_ms / 1000
+        return min(at, self._late_at) if self._late_at else at
+
+    def _start(self, now: float) -> None:
+        units: list[Unit] = []
+        size = 0
+        waiting = self._units
+        while waiting and (not units or size + waiting[0].size <= self._config.batch_bytes):
+            unit = waiting.popleft()
+            size += unit.size
+            units.append(unit)
+        self._waiting_bytes -= size
+        self._last_start = now
+        self._last_count = _eager(units)
+        self._eager -= self._last_count
+        if not waiting:
+            self._late_at = 0.0
+        self._in_flight = True
+        self._jobs.put(units)
+
+    def _on_flushed(self, flushed: Flushed) -> None:
+        self._in_flight = False
+        error = self._error if self.failed else flushed.error
+        if isinstance(error, RecordInvalid):
+            self._split(flushed.units, error)
+            return
+        if error is None:
+            self._likely = self._eager + _eager(flushed.units)
+            self._tick()  # the disk works on the next batch while this one is folded
+            try:
+                for batch in flushed.batches:
+                    self.end = batch.position + len(batch.data)
+                    self._on_batch(batch)
+            except Exception as failure:  # noqa: BLE001  whatever it was, the views are not to be trusted
+                error = failure
+        if error is not None:
+            self.fail(error)
+            flushed.positions = []
+        self._answer_all(flushed, None if error is None else self._error)
+        if self._config.policy == "interval" and self._sync_timer is None and self._error is None:
+            self._sync_timer = self._loop.call_later(self._config.interval_ms / 1000, self._sync)
+        self._check_idle()
+
+    def _answer_all(self, flushed: Flushed, error: StoreError | None) -> None:
+        positions = flushed.positions
+        store_time = flushed.batches[-1].store_time if flushed.batches else self._writer.store_time
+        at = 0
+        for unit in flushed.units:
+            count = len(unit.frames)
+            if error is not None:
+                answer = Appended(error=error)
+            elif count == len(positions):
+                answer = Appended(positions, store_time)
+            else:
+                answer = Appended(positions[at : at + count], store_time)
+            at += count
+            self._answer(unit, answer)
+
+    def _answer(self, unit: Unit, answer: Appended) -> None:
+        self.pending_bytes -= unit.size
+        try:
+            unit.done(answer)
+        except Exception:
+            logger.exception("a commit callback failed")
+
+    def _split(self, units: list[Unit], error: RecordInvalid) -> None:
+        """A unit holds what is no frame and nothing was written: refuse it alone, the others go again."""
+        if len(units) == 1:
+            self._answer(units[0], Appended(error=error))
+        else:
+            half = (len(units) + 1) // 2
+            units, back = units[:half], units[half:]
+            self._units.extendleft(reversed(back))
+            self._waiting_bytes += sum(unit.size for unit in back)
+            self._eager += _eager(back)
+            self._in_flight = True
+            self._jobs.put(units)
+            return
+        self._tick()
+        self._check_idle()
+
+    def sync(self) -> None:
+        """Sync behind the flush that is under way, and call `on_sync`. For who does not do so again before."""
+        self._jobs.put([])
+
+    def _sync(self) -> None:
+        self._sync_timer = None
+        self._jobs.put([])
+
+    def _check_idle(self) -> None:
+        if self._idle is not None and not self._in_flight and not self._units and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _run(self) -> None:
+        """The flush thread."""
+        writer = self._writer
+        failure: Exception | None = None  # the disk failed: its pages are not written or flushed again
+        while (units := self._jobs.get()) is not None:
+            flushed = Flushed(units)
+            try:
+                if failure is not None:
+                    raise failure
+                if units:
+                    flushed.batches, flushed.positions = writer.write([f for unit in units for f in unit.frames])
+                else:
+                    writer.sync()
+            except RecordInvalid as error:
+                flushed.error = error
+            except Exception as error:  # noqa: BLE001  a thread that died would leave its appends without an answer
+                failure = flushed.error = error
+            if units:
+                self._loop.call_soon_threadsafe(self._on_flushed, flushed)
+            else:
+                if flushed.error is not None:
+                    self._loop.call_soon_threadsafe(self.fail, flushed.error)
+                self._loop.call_soon_threadsafe(self._on_sync)
+        try:
+            if failure is None:
+                writer.sync()
+        except OSError:
+            logger.exception("the last flush of the log failed")
+        writer.close()

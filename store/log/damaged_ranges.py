@@ -1,0 +1,100 @@
+"""Damaged ranges of a log, which readers skip once an operator has accepted them.
+
+`damaged.json` in the log's folder lists them. Whoever opens a log reads it, and `store.repair.salvage` writes it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from store.data_folder import replace_file
+from store.errors import StoreError
+from store.log.disk import Disk
+
+FORMAT: Final = 1
+FILE: Final = "damaged.json"
+
+
+class Damaged:
+    """Ranges [begin, end) of positions, sorted and apart. False where there is none."""
+
+    __slots__ = ("_begins", "_ends")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        for begin, end in sorted(ranges):
+            if self._ends and begin <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            elif begin < end:
+                self._begins.append(begin)
+                self._ends.append(end)
+
+    def __bool__(self) -> bool:
+        return bool(self._begins)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._begins, self._ends, strict=True)
+
+    def behind(self, position: int) -> int:
+        """Where to read on: the position itself, or the end of the range that it is in."""
+        at = bisect_right(self._begins, position) - 1
+        return max(position, self._ends[at]) if at >= 0 else position
+
+    def covers(self, position: int) -> bool:
+        """Whether the position is in a range."""
+        return self.behind(position) != position
+
+    def before(self, position: int, limit: int) -> int:
+        """How far can be read from a position that is in no range: up to the next range, at most to `limit`."""
+        at = bisect_right(self._begins, position)
+        return min(limit, self._begins[at]) if at < len(self._begins) else limit
+
+    def last_end(self, position: int) -> int:
+        """The end of the last range in front of a position that is in none; 0 when there is none."""
+        at = bisect_right(self._begins, position) - 1
+        return self._ends[at] if at >= 0 else 0
+
+    def touches(self, first: int, last: int) -> bool:
+        """Whether a position from `first` to `last` is in a range."""
+        return self.covers(first) or self.before(first, last + 1) <= last
+
+    def up_to(self, position: int) -> "Damaged":
+        """Those that begin before a position: what a copy of the log has that ends there."""
+        return Damaged((begin, end) for begin, end in self if begin < position)
+
+    def size(self, begin: int = 0) -> tuple[int, int]:
+        """How many ranges there are behind position `begin`, and their bytes."""
+        sizes = [end - max(first, begin) for first, end in self if end > begin]
+        return len(sizes), sum(sizes)
+
+
+NO_DAMAGE: Final = Damaged()
+
+
+def read_damaged(folder: Path) -> Damaged:
+    """What the log in the folder has. Raises `StoreError` when the file is of another version or no such file."""
+    path = folder / FILE
+    try:
+        known = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Damaged()
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
+    try:
+        if known["format"] != FORMAT:
+            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+        return Damaged((int(begin), int(end)) for begin, end in known["ranges"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
+
+
+def write_damaged(folder: Path, damaged: Damaged, disk: Disk) -> None:
+    """Have the log in the folder have these, durably."""
+    if not damaged and not (folder / FILE).exists():
+        return
+    rows = {"format": FORMAT, "ranges": list(damaged)}
+    replace_file(folder / FILE, orjson.dumps(rows, option=orjson.OPT_INDENT_2), disk)

@@ -1,0 +1,64 @@
+"""The segments of a log that somebody else may write to and take away: read-only, and kept open."""
+
+import os
+import resource
+from pathlib import Path
+from typing import Final
+
+from store.errors import LogCorrupt
+from store.log.disk import Disk
+from store.log.segments import Segments, segment_name
+
+_TRIES: Final = 5
+_SPARE: Final = 256  # descriptors beside those of the segments
+
+
+class PinnedSegments(Segments):
+    """What is there when `find` is called. A segment that retention removes later can still be read. Takes a descriptor
+    for each segment, and raises the process's own limit where it must."""
+
+    __slots__ = ("_pinned",)
+
+    def __init__(self, folder: Path, size: int, disk: Disk) -> None:
+        super().__init__(folder, size, disk)
+        self._pinned: dict[int, int] = {}
+
+    def find(self) -> None:
+        """Find and open the segments. What it raises (see there) was so in several looks one after the other: retention
+        may take segments away while it looks."""
+        for attempt in range(_TRIES):
+            self._unpin()
+            try:
+                super().find()
+                _make_room(len(self.bases))
+                for base in self.bases:
+                    self._pinned[base] = self._open(base)
+                return
+            except (FileNotFoundError, LogCorrupt):
+                if attempt == _TRIES - 1:
+                    raise
+
+    def open(self, base: int) -> int:
+        pinned = self._pinned.get(base)
+        return self._open(base) if pinned is None else os.dup(pinned)
+
+    def descriptor(self, base: int) -> int:
+        return self._pinned[base]
+
+    def close(self) -> None:
+        super().close()
+        self._unpin()
+
+    def _open(self, base: int) -> int:
+        return os.open(self.folder / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+
+    def _unpin(self) -> None:
+        for fd in self._pinned.values():
+            os.close(fd)
+        self._pinned.clear()
+
+
+def _make_room(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count + _SPARE:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,225 @@
+"""Reads records back: from the tail cache, else from the segments, where each record's CRC is checked.
+
+A read that the page cache can answer never leaves the loop; one that needs the device goes to a thread.
+"""
+
+import asyncio
+import logging
+import os
+from typing import Final
+
+import record
+from record.layout import HEADER_SIZE, MAX_FRAME
+from store.api import Chunk
+from store.errors import LogCorrupt
+from store.log.disk import UNREADABLE
+from store.log.recovery import segment_batches
+from store.log.segments import Segments, segment_name
+from store.log.tail_cache import TailCache
+from store.views.index import REFERENCE
+
+logger = logging.getLogger(__name__)
+
+_MAX_MET: Final = 10_000  # damaged places that are remembered
+_GAP: Final = 4096  # bytes between two wanted records that are read along rather than skipped
+_SPAN: Final = 1 << 20  # bytes read at once for several records
+
+
+class Reader:
+    """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
+
+    __slots__ = ("_buffer", "_segments", "_tail", "met")
+
+    def __init__(self, segments: Segments, tail: TailCache) -> None:
+        self._buffer = memoryview(bytearray(_SPAN))  # what was read from the page cache last
+        self._segments = segments
+        self._tail = tail
+        self.met: set[int] = set()  # positions where reads met damage
+
+    async def records(self, positions: list[int], lengths: list[int]) -> bytes:
+        """The sealed frames at `positions`, back to back."""
+        nothing = [0] * len(positions)
+        return await self.frames(record.pack_refs(positions, lengths, nothing, nothing))
+
+    async def frames(self, refs: bytes, without: int = 0) -> bytes:
+        """The sealed frames that packed references name, back to back, each without those parts (`record.without`).
+        What lies close behind the one before is read with it."""
+        pieces: list[bytes] = []
+        i, count = 0, len(refs) // REFERENCE
+        while i < count:
+            position = _position(refs, i)
+            data: bytes | memoryview | None
+            cached = self._tail.find(position)
+            if cached is not None:
+                begin, data = cached
+                stop = record.inside(refs, i, begin, begin + len(data))
+            else:
+                segment_end = self._segments.base_of(position) + self._segments.size
+                stop, begin, end = record.stretch(refs, i, segment_end, _GAP, _SPAN)
+                data = self._cached(begin, end - begin)
+                if data is None:
+                    data = await self._from_device(begin, end - begin)
+            frames, found = record.pick(data, begin, refs, i, stop, without)
+            if i + found < stop:
+                raise self._corrupt(_position(refs, i + found))
+            pieces.append(frames)
+            i = stop
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def record_at(self, position: int, end: int) -> bytes | None:
+        """The sound record at `position`, which may be any place before `end`; None where none begins."""
+        room = min(end, self._segments.base_of(position) + self._segments.size) - position
+        header = await self._piece(position, min(HEADER_SIZE, room))
+        length = int.from_bytes(header[4:8], "little")
+        if not HEADER_SIZE <= length <= min(room, MAX_FRAME):
+            return None
+        data = await self._piece(position, length)
+        return data if record.verify(data, position)[1] == length else None
+
+    async def begins(self, position: int) -> bool:
+        """Whether a record begins at a position of the log. Reads its segment up to there: slow."""
+        cached = self._tail.find(position)
+        if cached is not None:
+            begin, data = cached
+            return position - begin in record.split(data)
+        return await asyncio.get_running_loop().run_in_executor(None, self._begins, position)
+
+    def _begins(self, position: int) -> bool:
+        base = self._segments.base_of(position)
+        try:
+            for batch in segment_batches(self._segments, base):
+                if batch.position + len(batch.data) > position:
+                    return position - batch.position in record.split(batch.data)
+        except FileNotFoundError:
+            raise LogCorrupt(segment_name(base), position, "segment is missing") from None
+        return False
+
+    async def position_at(self, time_ms: int, begin: int, end: int) -> int:
+        """Position of the first record in [begin, end), which is not empty, whose store time is not before `time_ms`;
+        `end` if there is none. Reads one segment up to there."""
+        low, high = self._segments.base_of(begin), self._segments.base_of(end - 1)
+        while low < high:  # the last segment that begins before that time: store times never run backwards
+            middle = low + (high - low + self._segments.size) // (2 * self._segments.size) * self._segments.size
+            first = await self.chunk(max(middle, begin), end, 1)
+            if first.data and record.store_time_of(first.data, 0) < time_ms:
+                low = middle
+            else:
+                high = middle - self._segments.size
+        position = max(low, begin)
+        while position < end:
+            found = await self.chunk(position, end, _SPAN)
+            for start in record.split(found.data):
+                if record.store_time_of(found.data, start) >= time_ms:
+                    return found.position + start
+            position = found.next_position
+            await asyncio.sleep(0)
+        return end
+
+    async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
+        """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`. What is known as
+        damaged is passed over."""
+        behind = self._segments.damaged.behind(position)
+        if behind != position:
+            found = Chunk(end, end, b"") if behind >= end else await self.chunk(behind, end, max_bytes)
+            found.damaged = behind - position
+            return found
+        cached = self._tail.find(position)
+        if cached is not None:
+            begin, data = cached
+            if position != begin:
+                data = data[position - begin :]
+            return _chunk(position, _whole(data, max_bytes))
+        base = self._segments.base_of(position)
+        room = self._segments.damaged.before(position, min(end, base + self._segments.size)) - position
+        size = min(max(max_bytes, HEADER_SIZE), room)
+        data = await self._read(position, size)
+        length = int.from_bytes(data[4:8], "little")
+        if len(data) >= HEADER_SIZE and size < length <= min(room, MAX_FRAME):
+            data = await self._read(position, length)
+        valid = record.verify(data, position)[1]
+        if valid == 0:
+            return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
+        return _chunk(position, data[:valid])
+
+    async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
+        """The segment ends at `position`, if the next one agrees. Zeros follow there, or, when the sync that cleared a
+        torn tail failed, what is left of that: no record either."""
+        if base >= end:
+            raise self._corrupt(position)
+        found = await self.chunk(base, end, max_bytes)
+        if record.durable_of(found.data, 0) != position:
+            raise self._corrupt(position)
+        return found
+
+    async def _piece(self, position: int, length: int) -> bytes:
+        """Bytes from any position on, fewer where a batch of the tail cache ends."""
+        cached = self._tail.find(position)
+        if cached is None:
+            return await self._read(position, length)
+        begin, data = cached
+        return data[position - begin : position - begin + length]
+
+    async def _read(self, position: int, length: int) -> bytes:
+        view = self._cached(position, length)
+        return await self._from_device(position, length) if view is None else bytes(view)
+
+    def _cached(self, position: int, length: int) -> memoryview | None:
+        """Bytes of a segment, if the page cache has them all: good until the next call."""
+        base = self._segments.base_of(position)
+        if not self._segments.has(base):
+            return None
+        try:
+            fd = self._segments.descriptor(base)
+        except FileNotFoundError:
+            return None
+        view = self._buffer[:length] if length <= _SPAN else memoryview(bytearray(length))
+        return view if self._segments.disk.read_cached(fd, view, position - base) else None
+
+    async def _from_device(self, position: int, length: int) -> bytes:
+        base = self._segments.base_of(position)
+        missing = LogCorrupt(segment_name(base), position, "segment is missing")
+        if not self._segments.has(base):
+            raise missing
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._read_slowly, base, position, length)
+        except FileNotFoundError:
+            raise missing from None
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            raise self._corrupt(position) from error
+
+    def _read_slowly(self, base: int, position: int, length: int) -> bytes:
+        fd = self._segments.open(base)  # its own: the loop may close the one it keeps
+        try:
+            return self._segments.disk.read(fd, length, position - base)
+        finally:
+            os.close(fd)
+
+    def _corrupt(self, position: int) -> LogCorrupt:
+        """Tells once of each place."""
+        error = LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
+        if position not in self.met and len(self.met) < _MAX_MET and not self._segments.damaged.covers(position):
+            self.met.add(position)
+            logger.error("%s", error)
+        return error
+
+
+def _position(refs: bytes, index: int) -> int:
+    return int.from_bytes(refs[index * REFERENCE : index * REFERENCE + 8], "little")
+
+
+def _whole(data: bytes, max_bytes: int) -> bytes:
+    """The frames of `data` that fit into `max_bytes`, at least the first."""
+    if len(data) <= max_bytes:
+        return data
+    end = 0
+    for start in record.split(data):
+        if start > max_bytes:
+            break
+        end = start
+    return data[: end or record.length_of(data, 0)]
+
+
+def _chunk(position: int, data: bytes) -> Chunk:
+    return Chunk(position, position + len(data), data)

@@ -1,0 +1,227 @@
+"""What opening a log does: find its end, cut a torn tail, refuse damage.
+
+The first byte that is no sound frame is either the end of the log or damage. A flush that a crash tore can
+leave anything at all, but only behind the last durable position. Every frame says how far the log was durable
+when it was written (`durable_of`): if a sound frame exists anywhere behind the bad byte that was written when
+that byte was already durable, the byte went bad later. Then nothing is cut and the log does not open. Else the
+bad byte cannot be told from a torn tail that nobody was told about, and zeros go from there on.
+
+Damage that is known (`store.log.damaged_ranges`) is passed over, here as everywhere.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import record
+from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION
+from store.errors import LogCorrupt
+from store.log.segments import Segments, segment_name
+from store.log.writer import Batch
+
+_CHUNK: Final = 4 << 20  # bytes read at once
+_BATCH: Final = 256 << 10  # of frames: they stay in the processor's cache while they are read, checked and folded
+_MARK: Final = MAGIC.to_bytes(2, "little") + bytes([VERSION])
+_MARK_AT: Final = 8  # where the mark is in a frame
+
+
+@dataclass(slots=True, frozen=True)
+class Recovered:
+    """Where the log begins and ends, and its newest store time (0: no record was read)."""
+
+    begin: int
+    begin_time: int  # store time of the first record; 0: nothing was reclaimed, or that record is damaged
+    end: int
+    store_time: int
+    cut: int  # bytes of torn tail that were cleared
+
+
+def recover(segments: Segments, checked: int, durable: int) -> Recovered:
+    """Check the log from the segment of `checked` on, and cut its torn tail.
+
+    `checked` is the position the views have come to, `durable` what they know to have been on disk. Raises
+    `LogCorrupt` for damage; an end before `checked` (possible under the interval policy) is the caller's matter.
+    """
+    begin, end, last = find_end(segments, checked, durable)
+    if last is not None:
+        _settle(segments, last)
+    store_time = 0 if last is None else last.store_time
+    return Recovered(begin, begin_time(segments, begin), end, store_time, clear(segments, end))
+
+
+def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, Batch | None]:
+    """The same without changing anything: where the log begins and ends, and what its last records are in."""
+    if not segments.bases:
+        if durable:
+            raise LogCorrupt(segment_name(0), 0, "the segments are gone")
+        return 0, 0, None
+    begin = segments.bases[0]
+    first = max(segments.base_of(checked), begin)
+    first = min(first, segments.bases[-1])
+    last = _last_batch(segments, first)
+    while last is None and first > begin:  # the views saw records in this segment that never reached the disk
+        first -= segments.size
+        last = _last_batch(segments, first)
+    end = segments.damaged.behind(begin if last is None else last.position + len(last.data))
+    _refuse_damage(segments, end)
+    if end < durable:
+        raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
+    return begin, end, last
+
+
+def begin_time(segments: Segments, begin: int) -> int:
+    """Store time of the log's first record; 0 when nothing was reclaimed, or that record is damaged."""
+    first = next(sound_batches(segments, begin), None) if begin else None
+    return 0 if first is None else record.store_time_of(first.data, 0)
+
+
+def _last_batch(segments: Segments, position: int) -> Batch | None:
+    last = None
+    for last in sound_batches(segments, position):  # noqa: B007  all are read, the last is kept
+        pass
+    return last
+
+
+def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
+    """The log from `position` on in pieces, up to the first byte that is no sound frame and in no place known as
+    damaged."""
+    base = segments.base_of(position)
+    while segments.has(base):
+        for batch in segment_batches(segments, position):
+            yield batch
+            position = batch.position + len(batch.data)
+        behind = segments.damaged.behind(position)
+        if behind == position:
+            base += segments.size
+            if not _continues(segments, base, position):
+                break
+            position = base
+        else:
+            position, base = behind, segments.base_of(behind)
+
+
+def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
+    """The same, of the segment of `position` alone."""
+    base = segments.base_of(position)
+    fd = segments.open(base)
+    try:
+        while (position := segments.damaged.behind(position)) < base + segments.size:
+            data, last = _sound(segments, fd, base, position)
+            if not data:
+                break
+            yield Batch(position, data, record.store_time_of(data, last))
+            position += len(data)
+    finally:
+        os.close(fd)
+
+
+def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
+    """Sound frames at `position`, as many as a batch holds, or the one that is larger than that; and where the last
+    begins."""
+    room = segments.damaged.before(position, base + segments.size) - position
+    data = segments.disk.read(fd, min(_BATCH, room), position - base)
+    last, valid = record.verify(data, position)
+    if valid == 0 and len(data) >= HEADER_SIZE:
+        length = int.from_bytes(data[4:8], "little")
+        if len(data) < length <= min(room, MAX_FRAME) and data[_MARK_AT : _MARK_AT + 3] == _MARK:
+            data = segments.disk.read(fd, length, position - base)
+            last, valid = record.verify(data, position)
+    return data[:valid], last
+
+
+def _continues(segments: Segments, base: int, end: int) -> bool:
+    """Whether the segment at `base` begins with the frame that was written when the log ended at `end`."""
+    if not segments.has(base):
+        return False
+    fd = segments.open(base)
+    try:
+        data, _ = _sound(segments, fd, base, base)
+    finally:
+        os.close(fd)
+    return bool(data) and record.durable_of(data, 0) == end
+
+
+def _refuse_damage(segments: Segments, end: int) -> None:
+    """Raise `LogCorrupt` if a sound frame behind `end` proves that what is at `end` was durable once."""
+    for _, durable in frames_behind(segments, end):
+        if durable > end:
+            raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
+
+
+def frames_behind(segments: Segments, position: int) -> Iterator[tuple[int, int]]:
+    """(position, durable position) of all sound frames at or behind `position`, wherever they begin."""
+    base = segments.base_of(position)
+    offset = position - base
+    while segments.has(base):
+        fd = segments.open(base)
+        try:
+            yield from _frames_from(segments, fd, base, offset)
+        finally:
+            os.close(fd)
+        base += segments.size
+        offset = 0
+
+
+def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterator[tuple[int, int]]:
+    """The same in one segment, from byte `offset` of it on."""
+    overlap = HEADER_SIZE
+    while offset < segments.size:
+        data = segments.disk.read(fd, min(_CHUNK + overlap, segments.size - offset), offset)
+        at = data.find(_MARK, _MARK_AT)
+        while at >= 0:
+            start = offset + at - _MARK_AT
+            own = data[at + 8 : at + 16]
+            if own == (base + start).to_bytes(8, "little"):
+                length = int.from_bytes(data[at - 4 : at], "little")
+                if HEADER_SIZE <= length <= segments.size - start:
+                    frame = segments.disk.read(fd, length, start)
+                    if record.verify(frame, base + start)[1] == length:
+                        yield base + start, record.durable_of(frame, 0)
+            at = data.find(_MARK, at + 1)
+        offset += _CHUNK
+
+
+def _settle(segments: Segments, batch: Batch) -> None:
+    """Write what the last batch does not prove durable again, and sync it: from here on everything before the end
+    is taken to be on disk. A process that was killed may have left it in the page cache only, and after a failed
+    sync the kernel calls such pages clean, so a sync alone would not write them. Segments before the last frame's
+    were synced when they were left."""
+    last = record.split(batch.data)[-1]
+    base = segments.base_of(batch.position + last)
+    begin = max(record.durable_of(batch.data, last), base, segments.damaged.last_end(batch.position))
+    fd = segments.open(base)
+    try:
+        end = batch.position + len(batch.data)
+        while begin < end:
+            data = segments.disk.read(fd, min(_CHUNK, end - begin), begin - base)
+            segments.disk.write(fd, data, begin - base)
+            begin += len(data)
+        segments.disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def clear(segments: Segments, end: int, dry: bool = False) -> int:
+    """Write zeros over whatever is behind `end`, durably; `dry` only counts. Returns how many bytes it was."""
+    cleared = 0
+    base = segments.base_of(end)
+    offset = end - base
+    while segments.has(base):
+        fd = segments.open(base)
+        try:
+            while offset < segments.size:
+                data = segments.disk.read(fd, min(_CHUNK, segments.size - offset), offset)
+                dirty = len(data.rstrip(b"\0"))
+                if dirty:
+                    if not dry:
+                        segments.disk.write(fd, bytes(dirty), offset)
+                    cleared += dirty
+                offset += len(data)
+            if cleared and not dry:
+                segments.disk.sync(fd)
+        finally:
+            os.close(fd)
+        base += segments.size
+        offset = 0
+    return cleared

@@ -1,0 +1,165 @@
+"""The end of the log: frames in, sealed batches on disk. Runs in the flush thread, which alone owns this state.
+
+A record never spans segments: what does not fit leaves the rest of the segment zero, and the first frame of
+the next segment names the true end as its durable position, so a reader can tell the gap from damage.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from itertools import accumulate
+
+import record
+from store.errors import RecordInvalid
+from store.log.disk import Disk
+from store.log.pages import PAGE, Pages
+from store.log.segments import Segments
+
+Clock = Callable[[], int]
+
+_MAX_UNDURABLE = 64 << 20  # bytes written and not synced, under the interval policy
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class Batch:
+    """Sealed frames that were written together: `data` lies at `position` of the log."""
+
+    __slots__ = ("data", "position", "store_time")
+
+    def __init__(self, position: int, data: bytes, store_time: int) -> None:
+        self.position = position
+        self.data = data
+        self.store_time = store_time  # ms
+
+
+class Writer:
+    """Writes behind `position`. Any error but `RecordInvalid` leaves it unusable, on purpose: after a failed
+    flush nobody knows what is on disk."""
+
+    __slots__ = (
+        "_base",
+        "_clock",
+        "_disk",
+        "_fd",
+        "_pages",
+        "_policy",
+        "_segments",
+        "durable",
+        "epoch",
+        "position",
+        "store_time",
+    )
+
+    def __init__(
+        self,
+        segments: Segments,
+        position: int,
+        store_time: int,
+        epoch: int,
+        policy: str,
+        clock: Clock = clock_ms,
+    ) -> None:
+        self._segments = segments
+        self._disk: Disk = segments.disk
+        self._policy = policy
+        self._clock = clock
+        self._base = -1
+        self._fd = -1
+        self._pages = Pages()
+        self.position = position  # of the next frame
+        self.durable = position  # everything before it is on disk
+        self.epoch = epoch
+        self.store_time = store_time  # of the newest batch; never runs backwards
+
+    def open(self) -> None:
+        """Have the segment ready that is written first. Raises OSError."""
+        self._enter(1)
+
+    def write(self, frames: list[bytes]) -> tuple[list[Batch], list[int]]:
+        """Write the frames, durably under the fsync policy. Returns the batches and each frame's position.
+
+        Raises `RecordInvalid` with nothing written when one is not a frame, OSError when the disk fails.
+        """
+        sizes = list(map(len, frames))
+        self.store_time = max(self.store_time, self._clock())
+        if not frames:
+            return [], []
+        if sum(sizes) <= self._enter(sizes[0]):
+            positions = list(accumulate(sizes[:-1], initial=self.position))
+            return [self._write_batch(self._seal(frames))], positions
+        for frame in frames:  # all before the first is written
+            self._seal([frame])
+        return self._write_across(frames, sizes)
+
+    def sync(self) -> None:
+        """Make all that is written durable."""
+        if self.durable < self.position:
+            self._disk.sync(self._fd)
+            self.durable = self.position
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _enter(self, length: int) -> int:
+        """Have the segment open where a frame of `length` goes next. Returns the bytes left in it."""
+        segments = self._segments
+        base = segments.base_of(self.position)
+        if base + segments.size - self.position < length:
+            base += segments.size
+        if base != self._base:
+            self.sync()  # the segment that is left, before its descriptor is gone
+            fd = segments.take(base)
+            self.close()
+            self._fd, self._base = fd, base
+            self.position = max(self.position, base)
+            kept = (self.position - base) % PAGE
+            self._pages.begin(self._disk.read(fd, kept, self.position - base - kept))
+            if self._policy == "fsync":
+                self._disk.write_past_cache(fd)
+        elif self.position - base > segments.size // 2:
+            segments.prepare(base + segments.size)
+        return base + segments.size - self.position
+
+    def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[Batch], list[int]]:
+        """Write frames that do not fit into one segment: a batch in each."""
+        batches: list[Batch] = []
+        positions: list[int] = []
+        first = 0
+        while first < len(frames):
+            room = self._enter(sizes[first])
+            last, size = first, 0
+            while last < len(frames) and size + sizes[last] <= room:
+                positions.append(self.position + size)
+                size += sizes[last]
+                last += 1
+            batches.append(self._write_batch(self._seal(frames[first:last])))
+            first = last
+        return batches, positions
+
+    def _put(self, pages: memoryview, offset: int) -> None:
+        if self._policy == "fsync":
+            self._disk.write_durable(self._fd, pages, offset)
+        else:
+            self._disk.write(self._fd, pages, offset)
+
+    def _seal(self, frames: list[bytes]) -> bytes:
+        try:
+            return record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
+        except ValueError as error:
+            raise RecordInvalid(f"not an unsealed frame: {error}") from None
+
+    def _write_batch(self, data: bytes) -> Batch:
+        self._pages.write(data, self.position - self._base, self._put)
+        if self._policy == "fsync":
+            self.durable = self.position + len(data)
+        batch = Batch(self.position, data, self.store_time)
+        self.position += len(data)
+        if self.position - self.durable > _MAX_UNDURABLE:
+            self.sync()
+        return batch

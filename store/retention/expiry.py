@@ -1,0 +1,127 @@
+"""Which segments may go, by their age, by the age that parent topics keep, and by the length of the log."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import record
+from store.api import partition_queue
+from store.config import StoreConfig
+from store.errors import LogCorrupt
+from store.log.commitlog import Log
+from store.log.reader import Reader
+from store.log.segments import Segments, segment_name
+from store.log.writer import Clock
+from store.views.begins import Floors
+from store.views.fold import Views
+
+_PAGE: Final = 32  # parent topics looked at in one turn of the loop
+_MAX_PARENTS: Final = 1024  # looked at in all; with more a segment stays as long as it would without ages of their own
+
+
+class Expiry:
+    """Tells retention how far it may go."""
+
+    def __init__(
+        self, config: StoreConfig, segments: Segments, reader: Reader, views: Views, log: Log, clock: Clock
+    ) -> None:
+        self._bytes = config.retention_bytes
+        self._age_s = config.retention_age_s
+        self._ages_s = dict(config.retention_parents)
+        self._segments = segments
+        self._reader = reader
+        self._views = views
+        self._log = log
+        self._clock = clock
+        self._keeps: bytes | None = None  # the parent topic that kept a segment last
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is configured to go."""
+        return bool(self._bytes or self._age_s or self._ages_s)
+
+    def move_floors(self) -> None:
+        """Have queues begin at the age that their parent topic keeps, as of now, where parents have ages of their
+        own. Floors do not go back with the clock."""
+        if self._ages_s:
+            now, old = self._clock(), self._views.floors
+            floors = {parent: max(old.of(parent), _floor(now, age_s)) for parent, age_s in self._ages_s.items()}
+            self._views.floors = Floors(floors, max(old.others, _floor(now, self._age_s)))
+
+    async def cut(self) -> int:
+        """The position up to which the log may go."""
+        end, size = self._log.end, self._segments.size
+        active = self._segments.base_of(max(end - 1, 0))
+        cut, oldest = self._views.begin, self._views.begin_time
+        while cut + size <= active:
+            if not self._bytes or end - cut - size < self._bytes:
+                newest = await self._newest_before(cut + size, active)
+                if newest is None or not await self._has_expired(range(cut, cut + size), oldest, newest):
+                    break
+                oldest = newest
+            cut += size
+        return cut
+
+    async def time_of(self, position: int) -> int:
+        """Store time of the record at `position`, or of the next one where it is damaged. Raises `LogCorrupt`."""
+        chunk = await self._reader.chunk(position, self._log.end, 1)
+        if not chunk.data:
+            raise LogCorrupt(segment_name(position), position, "no record behind damage")
+        return record.store_time_of(chunk.data, 0)
+
+    async def _newest_before(self, base: int, active: int) -> int | None:
+        """A store time that nothing before `base` is newer than: that of the first record from there on that begins a
+        segment and is whole. None: there is none, or nothing goes by its age."""
+        if not self._age_s and not self._ages_s:
+            return None
+        for following in range(base, active + 1, self._segments.size):
+            try:
+                return await self.time_of(following)
+            except LogCorrupt:
+                continue
+        return None
+
+    async def _has_expired(self, log: range, oldest: int, newest: int) -> bool:
+        """Whether the segment `log`, with store times from `oldest` to `newest`, is too old for every parent topic that
+        has a record in it."""
+        now = self._clock()
+        is_past = _is_past(now, newest, self._age_s)
+        if not self._ages_s:
+            return is_past
+        keeping = [parent for parent, age_s in self._ages_s.items() if not _is_past(now, newest, age_s)]
+        if not is_past and len(keeping) == len(self._ages_s):
+            return False
+        if self._keeps is not None and (self._keeps in keeping or (self._keeps not in self._ages_s and not is_past)):
+            keeping.insert(0, self._keeps)  # as a rule it still does
+        for number, parent in enumerate(self._all(keeping, is_past)):
+            if number == _MAX_PARENTS or self._has_records(parent, log, oldest, newest):
+                self._keeps = parent
+                return False
+            if number % _PAGE == _PAGE - 1:
+                await asyncio.sleep(0)
+        return True
+
+    def _all(self, keeping: list[bytes], is_past: bool) -> Iterator[bytes]:
+        """Those parent topics, and where the common age is not past all that have none of their own."""
+        yield from keeping
+        after: bytes | None = None
+        while not is_past:
+            page = self._views.names.children(b"", after, _PAGE)
+            yield from [child.name for child in page.children if child.name not in self._ages_s]
+            after = page.after
+            is_past = after is None
+
+    def _has_records(self, parent: bytes, log: range, oldest: int, newest: int) -> bool:
+        if self._views.moved.has(parent, log):
+            return True
+        queues = [partition_queue(parent, number) for number in range(self._views.partitions)]
+        return any(self._views.has_entered(queue, (oldest, newest), log) for queue in queues)
+
+
+def _floor(now: int, age_s: float) -> int:
+    return int(now - age_s * 1000) if age_s else 0
+
+
+def _is_past(now: int, time: int, age_s: float) -> bool:
+    """Whether `time` is too old for an age to keep; an age of 0 keeps everything."""
+    return age_s > 0 and time < now - age_s * 1000

@@ -1,0 +1,167 @@
+"""The administration socket: only for the node's own user, wherever the folder is, and gone when the node is."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.node.node import Node
+from sluice.admin import NodeError, NodeLink
+from store.data_folder import SOCKET
+from store.exports.stage import stage
+from tests.gateway.conftest import MakeNode
+
+
+async def ask(data: Path, path: str, body: bytes) -> tuple[int, dict[str, object]]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(data / SOCKET))) as session,
+        session.post(f"http://node{path}", data=body) as answer,
+    ):
+        return answer.status, await answer.json(content_type=None) if answer.status != 404 else {}
+
+
+async def test_only_its_own_user_can_connect(node: Node) -> None:
+    about = (node.config.data_dir / SOCKET).stat()
+    assert stat.S_ISSOCK(about.st_mode)
+    assert stat.S_IMODE(about.st_mode) == 0o600
+    assert about.st_uid == os.geteuid()
+
+
+async def test_it_stages_into_a_folder_that_the_command_made(node: Node) -> None:
+    data = node.config.data_dir
+    with stage(data) as folder:
+        status, staged = await ask(data, "/stage", json.dumps({"name": folder.name}).encode())
+        assert (status, staged) == (200, {"begin": 0, "position": 0, "time_ms": 0})
+        assert sorted(path.name for path in folder.iterdir()) == ["log", "views"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"name": "../../etc"}', b'{"name": 7}', b'{"name": "%s"}' % (b"a" * 17)]
+)
+async def test_what_it_does_not_understand_is_refused(node: Node, body: bytes) -> None:
+    status, answer = await ask(node.config.data_dir, "/stage", body)
+    assert status == 400
+    assert answer["error"]
+
+
+async def test_a_stage_that_nobody_made_and_what_is_not_there(node: Node) -> None:
+    status, answer = await ask(node.config.data_dir, "/stage", b'{"name": "0123456789abcdef"}')
+    assert status == 503
+    assert answer["error"]
+    assert (await ask(node.config.data_dir, "/nothing", b"{}"))[0] == 404
+
+
+async def test_a_folder_with_a_long_path(tmp_path: Path, make_node: MakeNode) -> None:
+    data = tmp_path / ("d" * 120) / "data"
+    await make_node(data_dir=data)
+    link = await asyncio.to_thread(NodeLink.find, data)
+    assert link is not None
+    with pytest.raises(NodeError, match="is no name of a stage"):
+        await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
+    link.close()
+
+
+async def test_what_a_killed_node_left_is_replaced_and_a_stopped_node_leaves_nothing(
+    tmp_path: Path, make_node: MakeNode
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(data / SOCKET))
+    assert NodeLink.find(data) is None
+    node = await make_node()
+    link = await asyncio.to_thread(NodeLink.find, data)
+    assert link is not None
+    link.close()
+    await node.stop()
+    assert not (data / SOCKET).exists()
+    assert NodeLink.find(data) is None
+
+
+async def test_no_more_connections_than_it_has_room_for(node: Node) -> None:
+    held = [await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET)) for _ in range(8)]
+    reader, writer = await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    for _, each in [*held, (reader, writer)]:
+        each.close()
+
+
+async def test_a_folder_without_sockets_costs_the_commands_only(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(data: Path) -> socket.socket:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("gateway.admin.socket._bind", refuse)
+    node = await make_node()
+    assert "commands cannot reach this node" in caplog.text
+    assert not (node.config.data_dir / SOCKET).exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 14\r\n\r\n404: Not Found", "of another version"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", "failed to answer .HTTP status 500.: its output says more"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno", "failed to answer"),
+        (b"", "did not answer within 0.2 s; it may still do what it was asked"),
+    ],
+)
+async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -> None:
+    done = asyncio.Event()
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(answer)
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_unix_server(say, str(tmp_path / SOCKET))
+    link = await asyncio.to_thread(NodeLink.find, tmp_path)
+    assert link is not None
+    with pytest.raises(NodeError, match=says):
+        await asyncio.to_thread(link.ask, "/x", {}, 0.2 if not answer else 10.0)
+    link.close()
+    done.set()
+    server.close()
+
+
+async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped (SIGSTOP), say, and its backlog is full."""
+    monkeypatch.setattr("sluice.admin.CONNECT_TIMEOUT", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / SOCKET))
+        silent.listen(0)
+        held = [NodeLink.find(tmp_path)]
+        with pytest.raises(NodeError, match="takes no connection: is it stopped, or very busy"):
+            held.extend(NodeLink.find(tmp_path) for _ in range(9))
+        for link in held:
+            assert link is not None
+            link.close()
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NodeError, match="is not a folder"):
+        NodeLink.find(tmp_path / "file")
+    assert NodeLink.find(tmp_path / "none") is None
+
+
+async def test_a_node_that_goes_away_before_it_answers(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang_up, str(tmp_path / SOCKET))
+    link = await asyncio.to_thread(NodeLink.find, tmp_path)
+    assert link is not None
+    with pytest.raises(NodeError, match="the node went away before it answered"):
+        await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
+    link.close()
+    server.close()

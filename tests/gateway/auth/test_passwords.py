@@ -1,0 +1,54 @@
+"""What is remembered of passwords that were proved right, and for whom."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.auth import passwords
+from gateway.auth.passwords import Passwords
+from gateway.auth.refusal import Refused
+from gateway.auth.scram import new_user
+from gateway.mqtt.reasons import ReasonCode
+
+ALICE = new_user(b"alice", b"wonderland", b"salt of alice", 4096)
+HOME, ELSEWHERE = "192.0.2.1", "2001:db8:1:2::/64"
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[Passwords]:
+    made = Passwords(2)
+    yield made
+    made.stop()
+
+
+async def guess(checks: Passwords, password: bytes, source: str) -> bool | ReasonCode:
+    try:
+        return await checks.is_right(ALICE, password, source)
+    except Refused as refused:
+        return refused.reason
+
+
+async def test_a_source_that_waits_does_not_learn_what_others_proved(checks: Passwords) -> None:
+    assert await guess(checks, b"wonderland", HOME) is True
+    assert [await guess(checks, b"%d" % n, ELSEWHERE) for n in range(2)] == [False, False]
+    for password in (b"guess", b"wonderland", b"guess"):  # nothing tells the right one from others
+        assert await guess(checks, password, ELSEWHERE) is ReasonCode.CONNECTION_RATE_EXCEEDED
+    assert await guess(checks, b"wonderland", HOME) is True
+
+
+async def test_what_was_proved_at_a_source_passes_there_while_it_waits(checks: Passwords) -> None:
+    for source in (HOME, ELSEWHERE):  # at the second one it is known to be right from the first
+        assert await guess(checks, b"wonderland", source) is True
+        assert [await guess(checks, b"%d" % n, source) for n in range(3)] == [
+            *(False, False),
+            ReasonCode.CONNECTION_RATE_EXCEEDED,
+        ]
+        assert await guess(checks, b"wonderland", source) is True
+
+
+async def test_what_is_remembered_is_bounded(checks: Passwords, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_MAX_PROVEN", 2)
+    for number in range(4):
+        assert await guess(checks, b"wonderland", f"192.0.2.{number}") is True
+        assert len(checks._proven) == 1
+    assert len(checks._proven_there) == 2

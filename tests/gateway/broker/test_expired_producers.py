@@ -1,0 +1,78 @@
+"""Producers that crashed leave no row behind for ever."""
+
+import asyncio
+from pathlib import Path
+from time import time
+
+import pytest
+
+import record
+from gateway.broker.append import append
+from gateway.broker.expired_producers import KEPT_SECONDS, RETURNING_SECONDS, OldProducers
+from gateway.config.config import load
+from gateway.node.node import Node
+from gateway.node.store_node import StoreNode
+from record.layout import Kind
+from store import control
+from store.config import StoreConfig
+from store.engine import Engine
+
+CLIENT, GATEWAY = b"sdk/abcd", b"x1/ab@cd"  # in the order of a look
+NOW_MS = int(time() * 1000)
+
+
+async def produce(engine: Engine, producer: bytes) -> None:
+    message = record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"x")
+    await append(engine, [control.produced(producer, 1, 1), message])
+
+
+async def known(engine: Engine) -> list[bytes]:
+    return [row.producer for row in await engine.producers(None, 99)]
+
+
+@pytest.mark.parametrize("takes_gateways", [False, True])
+async def test_who_is_gone_is_ended_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_gateways: bool
+) -> None:
+    monkeypatch.setattr("gateway.broker.expired_producers._PAGE", 2)
+    now = [NOW_MS - KEPT_SECONDS * 1000 - 5000]
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20), clock=lambda: now[0])
+    for producer in (GATEWAY, CLIENT, CLIENT + b"2", CLIENT + b"3"):
+        await produce(engine, producer)
+    now[0] = NOW_MS
+    await produce(engine, CLIENT + b"2")
+    await OldProducers(engine, takes_gateways).look()
+    kept = [GATEWAY] if takes_gateways else []
+    assert await known(engine) == [CLIENT + b"2", *kept]
+    await OldProducers(engine, takes_gateways).look()
+    assert await known(engine) == [CLIENT + b"2", *kept]
+    await engine.close()
+
+
+async def test_one_that_others_carry_on_is_known_for_longer(tmp_path: Path) -> None:
+    now = [NOW_MS - RETURNING_SECONDS * 1000 - 5000]
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20), clock=lambda: now[0])
+    await produce(engine, b"returning/01")
+    now[0] = NOW_MS - KEPT_SECONDS * 1000 - 5000
+    await produce(engine, b"returning/02")
+    await produce(engine, CLIENT)
+    await OldProducers(engine, False).look()
+    assert await known(engine) == [b"returning/02"]
+    await engine.close()
+
+
+@pytest.mark.parametrize("role", ["both", "store"])
+async def test_a_node_ends_them_when_it_starts(tmp_path: Path, role: str) -> None:
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=4 << 20))
+    await produce(engine, GATEWAY)
+    await produce(engine, CLIENT)
+    await engine.close()
+    free = {"mqtt.port": 0, "mqtt.ws_port": -1, "http.port": 0, "grpc.port": 0, "split.grace_s": 1}
+    listen = {"split.role": role, "split.listen": "127.0.0.1:0" if role == "store" else ""}
+    config = load(None, {**free, **listen, "data_dir": tmp_path / "data", "store.segment_size": 4 << 20}, {})
+    node: Node | StoreNode = Node(config) if role == "both" else StoreNode(config)
+    await node.start()
+    assert node._engine is not None
+    while await known(node._engine) != [CLIENT]:  # noqa: ASYNC110  of what has no events
+        await asyncio.sleep(0.01)
+    await node.stop()

@@ -1,0 +1,149 @@
+"""The configuration tree: file, environment, flags, in that order, and what it says about mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.config.config import ConfigError, keys, load
+
+BOUND = """
+[[mqtt.listeners]]
+name = "devices"
+address = "127.0.0.1:8883"
+protocol = "mqtts"
+certificates = [{ file = "a.pem", key = "a.key" }]
+client_certificate = "optional"
+client_ca = "ca.pem"
+auth = ["certificate", "password"]
+client_ids = "user"
+"""
+TLS = "certificate = 'a.pem'\nkey = 'a.key'\nca = 'ca.pem'\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml", 'host = "h"\nlog_level = "error"\n[mqtt]\nport = 1\nws_port = 2\n[http]\nport = 3\n'
+    )
+    environ = {"SLUICE_MQTT_PORT": "11", "SLUICE_MQTT_WS_PORT": "12", "OTHER": "x", "SLUICE_PURE": "1"}
+    config = load(path, {"mqtt.port": 21, "http.port": None}, environ)
+    assert (config.mqtt.port, config.mqtt.ws_port, config.http.port, config.host) == (21, 12, 3, "h")
+    assert config.log_level == "error"
+    assert load(None, None, {}).mqtt.port == 1883
+
+
+def test_ages_by_parent_topic(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[store.retention_parents]\ndebug = 3600\n\"\" = 0\n'a b' = 7\n")
+    assert load(path, None, {}).store.retention_parents == {"debug": 3600, "": 0, "a b": 7}
+    environ = {"SLUICE_STORE_RETENTION_PARENTS": '{"home": 5}'}
+    assert load(path, None, environ).store.retention_parents == {"home": 5}
+    for text in ("home=5", '["home"]', '{"home": 5.5}'):
+        with pytest.raises(ConfigError, match="retention_parents"):
+            load(None, None, {"SLUICE_STORE_RETENTION_PARENTS": text})
+
+
+def test_delays_are_a_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[store]\nretry_delays_s = [1, 5]\n")
+    assert load(path, None, {}).store.retry_delays_s == [1, 5]
+    assert load(path, None, {"SLUICE_STORE_RETRY_DELAYS_S": "[7]"}).store.retry_delays_s == [7]
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    defaults = load(None, None, {})
+    for key in keys():
+        value: object = defaults
+        for name in key.split("."):
+            value = getattr(value, name)
+        text = json.dumps(value) if isinstance(value, list) else str(value)
+        load(None, None, {"SLUICE_" + key.upper().replace(".", "_"): text})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[mqtt]\nprot = 1\n", "did you mean 'mqtt.port'"),
+        ("datadir = 'x'\n", "did you mean 'data_dir'"),
+        ("[mqtt]\nport = 'many'\n", "mqtt.port"),
+        ("[mqtt]\nport = true\n", "takes a whole number"),
+        ("[mqtt]\nport = 70000\n", "between -1 and 65535"),
+        ("[store]\npolicy = 'never'\n", "store.policy"),
+        ("[store]\nsegment_size = 5000\n", "store.segment_size"),
+        ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
+        ("[store]\nmax_deliveries = 251\n", "store.max_deliveries"),
+        ("[store]\nretry_delays_s = []\n", "the number of store.retry_delays_s must be between 1"),
+        ("[store]\nretry_delays_s = [1, -1]\n", "store.retry_delays_s must be between 0"),
+        ("[store]\nretry_delays_s = [1.5]\n", r"store.retry_delays_s\[0\] in .* takes a whole number"),
+        ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* takes a list"),
+        ("[store]\nmax_groups = 0\n", "store.max_groups"),
+        ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
+        ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
+        ("[store.retention_parents]\ndebug = 'long'\n", "store.retention_parents in .* takes a table of whole numbers"),
+        ("[store.retention_parents]\ndebug = true\n", "store.retention_parents in .* takes a table of whole numbers"),
+        ("[store]\nretention_parents = 3\n", "store.retention_parents in .* takes a table of whole numbers"),
+        ("[mqtt]\nmax_connections = 0\n", "mqtt.max_connections"),
+        ("[store]\nsegment_size = 1048576\n", "store.segment_size must be at least 11"),
+        ("data_dir = ''\n", "data_dir"),
+        ("[mqtt]\nredirect = 'away'\n", "mqtt.redirect"),
+        ("[mqtt]\nredirect = 'moved'\n", "mqtt.server_reference must say where to"),
+        ('[mqtt]\nresponse_information = "a\\u0000"\n', "mqtt.response_information"),
+        (f"[mqtt]\nserver_reference = '{'x' * 1025}'\n", "at most 1024 bytes"),
+        ("log_level = 'loud'\n", "log_level"),
+        ("[split]\nnotify = 'all'\n", 'split.notify is "routed" or "broadcast"'),
+        ("[split]\ncertificate = 'a.pem'\n", "split.certificate, split.key and split.ca need each other"),
+        (f"[split]\n{TLS}", "split.certificate is of a store or a gateway"),
+        (f"[split]\nrole = 'store'\nlisten = 'unix:/s'\n{TLS}", "split.listen is a Unix socket"),
+        (f"[split]\nrole = 'gateway'\nstore = 'unix:/s'\n{TLS}", "split.store is a Unix socket"),
+        ("[split]\nrole = 'store'\nlisten = '0.0.0.0:7071'\n", "whoever reaches it has the store; it needs split.cert"),
+        ("[split]\nrole = 'store'\nlisten = '[::]:7071'\n", "whoever reaches it has the store"),
+        ("[split]\nrole = 'store'\nlisten = 'db.example:7071'\n", "whoever reaches it has the store"),
+        ("[split]\nrole = 'gateway'\nstore = '127.0.0.1:0'\n", "split.store has the port of the store"),
+        ("mqtt = 3\n", r"mqtt in .* is a table, \[mqtt\]"),
+        ("[[store]]\npartitions = 1\n", r"store in .* is a table, \[store\]"),
+        ("[mqtt]\nlisteners = [3]\n", r"mqtt.listeners\[0\] in .* takes a table"),
+        ("[mqtt]\nlisteners = 3\n", r"mqtt.listeners in .* takes a list"),
+        ("host = ''\n", "host is a name or an address"),
+        ("host = '[::1]'\n", "host is a name or an address, without a port and without brackets"),
+        ("host = 'localhost:1883'\n", "host is a name or an address, without a port"),
+        (BOUND, 'client_ids = "user" with certificates needs user_name_from'),
+        ("[mqtt", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(write(tmp_path / "c.toml", text), None, {})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:7071", "[::1]:7071", "localhost:7071", "unix:/run/s", "0.0.0.0:7071"])
+def test_a_store_listens_where_nobody_else_is_or_with_certificates(tmp_path: Path, listen: str) -> None:
+    tls = TLS if listen.startswith("0") else ""
+    assert load(write(tmp_path / "c.toml", f"[split]\nrole = 'store'\nlisten = '{listen}'\n{tls}"), None, {})
+
+
+@pytest.mark.parametrize("name", ["user_name_from = 'cn'", "client_id_from = 'san'"])
+def test_client_ids_are_bound_to_what_certificates_say(tmp_path: Path, name: str) -> None:
+    assert load(write(tmp_path / "c.toml", f"{BOUND}{name}\n"), None, {})
+
+
+def test_a_table_is_no_variable() -> None:
+    with pytest.raises(ConfigError, match=r"SLUICE_MQTT in the environment is a table, \[mqtt\]"):
+        load(None, None, {"SLUICE_MQTT": "1"})
+
+
+@pytest.mark.parametrize("host", ["::1", "fe80::1%lo", "127.0.0.1", "node.example", "localhost"])
+def test_a_host(host: str) -> None:
+    assert load(None, {"host": host}, {}).host == host
+
+
+def test_an_unknown_variable_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="SLUICE_MQTT_PORT"):
+        load(None, None, {"SLUICE_MQTT_PROT": "1"})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "none.toml", None, {})

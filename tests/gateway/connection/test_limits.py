@@ -1,0 +1,425 @@
+"""Limits and hostile input: every one has an answer that the client can understand, where the protocol has one."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from gateway.http import front as http
+from gateway.listen import listener
+from gateway.net import admission as gate
+from gateway.node.node import Node, Ports
+from tests.gateway.conftest import MakeNode
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import (
+    CONNACK,
+    DISCONNECT,
+    PINGRESP,
+    PUBACK,
+    PUBREC,
+    SUBACK,
+    RawClient,
+    connect,
+)
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.mqtt5("3.2.2-15")
+async def test_a_packet_may_be_as_large_as_announced_and_no_larger(make_node: MakeNode) -> None:
+    """MQTT-3.2.2-15, 3.1.2-24: DISCONNECT 0x95."""
+    node = await make_node(mqtt__max_packet_size=2000)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    assert b"\x27" + wire.u32(2000) in client.connack.body
+    room = 2000 - len(wire.publish(5, b"t", b"x" * 1000, 1)) + 1000
+    await client.publish(b"t", b"x" * room)
+    client.send(wire.publish(5, b"t", b"x" * (room + 1), 1))
+    assert (await client.expect(DISCONNECT)).reason == 0x95
+    await client.closed()
+    old = await RawClient.connect(node.ports.mqtt, b"c", 4)
+    old.send(wire.publish(4, b"t", b"x" * 2100, 1)[:10])
+    await old.closed()
+
+
+@pytest.mark.mqtt5("3.1.2-24", "3.1.2-25")
+@pytest.mark.parametrize("expiry", [0, 100])
+async def test_what_is_too_large_for_the_client_is_left_out(node: Node, expiry: int) -> None:
+    """MQTT-3.1.2-24, -25: to the byte, live and from the backlog."""
+    limit = b"\x27" + wire.u32(100)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, limit, expiry=expiry)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    for qos in (0, 1, 2):
+        await client.subscribe((b"t", qos))
+        fits = 100 - len(wire.publish(5, b"t", b"", qos))
+        await publisher.publish(b"t", b"x" * (fits + 1), 2)
+        await publisher.publish(b"t", b"x" * fits, 2)
+        assert [len(m.payload) for m in await client.take(1)] == [fits]
+        await client.settle()
+    assert node.counters.dropped_oversized == 3
+
+
+async def test_subscriptions_are_counted_before_they_are_on_disk(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_subscriptions=10)
+    for expiry in (0, 100):
+        client = await RawClient.connect(node.ports.mqtt, b"c", 5, expiry=expiry)
+        client.send(*[wire.subscribe(5, 1 + number, (b"t/%d" % (number % 12), 1)) for number in range(14)])
+        replies = [await client.expect(SUBACK) for _ in range(14)]  # a refusal does not wait for the disk
+        reasons = {reply.packet_id: reply.body[-1] for reply in replies}
+        assert [reasons[1 + number] for number in range(14)] == [1] * 10 + [0x97] * 2 + [1] * 2
+        await client.drop()
+
+
+@pytest.mark.mqtt5("3.1.2-24", "3.1.2-25")
+async def test_a_message_in_flight_that_became_too_large_is_left_out(node: Node) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
+    await client.subscribe((b"t", 1))
+    await client.publish(b"u", b"")
+    publisher = await RawClient.connect(node.ports.mqtt, b"p")
+    await publisher.publish(b"t", b"x" * 500)
+    await publisher.publish(b"t", b"small")
+    await client.message()
+    await client.drop()
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, b"\x27" + wire.u32(100), expiry=100)
+    assert [m.payload for m in await client.take(1)] == [b"small"]
+    await client.quiet()
+
+
+@pytest.mark.mqtt5("3.3.4-7")
+async def test_more_in_flight_than_the_receive_maximum(make_node: MakeNode) -> None:
+    """MQTT-3.3.4-9: DISCONNECT 0x93, for QoS 2 until PUBCOMP."""
+    node = await make_node(mqtt__receive_maximum=3)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    assert b"\x21" + wire.u16(3) in client.connack.body
+    for packet_id in (1, 2, 3):
+        client.send(wire.publish(5, b"t", b"x", 2, packet_id))
+        await client.expect(PUBREC)
+    client.send(wire.publish(5, b"t", b"x", 2, 4))
+    assert (await client.expect(DISCONNECT)).reason == 0x93
+    await client.closed()
+
+
+async def test_the_receive_maximum_is_free_again_with_each_acknowledgement(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__receive_maximum=1)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    for i in range(30):
+        await client.publish(b"t", b"x", 1 + i % 2, i + 1)
+    for i in range(3):
+        client.send(wire.publish(5, b"$SYS/x", b"x", 1 + i % 2, i + 1))
+        assert (await client.packet()).reason == 0x87
+    await client.quiet()
+
+
+@pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x97)])
+async def test_connections_beyond_the_maximum_hear_so(make_node: MakeNode, version: int, reason: int) -> None:
+    node = await make_node(mqtt__max_connections=2)
+    first = await RawClient.connect(node.ports.mqtt, b"1")
+    second = await RawClient.connect(node.ports.mqtt, b"2")
+    refused = await RawClient.open(node.ports.mqtt, version)
+    refused.send(connect(version, b"1"))
+    assert (await refused.expect(CONNACK)).body[1] == reason
+    await refused.closed()
+    assert node.counters.connections_refused == 1
+    await first.quiet()
+    await first.disconnect()
+    while len(node._front.connections) == 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    third = await RawClient.connect(node.ports.mqtt, b"3")
+    await second.quiet()
+    await third.quiet()
+
+
+async def test_those_who_wait_for_a_refusal_are_bounded(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_connections=1)
+    first = await RawClient.connect(node.ports.mqtt, b"1")
+    silent = [await RawClient.open(node.ports.mqtt) for _ in range(64)]
+    while len(node._front.connections) < 65:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises((ConnectionError, EOFError)):
+        await (await RawClient.open(node.ports.mqtt)).packet()
+    for client in silent:
+        await client.drop()
+    await first.quiet()
+
+
+@pytest.mark.parametrize("said", [b"", b"\x10", connect(4, b"c")[:-1]])
+async def test_connect_has_to_come_in_time(ports: Ports, said: bytes) -> None:
+    client = await RawClient.open(ports.mqtt)
+    client.send(said)
+    await client.closed()
+
+
+@pytest.mark.mqtt5("3.1.2-22", "3.2.2-22")
+@pytest.mark.mqtt311("3.1.2-24")
+async def test_keep_alive_is_one_and_a_half_periods_of_silence(ports: Ports) -> None:
+    """MQTT-3.1.2-22: what comes in between, of any kind, keeps the connection."""
+    clients = [await RawClient.connect(ports.mqtt, b"c%d" % version, version, keep_alive=1) for version in (4, 5)]
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while loop.time() < start + 2.2:
+        for client in clients:
+            client.send(wire.publish(client.version, b"t", b"x"))
+        await asyncio.sleep(0.1)
+    for client in clients:
+        await client.quiet()
+    assert (await clients[1].expect(DISCONNECT)).reason == 0x8D
+    for client in clients:
+        await client.closed()
+    assert loop.time() > start + 3.5
+
+
+async def test_the_nodes_keep_alive_is_told(make_node: MakeNode) -> None:
+    """MQTT-3.2.2-21, -22."""
+    node = await make_node(mqtt__max_keep_alive=30, mqtt__max_session_expiry=60)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=100, expiry=100)
+    assert b"\x13" + wire.u16(30) in client.connack.body
+    assert b"\x11" + wire.u32(60) in client.connack.body
+
+
+@pytest.mark.mqtt5("3.1.0-2", "3.2.0-2")
+@pytest.mark.mqtt311("3.1.0-2")
+@pytest.mark.parametrize(("version", "says_so"), [(4, False), (5, True)])
+async def test_a_second_connect_is_a_protocol_error(ports: Ports, version: int, says_so: bool) -> None:
+    """MQTT-3.1.0-2."""
+    client = await RawClient.connect(ports.mqtt, b"c", version)
+    client.send(connect(version, b"c"))
+    if says_so:
+        assert (await client.expect(DISCONNECT)).reason == 0x82
+    await client.closed()
+
+
+@pytest.mark.mqtt5("3.1.0-1", "3.14.0-1")
+@pytest.mark.mqtt311("3.1.0-1")
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xc0\x00", wire.publish(4, b"t", b"x", 1), b"\x10\xff\xff\xff\xff\x7f", b"\0"],
+)
+async def test_anything_but_connect_at_first_is_met_with_silence(ports: Ports, garbage: bytes) -> None:
+    """MQTT-3.1.0-1."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(garbage)
+    await client.closed()
+
+
+@pytest.mark.mqtt5("4.2.0-1")
+@pytest.mark.mqtt311("7.1.1-1")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_bytes_that_come_one_at_a_time(ports: Ports, version: int) -> None:
+    client = await RawClient.open(ports.mqtt, version)
+    everything = (
+        connect(version, b"drip")
+        + wire.subscribe(version, 1, (b"t", 1))
+        + wire.publish(version, b"t", b"payload", 1, 2)
+        + b"\xc0\x00"
+    )
+    for i in range(len(everything)):
+        client.send(everything[i : i + 1])
+        await asyncio.sleep(0)
+    kinds = [(await client.packet()).kind for _ in range(5)]
+    assert sorted(kinds) == sorted([CONNACK, SUBACK, PUBACK, PINGRESP, 3])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_packets_behind_connect_in_one_write(ports: Ports, clean: bool) -> None:
+    """Section 3.1.4: a client need not wait for CONNACK."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(
+        connect(4, b"c", clean)
+        + wire.subscribe(4, 1, (b"t", 1))
+        + b"".join(wire.publish(4, b"u", b"x", 1, i) for i in range(1, 200))
+        + b"\xe0\x00"
+    )
+    assert (await client.packet()).kind == CONNACK
+    await _end(client)
+    client = await RawClient.connect(ports.mqtt, b"c", 4, False)
+    assert client.session_present != clean
+
+
+async def _end(client: RawClient) -> None:
+    """Read all packets up to the node's closing."""
+    async with asyncio.timeout(10):
+        await client.reader.read()
+
+
+@pytest.mark.mqtt5("3.1.2-2", "3.2.2-7")
+@pytest.mark.mqtt311("3.1.2-2", "3.1.3-8", "3.1.3-9", "3.2.2-5")
+@pytest.mark.parametrize(
+    ("packet", "answer"),
+    [
+        (wire.connect(3), b"\x00\x01"),
+        (wire.connect(4, b"", 0x00), b"\x00\x02"),
+        (wire.connect(6, b"c"), b"\x00\x84"),
+    ],
+)
+async def test_refusals_of_connect(ports: Ports, packet: bytes, answer: bytes) -> None:
+    """Table 3.1 of 3.1.1 (MQTT-3.1.3-8, 3.1.2-2) and section 3.2.2.2 of 5.0."""
+    client = await RawClient.open(ports.mqtt)
+    client.send(packet)
+    assert (await client.expect(CONNACK)).body[:2] == answer
+    await client.closed()
+
+
+@pytest.mark.mqtt5("3.1.3-6", "3.2.2-16")
+@pytest.mark.mqtt311("3.1.3-6")
+async def test_a_client_without_a_name_gets_one(ports: Ports) -> None:
+    """MQTT-3.1.3-6, -7, 3.2.2-16; 3.1.1 does not tell it."""
+    names = set()
+    for _ in range(2):
+        client = await RawClient.connect(ports.mqtt, b"", 5)
+        at = client.connack.body.index(b"\x12")
+        size = int.from_bytes(client.connack.body[at + 1 : at + 3], "big")
+        names.add(client.connack.body[at + 3 : at + 3 + size])
+    assert len(names) == 2
+    assert all(name.startswith(b"sluice-") for name in names)
+    await RawClient.connect(ports.mqtt, b"", 4)
+
+
+@pytest.mark.mqtt5("4.12.0-1", "4.12.0-4")
+async def test_extended_authentication_is_refused(ports: Ports) -> None:
+    """Section 4.12: CONNACK 0x8C."""
+    client = await RawClient.open(ports.mqtt, 5)
+    client.send(connect(5, b"c", properties=b"\x15" + wire.text(b"SCRAM")))
+    assert (await client.expect(CONNACK)).reason == 0x8C
+    await client.closed()
+
+
+@pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x9F)])
+async def test_connections_that_come_too_fast(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, version: int, reason: int
+) -> None:
+    """Up to the rate they are served, up to twice that they hear why not, and the others wait for their turn."""
+    now = [1000.0]
+    for module in (gate, listener):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    node = await make_node(mqtt__connect_rate=3)
+    served = [await RawClient.connect(node.ports.mqtt, b"%d" % i, version) for i in range(3)]
+    for _ in range(3):
+        refused = await RawClient.open(node.ports.mqtt, version)
+        refused.send(connect(version, b"c"))
+        assert (await refused.expect(CONNACK)).body[1] == reason
+        await refused.closed()
+    waiting = await RawClient.open(node.ports.mqtt, version)
+    waiting.send(connect(version, b"c"))
+    for client in served:
+        await client.quiet()
+    (own,) = [each for each in node._front.gates if each.name == "mqtt"]
+    assert (own.accepted, own.refused_rate) == (6, 3)
+    now[0] += 0.34
+    assert (await waiting.expect(CONNACK)).body[1] == 0
+    assert (own.accepted, own.refused_rate) == (7, 3)
+
+
+async def test_a_listener_has_limits_of_its_own(make_node: MakeNode) -> None:
+    small = {"name": "small", "address": "127.0.0.1:0", "max_connections": 1, "connect_timeout": 1}
+    node = await make_node(mqtt__listeners=[small])
+    port = int(node.ports.addresses["small"].rpartition(":")[2])
+    first = await RawClient.connect(port, b"1", 5)
+    second = await RawClient.open(port, 5)
+    second.send(connect(5, b"2"))
+    assert (await second.expect(CONNACK)).reason == 0x97
+    await RawClient.connect(node.ports.mqtt, b"3", 5)
+    silent = await RawClient.open(port, 5)
+    await silent.closed()
+    await first.quiet()
+
+
+async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None:
+    """Back-pressure: nothing is lost, and nothing is said."""
+    node = await make_node(mqtt__publish_rate=100)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=1)
+    client.send(*[wire.publish(5, b"t", b"x") for _ in range(150)])
+    while not node.counters.publishers_paced:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert node._sessions.held[b"c"][1].reading_paused
+    client.send(wire.publish(5, b"t", b"x", 1, 1), b"\xc0\x00")
+    assert {(await client.packet()).kind, (await client.packet()).kind} == {PUBACK, PINGRESP}
+    assert node.counters.messages_received == 151
+
+
+async def test_who_publishes_too_fast_and_is_gone_is_not_waited_for(make_node: MakeNode) -> None:
+    """A reset ends the connection, though its debt of messages would keep it from being read for a long time."""
+    node = await make_node(mqtt__publish_rate=1)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(*[wire.publish(5, b"t", b"x") for _ in range(5000)])
+    await until(lambda: node.counters.publishers_paced > 0)
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()
+    await until(lambda: not node._sessions.held)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, said: bytes) -> None:
+    """When its time is over, or at once after an answer."""
+    asked = said.endswith(b"\r\n\r\n")
+    node = await make_node(mqtt__connect_timeout=3600 if asked else 1)
+    client = await RawClient.open(node.ports.ws)
+    client.send(said)
+    async with asyncio.timeout(10):
+        answer = await client.reader.read()
+    assert (b"HTTP/1.1 426" in answer) == asked
+    while node._devices.websocket.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert [each.opening for each in node._front.gates] == [0, 0]
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_what_does_not_ask_http_makes_room(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.2)
+    node = await make_node()
+    client = await RawClient.open(node.ports.http)
+    client.send(said)
+    async with asyncio.timeout(10):
+        answer = await client.reader.read()
+    assert answer.startswith(b"HTTP/1.1 200") == said.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.mqtt5("4.13.1-1", "4.13.2-1")
+@pytest.mark.parametrize("version", [4, 5])
+async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, version: int) -> None:
+    """DISCONNECT 0x90 and SUBACK 0x8F; a will's topic is refused in CONNACK."""
+    node = await make_node(mqtt__max_topic_length=10, mqtt__max_topic_levels=3)
+    fits = (b"a/b/c", b"0123456789", b"+/b/#")
+    beyond = (b"a/b/c/d", b"01234567890", b"+/b/c/#")
+    client = await RawClient.connect(node.ports.mqtt, b"c", version)
+    refused = 0x8F if version == 5 else 0x80
+    asked = [*fits, *beyond, b"+/////////"]
+    assert await client.subscribe(*[(name, 0) for name in asked]) == bytes([0] * 3 + [refused] * 4)
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", version)
+    await publisher.publish(b"0123456789", b"x")
+    assert [m.topic for m in await client.take(1)] == [b"0123456789"]
+    for name in (b"a/b/c/d", b"01234567890"):
+        client = await RawClient.connect(node.ports.mqtt, b"p", version)
+        client.send(wire.publish(version, name, b"x", 1, 1))
+        if version == 5:
+            gone = await client.expect(DISCONNECT)
+            assert gone.reason == 0x90
+        await client.closed()
+        willing = await RawClient.open(node.ports.mqtt, version)
+        willing.send(connect(version, b"w", will=(name, b"x")))
+        if version == 5:
+            assert (await willing.expect(CONNACK)).reason == 0x90
+        await willing.closed()
+
+
+async def test_who_waits_for_room_in_the_store_is_not_read_on(node: Node) -> None:
+    """Whatever else would have it read: what is held is one read a connection."""
+    backlog = node._front._backlog
+    backlog._limit, limit = -1, backlog._limit
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(wire.publish(5, b"t", b"x", 1, 1))
+    connection = node._sessions.held[b"c"][1]
+    await until(lambda: connection.reading_paused)
+    connection.resume_reading()
+    connection.uncongested()
+    assert connection.reading_paused
+    backlog._limit = limit
+    backlog.committed(0)
+    await client.expect(PUBACK)
+    assert not connection.reading_paused

@@ -1,0 +1,125 @@
+"""What a client sends before it has its SUBACK: each SUBSCRIBE and UNSUBSCRIBE counts by itself, in the order sent."""
+
+import asyncio
+
+import pytest
+
+from gateway.node.node import Node
+from gateway.topics.subscribe_request import Wish
+from store.api import Store, Subscription
+from store.engine import Engine
+from tests.gateway.conftest import MakeNode
+from tests.gateway.crash import crashed
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import PUBACK, PUBLISH, SUBACK, UNSUBACK, Packet, RawClient
+from tests.gateway.session.test_durable import durable, publish
+
+
+async def answers(client: RawClient, count: int) -> dict[int, tuple[int, int]]:
+    """By packet id: the kind of an answer, and its (last) reason code."""
+    found: dict[int, tuple[int, int]] = {}
+    while len(found) < count:
+        packet = await client.packet()
+        assert packet.kind in (SUBACK, UNSUBACK), packet
+        found[packet.packet_id] = packet.kind, packet.body[-1]
+    return found
+
+
+@pytest.mark.mqtt5("3.10.4-2", "3.10.4-4")
+@pytest.mark.parametrize("name", [b"t", b"t/#", b"$share/g/t"])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_unsubscribed_before_its_suback_is_gone(node: Node, name: bytes, clean: bool) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, clean, expiry=0 if clean else 100)
+    client.send(wire.subscribe(5, 1, (name, 1)), wire.unsubscribe(5, 2, name), wire.unsubscribe(5, 3, name))
+    assert await answers(client, 3) == {1: (SUBACK, 1), 2: (UNSUBACK, 0), 3: (UNSUBACK, 0x11)}
+    await publish(node, b"t", b"1")
+    await client.quiet()
+    session = node._sessions.held[b"c"][0]
+    assert not session.subscriptions
+    assert not session.subscribing.names
+
+
+@pytest.mark.parametrize("name", [b"t", b"t/#", b"$share/g/t"])
+async def test_subscribed_again_before_its_suback_is_there(node: Node, name: bytes) -> None:
+    client = await durable(node)
+    client.send(
+        wire.subscribe(5, 1, (name, 1)), wire.unsubscribe(5, 2, name), wire.subscribe(5, 3, (name, 2)), b"\xc0\x00"
+    )
+    kinds = []
+    while len(kinds) < 4:
+        kinds.append((await client.packet()).kind)
+    await publish(node, b"t", b"1", qos=2)
+    message = (await client.take(1))[0]
+    assert (message.payload, message.qos) == (b"1", 2)
+
+
+async def test_a_message_between_them_is_not_sent_by_what_is_gone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription is looked up while UNSUBSCRIBE is on its way to disk: it is not made any more, or what it sends
+    would be known to nobody."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    subscriptions = Engine.subscriptions
+
+    async def slow(engine: Engine, client_id: bytes, filters: list[bytes]) -> dict[bytes, Subscription]:
+        found = await subscriptions(engine, client_id, filters)
+        asked.set()
+        await go_on.wait()
+        return found
+
+    client = await durable(node)
+    monkeypatch.setattr(Engine, "subscriptions", slow)
+    client.send(wire.subscribe(5, 1, (b"t", 1)))
+    await asked.wait()
+    await publish(node, b"t", b"1")
+    client.send(wire.unsubscribe(5, 2, b"t"), b"\xc0\x00")
+    while (await client.packet()).kind != UNSUBACK:
+        pass
+    go_on.set()
+    assert await answers_behind(client) == [SUBACK]
+
+
+async def answers_behind(client: RawClient) -> list[int]:
+    """Kinds of packets up to the first SUBACK, and none behind it."""
+    kinds: list[int] = []
+    while not kinds or kinds[-1] != SUBACK:
+        packet = await client.packet()
+        assert packet.kind != PUBLISH, packet
+        kinds.append(packet.kind)
+    await client.quiet()
+    return [kind for kind in kinds if kind in (SUBACK, PUBACK)]
+
+
+async def test_the_later_of_two_counts_though_it_looks_for_its_beginning(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has another filter that replays the past, which takes a while; the first is done meanwhile."""
+    go_on = asyncio.Event()
+    find = Wish.find
+
+    async def slow(wish: Wish, store: Store, delivered_end: int, is_durable: bool) -> None:
+        await go_on.wait()
+        await find(wish, store, delivered_end, is_durable)
+
+    monkeypatch.setattr(Wish, "find", slow)
+    node = await make_node()
+    await publish(node, b"past/1", b"old")
+    client = await durable(node)
+    client.send(wire.subscribe(5, 1, (b"t", 0)), wire.subscribe(5, 2, (b"t", 1), (b"$replay/earliest/past/#", 1)))
+    kinds: list[int] = [(await client.packet()).kind]
+    go_on.set()
+    while kinds.count(SUBACK) < 2 or PUBLISH not in kinds:
+        packet = await client.packet()
+        kinds.append(packet.kind)
+        if packet.kind == PUBLISH:
+            assert client.parse(packet).payload == b"old"
+    await publish(node, b"t", b"1")
+    message = client.parse(await next_message(client))
+    assert (message.payload, message.qos) == (b"1", 1)
+    again = await crashed(make_node, node, "copy")
+    client = await durable(again)
+    assert {m.payload for m in await client.take(2)} == {b"old", b"1"}
+
+
+async def next_message(client: RawClient) -> Packet:
+    while (packet := await client.packet()).kind != PUBLISH:
+        pass
+    return packet

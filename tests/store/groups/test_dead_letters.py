@@ -1,0 +1,54 @@
+"""Messages that a member gives up on are dead letters of its group at once, however often they were tried."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store.api import Receipts
+from tests.store.groups.test_pop import DEAD, Bench, Q, numbers, payloads, receipts
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = await Bench(tmp_path / "data").open()
+    yield bench
+    assert bench.engine._groups.is_idle
+    await bench.engine.close()
+
+
+async def test_what_is_buried_is_a_dead_letter_and_nobody_gets_it_else(bench: Bench):
+    await bench.fill(5)
+    await bench.pop()
+    assert await bench.engine.bury(b"g", [Receipts(Q, 1, 1, 1), Receipts(Q, 3, 2, 1)]) == []
+    assert bench.dead == [[b"g"]]
+    bench.now += 10_000
+    assert await bench.take() == numbers(0, 2)
+    await bench.reopen()
+    assert await bench.take(DEAD) == numbers(1, 3, 4)
+
+
+async def test_what_is_stale_is_told_and_not_buried(bench: Bench):
+    await bench.fill(3)
+    popped = receipts(await bench.pop())
+    assert popped == [Receipts(Q, 0, 3, 1)]
+    await bench.engine.settle(b"g", [Receipts(Q, 1, 1, 1)])
+    assert await bench.engine.bury(b"g", popped) == [Receipts(Q, 1, 1, 1)]
+    assert await bench.engine.bury(b"g", popped) == popped
+    assert await bench.take(DEAD) == numbers(0, 2)
+    assert await bench.lag() == {Q: (3, 3, 0, 0), DEAD: (0, 2, 2, 2)}
+
+
+async def test_more_than_one_record_tells_of(bench: Bench):
+    await bench.fill(1_500)
+    (all_of_it,) = receipts(await bench.pop(records=2_000))
+    assert await bench.engine.bury(b"g", [all_of_it]) == []
+    assert payloads((await bench.pop(DEAD, records=2_000)).runs) == numbers(*range(1_500))
+
+
+async def test_dead_letters_are_not_buried_again(bench: Bench):
+    await bench.fill(1)
+    await bench.engine.bury(b"g", receipts(await bench.pop()))
+    letters = receipts(await bench.pop(DEAD))
+    with pytest.raises(ValueError, match="dead letter"):
+        await bench.engine.bury(b"g", letters)

@@ -1,0 +1,251 @@
+"""What gateways have out of a group: each message is one gateway's, and comes again when that gateway has ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store import control
+from store.api import Appended, Handed, Popped, Receipts, Start, subscription_queue
+from store.engine import Engine
+from store.errors import StoreBusy, StoreError
+from store.groups.lease_owners import Owners
+from store.log.reader import Reader
+from tests.store.popping import CONFIG, Bench, message, receipts
+from tests.store.remote.linked import Linked
+
+NAME = b"$share/g/a/b"
+QUEUE = subscription_queue(NAME)
+
+
+@pytest.fixture
+async def bench(bench: Bench) -> AsyncIterator[Bench]:
+    """With the group begun, and nothing of it under way in the end."""
+    await bench.append(control.share_held(NAME, b"one"))
+    yield bench
+    await bench.append(message(9, b"a/c"))
+
+
+async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True) -> Popped:
+    return await bench.engine.pop(NAME, (QUEUE,), records, 1 << 20, 1_000, Start.EARLIEST, owner=owner, early=early)
+
+
+def of(bench: Bench) -> set[int]:
+    """What some gateway is known to have."""
+    return bench.engine._groups.owners.of(NAME, QUEUE)
+
+
+async def comes_again(bench: Bench, owner: bytes) -> list[Receipts]:
+    """What others get when the gateway has ended."""
+    await bench.engine.release_of(owner)
+    return receipts(await pop(bench, b"third"))
+
+
+async def test_what_a_gateway_has_comes_again_when_it_has_ended(bench: Bench):
+    await bench.fill(6)
+    await pop(bench, b"one", 3)
+    await pop(bench, b"two", 3)
+    await bench.engine.settle(NAME, [Receipts(QUEUE, 1, 1, 1)])
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2), Receipts(QUEUE, 2, 1, 2)]
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 3, 3, 1)]) == []
+
+
+async def test_a_stale_settlement_takes_nothing_from_who_has_the_message(bench: Bench):
+    await bench.fill(2)
+    await pop(bench, b"one", early=False)
+    bench.now += 1_000
+    await pop(bench, b"two")
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 0, 2, 1)]) == [Receipts(QUEUE, 0, 2, 1)]
+    assert await comes_again(bench, b"two") == [Receipts(QUEUE, 0, 2, 3)]
+
+
+@pytest.mark.parametrize("how", ["back", "unsent"])
+async def test_what_is_given_back_belongs_to_who_takes_it_before_that_is_committed(bench: Bench, how: str):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    mine = Receipts(QUEUE, 0, 1, 1)
+    back = {"again": [(mine, 0)]} if how == "back" else {"unsent": [(mine, 0)]}
+    settling = asyncio.create_task(bench.engine.settle(NAME, [], **back))
+    popped = await pop(bench, b"two")
+    while not popped.runs:  # the record is under way that gives it back
+        await asyncio.sleep(0)
+        popped = await pop(bench, b"two")
+    await settling
+    assert of(bench) == {0}
+    deliveries = 2 if how == "back" else 1
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, deliveries)]
+    assert await comes_again(bench, b"two") == [Receipts(QUEUE, 0, 1, deliveries + 1)]
+
+
+@pytest.mark.parametrize("how", ["done", "back", "later", "unsent", "handed", "buried"])
+async def test_what_a_gateway_is_through_with_is_not_its_own(bench: Bench, how: str):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    assert of(bench) == {0}
+    mine = Receipts(QUEUE, 0, 1, 1)
+    if how == "handed":
+        assert await bench.engine.hand_over(NAME, [Handed(0, 1, b"c", 0)]) == []
+    elif how == "buried":
+        assert await bench.engine.bury(NAME, [mine]) == []
+    else:
+        again: list[tuple[Receipts, int | None]] = {"back": [(mine, 0)], "later": [(mine, None)]}.get(how, [])
+        done, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "unsent")
+        assert await bench.engine.settle(NAME, done, again, unsent) == []
+    assert of(bench) == set()
+
+
+async def test_an_extended_lease_stays_its_gateways(bench: Bench):
+    await bench.fill(1)
+    await pop(bench, b"one")
+    assert await bench.engine.settle(NAME, [], [(Receipts(QUEUE, 0, 1, 1), 60_000)]) == []
+    bench.now += 1_000
+    assert await comes_again(bench, b"two") == []
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2)]
+
+
+async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """What no gateway is known to have is released; what one is about to get is not."""
+    await bench.fill(1)
+    records = Reader.records
+    reading, read = asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+        reading.set()
+        await read.wait()
+        return await records(reader, positions, lengths)
+
+    monkeypatch.setattr(Reader, "records", read_slowly)
+    popping = asyncio.create_task(pop(bench, b"one"))
+    await reading.wait()
+    await bench.append(message(9, b"a/c"))  # the lease is committed
+    assert of(bench) == {0}
+    await bench.engine.release_unowned(NAME, QUEUE)
+    assert (await pop(bench, b"two")).runs == []
+    read.set()
+    popped = await popping
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 1)]
+    assert await bench.engine.settle(NAME, receipts(popped)) == []
+
+
+async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    await bench.fill(1)
+    reading = asyncio.Event()
+
+    async def read_for_ever(*_: object) -> bytes:
+        reading.set()
+        await asyncio.Event().wait()
+        return b""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "records", read_for_ever)
+        popping = asyncio.create_task(pop(bench, b"one"))
+        await reading.wait()
+        assert of(bench) == {0}
+        popping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await popping
+    assert of(bench) == set()
+
+
+@pytest.mark.parametrize("what", ["of who has ended", "unowned"])
+async def test_what_others_lease_while_a_release_waits_stays_theirs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    await bench.fill(2)
+    await pop(bench, b"one" if what == "of who has ended" else b"", 1, early=False)
+    await pop(bench, b"two", 1, early=False)
+    groups = bench.engine._groups
+    offer, is_busy, refused = groups._offer, True, asyncio.Event()
+
+    def busy(*args: object) -> object:
+        if is_busy:
+            refused.set()
+            return StoreBusy("full")
+        return offer(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "_offer", busy)
+        if what == "of who has ended":
+            releasing = asyncio.create_task(bench.engine.release_of(b"one"))
+        else:
+            releasing = asyncio.create_task(bench.engine.release_unowned(NAME, QUEUE))
+        await refused.wait()
+        bench.now += 1_000  # the leases have run out
+        is_busy = False
+        assert receipts(await pop(bench, b"third", 1)) == [Receipts(QUEUE, 0, 1, 2)]
+        await releasing
+    assert of(bench) >= {0}
+    assert await bench.engine.settle(NAME, [Receipts(QUEUE, 0, 1, 2)]) == []
+
+
+async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its calls end with it, in front of all else."""
+    waiting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def turn(*_: object) -> None:
+        waiting.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Owners, "turn", turn)
+    store = await Linked.open(tmp_path / "linked", CONFIG)
+    await append(store.engine, [control.share_held(NAME, b"g1"), message(1)])
+    popping = asyncio.create_task(store.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"g1", early=True))
+    await waiting.wait()
+    go_on.set()  # it would go on in the next turn of the loop
+    store.server.end("g1")
+    await store.engine.release_of(b"g1")
+    await append(store.engine, [message(2)])
+    assert store.engine.owners == []
+    popped = await store.engine.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 1)]
+    popping.cancel()
+    await asyncio.gather(popping, return_exceptions=True)
+    await store.close()
+
+
+async def append(engine: Engine, frames: list[bytes]) -> None:
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append(frames, answer.set_result)
+    assert (await answer).error is None
+
+
+async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    other = b"$share/h/a/b"
+    await bench.append(control.share_held(other, b"one"))
+    await bench.fill(1)
+    for name in (NAME, other):
+        await bench.engine.pop(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True)
+    groups = bench.engine._groups
+    offer, asked = groups._offer, []
+
+    def fails_at_first(*args: object) -> object:
+        asked.append(args)
+        return StoreError("once") if len(asked) == 1 else offer(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "_offer", fails_at_first)
+        with pytest.raises(StoreError, match="once"):
+            await bench.engine.release_of(b"one")
+    assert len(asked) == 2
+    popped = await bench.engine.pop(other, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    assert receipts(popped) == [Receipts(QUEUE, 0, 1, 2)]
+
+
+async def test_a_busy_log_keeps_nothing_of_who_has_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    await bench.fill(1)
+    await pop(bench, b"one", early=False)
+    offer = bench.engine._groups._offer
+    refused: list[object] = []
+
+    def busy_once(*args: object) -> object:
+        if not refused:
+            refused.append(args)
+            return StoreBusy("full")
+        return offer(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench.engine._groups, "_offer", busy_once)
+    assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2)]
+    assert refused

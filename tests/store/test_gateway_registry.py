@@ -1,0 +1,115 @@
+"""The gateways of a store: whose a client is when they come back to a store that was opened anew."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from store.config import StoreConfig
+from store.engine import Engine
+from store.gateway_registry import Members, SeeTo
+
+
+async def nothing_left(_is_gone: object) -> None:
+    """No gateway left anything."""
+
+
+@asynccontextmanager
+async def come_back(folder: Path) -> AsyncIterator[Members]:
+    """Gateways a and b were there before the store was opened anew. Both name the same client, a first."""
+    for is_back in (False, True):
+        engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
+        try:
+            await engine.members.serve(nothing_left)
+            for name in (b"a", b"b"):
+                await engine.members.join(name, [(b"s", b"")] if is_back else None, False)
+            if is_back:
+                yield engine.members
+        finally:
+            await engine.close()
+
+
+async def orders(members: Members, name: bytes) -> list[tuple[bytes, bool]]:
+    """What a gateway is told to give up, now."""
+    members._gateways[name].waiter.set()
+    return (await members.attend(name, {})).orders
+
+
+async def test_an_order_about_what_another_gateway_has_ends_with_the_grant(tmp_path: Path) -> None:
+    async with come_back(tmp_path) as members:
+        asked = asyncio.ensure_future(members.hold(b"b", b"s", b""))
+        await asyncio.sleep(0)
+        assert await orders(members, b"a") == [(b"s", True)]
+        await members.free(b"a", [b"s"])
+        await asked
+        assert members.holder(b"s") == b"b"
+        assert await orders(members, b"b") == []
+
+
+async def test_an_order_about_what_a_gateway_has_not_ends_when_it_says_so(tmp_path: Path) -> None:
+    async with come_back(tmp_path) as members:
+        assert await orders(members, b"b") == [(b"s", True)]
+        await members.free(b"b", [b"s"])
+        assert await orders(members, b"b") == []
+        assert members.holder(b"s") == b"a"
+
+
+@asynccontextmanager
+async def opened(folder: Path, see_to: SeeTo = nothing_left) -> AsyncIterator[Engine]:
+    """A store that takes gateways."""
+    engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
+    try:
+        await engine.members.serve(see_to)
+        yield engine
+    finally:
+        await engine.members.stop()
+        await engine.close()
+
+
+async def test_a_gateway_that_does_not_wait_for_its_end_is_ended(tmp_path: Path) -> None:
+    """It says that it leaves, and is killed while what it left is seen to: its clients are free behind that."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def see_to(is_gone: Callable[[bytes], bool]) -> None:
+        if is_gone(b"a"):
+            begun.set()
+            await goes_on.wait()
+
+    goes_on.set()
+    async with opened(tmp_path, see_to) as engine:
+        for name in (b"a", b"b"):
+            await engine.members.join(name, None, False)
+        await engine.members.hold(b"a", b"s", b"")
+        goes_on.clear()
+        leaving = asyncio.ensure_future(engine.members.leave(b"a"))
+        begun.clear()
+        await begun.wait()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        goes_on.set()
+        async with asyncio.timeout(10):
+            await engine.members.hold(b"b", b"s", b"")
+
+
+async def test_a_gateway_that_does_not_wait_for_its_beginning_is_ended(tmp_path: Path) -> None:
+    """Else the next process of the store would wait for it for a lease, and give no client to anybody meanwhile."""
+    async with opened(tmp_path) as engine:
+        joining = asyncio.ensure_future(engine.members.join(b"a", None, False))
+        while not engine.members.is_there(b"a"):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        joining.cancel()
+        await asyncio.wait([joining])
+        await engine.members.join(b"b", None, False)
+        assert await engine.gateways(None, 9) == [b"b"]
+        assert not engine.members.is_there(b"a")
+
+
+async def test_until_all_gateways_of_before_are_back_they_may_have_any_client(tmp_path: Path) -> None:
+    async with opened(tmp_path) as engine:
+        await engine.members.join(b"a", None, False)
+        assert b"s" not in engine.members
+    async with opened(tmp_path) as engine:
+        assert b"s" in engine.members
+        await engine.members.join(b"a", [(b"t", b"")], False)
+        assert b"s" not in engine.members
+        assert b"t" in engine.members

@@ -1,0 +1,58 @@
+"""Users and rules in the store: what each control record does, through the engine's face."""
+
+import pytest
+
+from store import control
+from store.api import Rule, User
+from tests.store.views.test_sessions import Bench, bench
+
+__all__ = ["bench"]  # the fixture
+
+ALICE = User(b"alice", b"salt", 4096, b"s" * 32, b"k" * 32)
+BOB = User("büb".encode(), b"", 1, b"t" * 32, b"l" * 32)
+RULES = [Rule(True, True, False, b"home/%c/#"), Rule(False, True, True, b"#")]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_users_and_rules_are_kept(bench: Bench, restart: bool):
+    await bench.append(control.user_set(ALICE), control.user_set(BOB))
+    await bench.append(control.rules_set(b"alice", RULES), control.rules_set(b"", RULES[1:]))
+    if restart:
+        await bench.reopen()
+    engine = bench.engine
+    assert await engine.user(b"alice") == ALICE
+    assert await engine.user(b"nobody") is None
+    assert await engine.users(None, 9) == [ALICE, BOB]
+    assert await engine.users(b"alice", 9) == [BOB]
+    assert await engine.users(None, 1) == [ALICE]
+    assert await engine.rules(b"alice") == RULES
+    assert await engine.rules("büb".encode()) == []
+    assert await engine.rules_of_all(None, 9) == [(b"", RULES[1:]), (b"alice", RULES)]
+    assert await engine.rules_of_all(b"", 1) == [(b"alice", RULES)]
+
+
+async def test_a_user_who_is_removed_leaves_no_rules_for_the_next_of_that_name(bench: Bench):
+    await bench.append(control.user_set(ALICE), control.rules_set(b"alice", RULES))
+    await bench.append(control.user_removed(b"alice"))
+    await bench.append(control.user_set(ALICE))
+    assert await bench.engine.user(b"alice") == ALICE
+    assert await bench.engine.rules(b"alice") == []
+
+
+async def test_setting_again_replaces_and_setting_none_removes(bench: Bench):
+    await bench.append(control.user_set(ALICE), control.rules_set(b"alice", RULES))
+    again = User(b"alice", b"other", 5000, b"x" * 32, b"y" * 32)
+    await bench.append(control.user_set(again), control.rules_set(b"alice", RULES[1:]))
+    assert await bench.engine.user(b"alice") == again
+    assert await bench.engine.rules(b"alice") == RULES[1:]
+    await bench.append(control.rules_set(b"alice", []))
+    assert await bench.engine.rules_of_all(None, 9) == []
+
+
+async def test_listeners_hear_whose_password_and_whose_rules_changed(bench: Bench):
+    await bench.append(control.user_set(ALICE), control.rules_set(b"", RULES))
+    await bench.append(control.user_removed(b"nobody"))
+    assert [(commit.users, commit.rules) for commit in bench.commits] == [
+        ([b"alice"], [b""]),
+        ([b"nobody"], [b"nobody"]),
+    ]
