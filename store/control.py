@@ -13,8 +13,8 @@ import orjson
 
 import record
 from record.layout import Kind
+from store.api.sessions import Owed
 from store.ended import Ended
-from store.owed import Owed
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
 PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left

@@ -24,7 +24,7 @@ from store.remote.faults import error_of, fault_of
 
 
 def test_every_question_travels_as_it_is_asked():
-    asked = {name: each for name, each in vars(Store).items() if inspect.iscoroutinefunction(each)}
+    asked = dict(inspect.getmembers(Store, inspect.iscoroutinefunction))
     assert {method.name for method in METHODS} == set(asked)
     for name, question in asked.items():
         assert inspect.signature(getattr(RemoteCalls, name)) == inspect.signature(question), name

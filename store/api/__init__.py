@@ -1,0 +1,93 @@
+"""The interface to a store: `Store`. The in-process engine implements it, and the client of a remote one.
+
+`Store` is seven small protocols, each in a module with its data classes. A caller that needs only one of them says so
+in its signature. This module re-exports all names, so that callers import from `store.api`.
+
+Everything here is called on the node's event loop. `append` only gathers and returns at once. Queries are coroutines,
+because a remote store answers over a socket; the engine answers most of them without suspending. Commits reach
+listeners on the loop, in log order, after the views have folded them.
+
+Source: design pages `docs/architecture.md` and `docs/format.md`.
+"""
+
+from typing import Protocol
+
+from store.api.accounts import AccountStore, Rule, User
+from store.api.appended import Appended
+from store.api.gateways import Attendance, GatewayStore
+from store.api.groups import GroupQueueState, GroupState, GroupStore, Handed, Popped, Receipts, Run, Start
+from store.api.held import HeldMessage, HeldPage, HeldStore, TransactionListener
+from store.api.log import Addressed, Chunk, Commit, CommitListener, Done, LogStore, Moved, Produced, StoreStats, Wants
+from store.api.queues import (
+    Bounds,
+    Child,
+    ChildPage,
+    Fetched,
+    Found,
+    QueueStore,
+    Retained,
+    TopicPage,
+    dead_letter_queue,
+    filter_queue,
+    partition_queue,
+    subscription_queue,
+    topic_queue,
+)
+from store.api.sessions import Outbound, Owed, SessionState, SessionStore, Subscription, Will
+from store.ended import Ended
+
+__all__ = [
+    "AccountStore",
+    "Addressed",
+    "Appended",
+    "Attendance",
+    "Bounds",
+    "Child",
+    "ChildPage",
+    "Chunk",
+    "Commit",
+    "CommitListener",
+    "Done",
+    "Ended",
+    "Fetched",
+    "Found",
+    "GatewayStore",
+    "GroupQueueState",
+    "GroupState",
+    "GroupStore",
+    "Handed",
+    "HeldMessage",
+    "HeldPage",
+    "HeldStore",
+    "LogStore",
+    "Moved",
+    "Outbound",
+    "Owed",
+    "Popped",
+    "Produced",
+    "QueueStore",
+    "Receipts",
+    "Retained",
+    "Rule",
+    "Run",
+    "SessionState",
+    "SessionStore",
+    "Start",
+    "Store",
+    "StoreStats",
+    "Subscription",
+    "TopicPage",
+    "TransactionListener",
+    "User",
+    "Wants",
+    "Will",
+    "dead_letter_queue",
+    "filter_queue",
+    "partition_queue",
+    "subscription_queue",
+    "topic_queue",
+]
+
+
+class Store(LogStore, QueueStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
+    """The log and all its views."""
