@@ -4,28 +4,28 @@ than a topic, and rules are asked about what they mean (see `matcher.reserved`).
 from time import time
 
 from gateway.mqtt.packets import SubscriptionRequest
-from gateway.topics.destination import NotTaken, address
-from gateway.topics.subscribe_request import Wish
+from gateway.topics.destination import InvalidDestination, address
+from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.reserved import inbox_of
 
 
-class NotJudged(Exception):
+class UnusableName(Exception):
     """No rule is asked: the name is one that nobody may use so. The message says why."""
 
 
 def published(topic: bytes) -> bytes:
-    """The topic that rules are asked about when a message is published to `topic`. Raises NotJudged."""
+    """The topic that rules are asked about when a message is published to `topic`. Raises UnusableName."""
     try:
         return address(topic, int(time() * 1000)).topic
-    except NotTaken as refused:
-        raise NotJudged(str(refused)) from refused
+    except InvalidDestination as refused:
+        raise UnusableName(str(refused)) from refused
 
 
 def subscribed(topic_filter: bytes, client_id: bytes) -> bytes:
     """The filter that rules are asked about when a client subscribes to `topic_filter`; b"" when it needs no rule.
-    Raises NotJudged."""
-    wish = Wish(SubscriptionRequest(topic_filter, 0, False, False, 0), b"", 0)
-    wish.check_name(client_id)
-    if not wish.is_granted:
-        raise NotJudged(wish.why.decode())
-    return b"" if wish.reads == inbox_of(client_id) else wish.reads
+    Raises UnusableName."""
+    request = SubscribeRequest(SubscriptionRequest(topic_filter, 0, False, False, 0), b"", 0)
+    request.check_name(client_id)
+    if not request.is_granted:
+        raise UnusableName(request.why.decode())
+    return b"" if request.reads == inbox_of(client_id) else request.reads

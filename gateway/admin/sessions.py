@@ -23,7 +23,7 @@ _AT_ONCE: Final = 32  # sessions that are looked at in one turn of the loop
 Row = dict[str, Any]
 
 
-class Desk(Protocol):
+class SessionDirectory(Protocol):
     """Who has the sessions."""
 
     kept_drops: KeptDrops
@@ -44,10 +44,10 @@ class Desk(Protocol):
     async def remove(self, client_id: bytes) -> bool: ...
 
 
-class Roster:
+class SessionQueries:
     """Lists, shows, disconnects and removes sessions."""
 
-    def __init__(self, store: Store, sessions: Desk) -> None:
+    def __init__(self, store: Store, sessions: SessionDirectory) -> None:
         self._store = store
         self._sessions = sessions
         self._questions: dict[str, Callable[[Row], Awaitable[Row]]] = {

@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gateway.admin.sessions import Desk, Roster
+from gateway.admin.sessions import SessionDirectory, SessionQueries
 from gateway.admin.users_and_rules import Administration, WrongRequest
 from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, listen_at
 from store.data_folder import SOCKET
@@ -32,9 +32,9 @@ _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 class AdminFront:
     """Serves the commands of whoever runs the node."""
 
-    def __init__(self, engine: Engine, sessions: Desk, data_dir: Path) -> None:
+    def __init__(self, engine: Engine, sessions: SessionDirectory, data_dir: Path) -> None:
         self._engine = engine
-        self._roster = Roster(engine, sessions)
+        self._queries = SessionQueries(engine, sessions)
         self._administration = Administration(engine, sessions.remove)
         self._data_dir = data_dir
         self._runner: web.AppRunner | None = None
@@ -85,7 +85,7 @@ class AdminFront:
     async def _sessions(self, request: web.Request) -> web.Response:
         """Questions about sessions (see `gateway.admin.sessions`)."""
         try:
-            answer = await self._roster.answer(request.match_info["question"], await request.json())
+            answer = await self._queries.answer(request.match_info["question"], await request.json())
         except (WrongRequest, ValueError) as error:
             return _refusal(400, str(error))
         except StoreError as error:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from gateway.admin.acl_check import NotJudged, published, subscribed
+from gateway.admin.acl_check import UnusableName, published, subscribed
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from gateway.broker.append import append
@@ -150,7 +150,7 @@ class Administration:
         about = {"is_user": await self._is_user(name)}
         try:
             topic = published(topic) if publishes else subscribed(topic, client_id)
-        except NotJudged as error:
+        except UnusableName as error:
             return about | {"allowed": False, "because": f"whatever the rules say, {error}"}
         if not topic:
             return about | {"allowed": True, "because": "whatever the rules say, a client may read its own inbox"}

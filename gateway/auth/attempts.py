@@ -41,7 +41,7 @@ class WrongPasswords:
         bucket.take(now)
 
 
-class Slowness:
+class LoginDelays:
     """How long somebody waits who says a name that is guessed at. Nobody is refused for the guesses of others."""
 
     __slots__ = ("_limit", "_names")

@@ -24,7 +24,7 @@ from gateway.auth.authority import WRONG, Authority, WrongPassword, told
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import Refused
 from gateway.mqtt.reasons import ReasonCode
-from gateway.observe.throttled_log import Telling
+from gateway.observe.throttled_log import ThrottledLog
 from store.api import Commit, User
 from store.errors import StoreError
 
@@ -73,7 +73,7 @@ class Callers:
         self._front = front
         self._auth = frozenset(auth)
         self._allows_by_default = acl_default == "allow" or (not acl_default and self._auth == {"anonymous"})
-        self._telling = Telling(log, f"{front}: ")
+        self._throttled_log = ThrottledLog(log, f"{front}: ")
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Caller] = {}
         self._there: WeakSet[Caller] = WeakSet()  # those, and whose calls last: two that come at once make two of one
@@ -150,7 +150,7 @@ class Callers:
 
     def _failed(self, name: bytes, peer: str, why: str) -> None:
         self._authority.service_logins_failed[self._front] += 1
-        self._telling.tell("password", told(name, peer, why))
+        self._throttled_log.warning("password", told(name, peer, why))
 
     async def _renew(self, caller: Caller) -> None:
         """Have the caller be as the store and the access keys say. Raises StoreError."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
-from gateway.auth.attempts import Slowness, WrongPasswords
+from gateway.auth.attempts import LoginDelays, WrongPasswords
 from gateway.auth.refusal import Refused
 from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
@@ -33,7 +33,7 @@ class Passwords:
         """limit: wrong passwords a minute and source; 0: any number."""
         self._wrong = WrongPasswords(limit)
         self._wrong_there = WrongPasswords(limit)  # of devices that were let in before
-        self._slowness = Slowness(limit)
+        self._delays = LoginDelays(limit)
         self._slowed = 0
         self._key = secrets.token_bytes(32)
         self._proven: dict[bytes, None] = {}  # digests, the one that was proved first to be forgotten first
@@ -107,11 +107,11 @@ class Passwords:
     def _was_wrong(self, user: User, source: str) -> None:
         now = monotonic()
         self._wrong.count(source, now)
-        self._slowness.count(user.name, now)
+        self._delays.count(user.name, now)
 
     async def _be_slow(self, user: User) -> None:
         """Have who says a name that is guessed at, from wherever, wait a little; of very many not all."""
-        seconds = self._slowness.delay(user.name, monotonic())
+        seconds = self._delays.delay(user.name, monotonic())
         if not seconds or self._slowed >= _MAX_SLOWED:
             return
         self._slowed += 1

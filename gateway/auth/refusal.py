@@ -12,5 +12,5 @@ class Refused(Exception):
         self.server_reference = server_reference  # where the client is served instead
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The connection has ended: nobody waits for an answer."""

@@ -11,10 +11,10 @@ from gateway.auth.attempts import source_of
 from gateway.auth.authority import WRONG, Authority, WrongPassword, may_go, told
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
-from gateway.auth.refusal import Gone, Refused
+from gateway.auth.refusal import ClientGone, Refused
 from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
 from gateway.connection.connection import Connection
-from gateway.connection.enhanced_auth import Dialogue
+from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.mqtt.encode import Explanation, auth
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect
@@ -29,7 +29,7 @@ from store.errors import StoreError
 _SLICE: Final = 1000  # connections looked at in one turn of the loop
 
 
-class Access:
+class Authentication:
     """Of all listeners of a node."""
 
     def __init__(
@@ -51,28 +51,30 @@ class Access:
     # --- who it is
 
     async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
-        """Who the client is, and what it may do. Raises Refused, Gone and StoreError."""
-        gate = connection.gate
-        arrival = connection.arrival
-        identity = Identity(client_id, gate.allows_by_default)
-        if arrival is not None and arrival.user_name is not None:
-            identity.user_name = arrival.user_name
-        dialogue = connection.dialogue
-        if dialogue is not None:
-            if "scram" not in gate.auth or dialogue.method != METHOD:
+        """Who the client is, and what it may do. Raises Refused, ClientGone and StoreError."""
+        admission = connection.admission
+        info = connection.info
+        identity = Identity(client_id, admission.allows_by_default)
+        if info is not None and info.user_name is not None:
+            identity.user_name = info.user_name
+        enhanced_auth = connection.enhanced_auth
+        if enhanced_auth is not None:
+            if "scram" not in admission.auth or enhanced_auth.method != METHOD:
                 raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "this authentication method is not offered")
-            user, identity.proof = await self._converse(connection, dialogue, packet.authentication_data, client_id)
+            user, identity.proof = await self._converse(
+                connection, enhanced_auth, packet.authentication_data, client_id
+            )
             if identity.user_name not in (b"", user.name):
                 raise Refused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
             identity.prove(user)
-            connection.dialogue = None
-        elif "certificate" in gate.auth and arrival is not None and arrival.is_certified:
+            connection.enhanced_auth = None
+        elif "certificate" in admission.auth and info is not None and info.is_certified:
             pass
-        elif "password" in gate.auth and (packet.username is not None or packet.password is not None):
+        elif "password" in admission.auth and (packet.username is not None or packet.password is not None):
             identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
-        elif "anonymous" not in gate.auth:
+        elif "anonymous" not in admission.auth:
             raise Refused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
-        if gate.binds_client_ids and packet.client_id and (arrival is None or arrival.client_id is None):
+        if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
             self._check_client_id(connection, identity)
         await self._authority.renew(identity)
         if packet.will is not None and not may_go(identity.permissions, packet.will.topic):
@@ -89,7 +91,7 @@ class Access:
         """Raises Refused."""
         self._counters.sessions_denied += 1
         who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
-        connection.gate.tell("session", f"refusing {who}: {why}")
+        connection.admission.warn("session", f"refusing {who}: {why}")
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
     async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
@@ -102,23 +104,23 @@ class Access:
 
     def _failed(self, connection: Connection, name: bytes) -> None:
         self._counters.logins_failed += 1
-        connection.gate.tell("password", told(name, connection.peer()))
+        connection.admission.warn("password", told(name, connection.peer()))
 
     # --- AUTH packets
 
     async def _converse(
-        self, connection: Connection, dialogue: Dialogue, data: bytes | None, client_id: bytes
+        self, connection: Connection, enhanced_auth: EnhancedAuthentication, data: bytes | None, client_id: bytes
     ) -> tuple[User, bytes]:
-        """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, Gone, StoreError."""
+        """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, ClientGone, StoreError."""
         known = connection.identity  # None: it is about to connect
         exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
         passwords, source = self._authority.passwords, source_of(connection.peer())
         try:
-            exchange.begin(data if data is not None else await dialogue.ask(None))
+            exchange.begin(data if data is not None else await enhanced_auth.ask(None))
             if known is not None and exchange.user_name != known.user_name:
                 raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
             user, is_known = await self._authority.find(exchange.user_name)
-            final = await dialogue.ask(exchange.challenge(user))
+            final = await enhanced_auth.ask(exchange.challenge(user))
             if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
                 await passwords.admit(user, source, client_id)
             proof = exchange.finish(final)
@@ -135,20 +137,22 @@ class Access:
 
     def auth(self, connection: Connection, packet: Auth) -> None:
         """AUTH of a client that has a session: it begins to authenticate again, or goes on (MQTT-4.12.1-1)."""
-        dialogue = connection.dialogue
-        if dialogue is None and packet.reason == ReasonCode.REAUTHENTICATE:
-            seconds = connection.gate.connect_timeout
-            connection.dialogue = Dialogue(connection, packet.authentication_method, seconds)
-            self._spawn(self._authenticate_again(connection, connection.dialogue, packet.authentication_data))
-        elif dialogue is None or not dialogue.answer(packet):
+        enhanced_auth = connection.enhanced_auth
+        if enhanced_auth is None and packet.reason == ReasonCode.REAUTHENTICATE:
+            seconds = connection.admission.connect_timeout
+            connection.enhanced_auth = EnhancedAuthentication(connection, packet.authentication_method, seconds)
+            self._spawn(self._authenticate_again(connection, connection.enhanced_auth, packet.authentication_data))
+        elif enhanced_auth is None or not enhanced_auth.answer(packet):
             connection.fail(ProtocolError("AUTH out of turn (section 4.12)", ReasonCode.PROTOCOL_ERROR))
 
-    async def _authenticate_again(self, connection: Connection, dialogue: Dialogue, data: bytes | None) -> None:
+    async def _authenticate_again(
+        self, connection: Connection, enhanced_auth: EnhancedAuthentication, data: bytes | None
+    ) -> None:
         """What was allowed before stays so meanwhile; a failure ends the connection (MQTT-4.12.1-2)."""
         identity = connection.identity
         assert identity is not None
         try:
-            user, proof = await self._converse(connection, dialogue, data, identity.client_id)
+            user, proof = await self._converse(connection, enhanced_auth, data, identity.client_id)
             if await self._store.user(user.name) != user:
                 raise Refused(ReasonCode.NOT_AUTHORIZED, WRONG)
         except Refused as refused:
@@ -158,13 +162,13 @@ class Access:
             connection.close(reason, Explanation(str(refused).encode()))
         except StoreError as error:
             connection.append_failed(error)
-        except Gone:
+        except ClientGone:
             pass
         else:
             identity.prove(user)
-            connection.send(auth(ReasonCode.SUCCESS, dialogue.method, proof))
+            connection.send(auth(ReasonCode.SUCCESS, enhanced_auth.method, proof))
         finally:
-            connection.dialogue = None
+            connection.enhanced_auth = None
 
     # --- what it may do
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
-from gateway.broker.wait_limit import HasLeft, Patience
+from gateway.broker.wait_limit import HasLeft, WaitLimit
 from gateway.observe.throttled_log import tell_failure
 from store.api import Store
 from store.errors import GatewayEnded, StoreClosed, StoreError
@@ -35,7 +35,7 @@ class Membership(Protocol):
 
     async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
         """Have a client to ourselves: whoever has it closes its connection first. `has_left`: the client does not wait
-        for that any more. Raises Gone then, and StoreError."""
+        for that any more. Raises ClientGone then, and StoreError."""
 
     def free(self, client_id: bytes) -> None:
         """Nothing of the client is here any more, if anything was."""
@@ -86,7 +86,7 @@ class Joined:
         self._holds: dict[bytes, _Held] = {}  # by client
         self._asking: set[bytes] = set()  # those that it is asked for
         self._freed: dict[bytes, None] = {}  # it is to be told of
-        self._patience = Patience()
+        self._patience = WaitLimit()
         self._ordered: set[bytes] = set()  # clients that are being given up
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 600.0  # between two looks
 _PAGE: Final = 1000
 
 
-class OldProducers:
+class ExpiredProducers:
     """Ends them. takes_gateways: gateways may be attached; who serves those ends the absent (`store.remote`)."""
 
     def __init__(self, engine: Engine, takes_gateways: bool) -> None:

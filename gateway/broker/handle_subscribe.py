@@ -22,7 +22,7 @@ from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.shared.shared_subscriptions import Shares
 from gateway.topics.replay_start import PROPERTY, split_replay
-from gateway.topics.subscribe_request import Wish
+from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
 from store.api import Appended, Store, Wants, subscription_queue
@@ -65,70 +65,77 @@ class Subscriptions:
         if _is_in_use(connection, session, packet.packet_id, len(packet.requests), suback):
             return
         coming = Granted()
-        wishes = self._wishes(connection, session, packet, coming)
-        if not any(wish.start is not None for wish in wishes):
-            self._make_all(connection, session, packet.packet_id, wishes)
+        requests = self._read_requests(connection, session, packet, coming)
+        if not any(request.start is not None for request in requests):
+            self._make_all(connection, session, packet.packet_id, requests)
             return
-        session.subscribing.add(coming, [wish.topic_filter for wish in wishes if wish.is_granted])
-        self._spawn(self._begin(connection, session, packet.packet_id, wishes, coming))
+        session.subscribing.add(coming, [request.topic_filter for request in requests if request.is_granted])
+        self._spawn(self._begin(connection, session, packet.packet_id, requests, coming))
 
-    def _wishes(self, connection: Connection, session: Session, packet: Subscribe, coming: Granted) -> list[Wish]:
+    def _read_requests(
+        self, connection: Connection, session: Session, packet: Subscribe, coming: Granted
+    ) -> list[SubscribeRequest]:
         shares = session.shares if session.has_shares else ()
         names = {*session.subscribing.names, *session.subscriptions, *shares, *session.retained}
         words = dict(packet.user_properties).get(PROPERTY, b"")
-        wishes: list[Wish] = []
-        for request in packet.requests:
-            wish = Wish(request, words, packet.identifier)
-            wish.reason, wish.why = self._grant(names, wish, connection, session)
-            if wish.is_granted:
-                names.add(wish.topic_filter)
-                if is_shared(wish.topic_filter):
-                    self._shares.expect(wish.topic_filter)
-                if wish.is_search:
-                    session.subscribing.add(coming, [replay_name(wish.topic_filter)])
-            wishes.append(wish)
-        return wishes
+        requests: list[SubscribeRequest] = []
+        for asked in packet.requests:
+            request = SubscribeRequest(asked, words, packet.identifier)
+            request.reason, request.why = self._grant(names, request, connection, session)
+            if request.is_granted:
+                names.add(request.topic_filter)
+                if is_shared(request.topic_filter):
+                    self._shares.expect(request.topic_filter)
+                if request.is_search:
+                    session.subscribing.add(coming, [replay_name(request.topic_filter)])
+            requests.append(request)
+        return requests
 
     async def _begin(
-        self, connection: Connection, session: Session, packet_id: int, wishes: list[Wish], coming: Granted
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        requests: list[SubscribeRequest],
+        coming: Granted,
     ) -> None:
         """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
         try:
-            for wish in wishes:
-                await wish.find(self._store, self._router.delivered_end, session.durable)
+            for request in requests:
+                await request.find(self._store, self._router.delivered_end, session.durable)
         except StoreError as error:
-            self._expected(wishes)
+            self._expected(requests)
             connection.append_failed(error)
             return
         if session.closed:
-            self._expected(wishes)
+            self._expected(requests)
         else:
             # What was unsubscribed again meanwhile is granted, and gone.
-            left = [wish for wish in wishes if wish.topic_filter in coming.names]
+            left = [request for request in requests if request.topic_filter in coming.names]
             session.subscribing.done(coming)
-            self._make_all(connection, session, packet_id, wishes, left)
+            self._make_all(connection, session, packet_id, requests, left)
 
     def _make_all(
         self,
         connection: Connection,
         session: Session,
         packet_id: int,
-        wishes: list[Wish],
-        left: list[Wish] | None = None,
+        requests: list[SubscribeRequest],
+        left: list[SubscribeRequest] | None = None,
     ) -> None:
-        """Answer SUBSCRIBE, and make the subscriptions that are granted; of `wishes`, only those that are `left`."""
-        wanted = [wish for wish in (wishes if left is None else left) if wish.is_granted]
-        granted = [wish.stored for wish in wanted if not wish.is_browsing]
-        for wish in wanted:
-            if wish.is_browsing:
-                session.want_retained(self.make(session, wish.stored), FOLLOW)
-        refused = b"; ".join(dict.fromkeys([wish.why for wish in wishes if wish.why]))
+        """Answer SUBSCRIBE, and make the subscriptions that are granted; of `requests`, only those that are `left`."""
+        wanted = [request for request in (requests if left is None else left) if request.is_granted]
+        granted = [request.stored for request in wanted if not request.is_browsing]
+        for request in wanted:
+            if request.is_browsing:
+                session.want_retained(self.make(session, request.stored), FOLLOW)
+        refused = b"; ".join(dict.fromkeys([request.why for request in requests if request.why]))
         why = connection.explain(refused) if refused else None
-        reasons = [wish.reason for wish in wishes]
+        reasons = [request.reason for request in requests]
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach_transient(connection, session, stored) for stored in granted]
-            self._expected(wishes)
+            self._expected(requests)
             wants = self._router.wants
             if wants is None or wants.is_settled:
                 self._answer_transient(connection, session, granted, fresh, reply)
@@ -148,9 +155,9 @@ class Subscriptions:
                 session.leave_unsaid(frames, appended.error)
                 connection.append_failed(appended.error)
             elif not session.closed:
-                self._spawn(self._attach_durable(connection, session, granted, reply, wishes, coming))
+                self._spawn(self._attach_durable(connection, session, granted, reply, requests, coming))
                 return
-            self._expected(wishes)
+            self._expected(requests)
 
         self._store.append(frames, done)
 
@@ -207,14 +214,14 @@ class Subscriptions:
             self._answer_transient(connection, session, granted, fresh, reply)
 
     def _grant(
-        self, names: set[bytes], wish: Wish, connection: Connection, session: Session
+        self, names: set[bytes], request: SubscribeRequest, connection: Connection, session: Session
     ) -> tuple[ReasonCode, bytes]:
-        """The reason code of a wish, and why not."""
-        topic_filter = wish.topic_filter
-        wish.check_name(session.client_id)
-        if not wish.is_granted:
-            return wish.reason, wish.why
-        if connection.permissions is not None and not connection.permissions.may_subscribe(wish.reads):
+        """The reason code of a request, and why not."""
+        topic_filter = request.topic_filter
+        request.check_name(session.client_id)
+        if not request.is_granted:
+            return request.reason, request.why
+        if connection.permissions is not None and not connection.permissions.may_subscribe(request.reads):
             connection.counters.subscriptions_denied += 1
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.takes_name(split_shared(topic_filter)[1]):
@@ -225,10 +232,10 @@ class Subscriptions:
         if topic_filter not in names and len(names) + len(session.formers or ()) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
         if topic_filter in names:
-            wish.start = None  # it goes on where it is
-        elif wish.is_search and _histories(session) >= self._config.max_replays:
+            request.start = None  # it goes on where it is
+        elif request.is_search and _histories(session) >= self._config.max_replays:
             return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
-        return wish.reason, b""
+        return request.reason, b""
 
     async def _learn(self, connection: Connection, session: Session, cursors: list[Cursor]) -> None:
         try:
@@ -269,7 +276,7 @@ class Subscriptions:
         session: Session,
         granted: list[StoredSubscription],
         reply: bytes,
-        wishes: list[Wish],
+        requests: list[SubscribeRequest],
         coming: Granted,
     ) -> None:
         try:
@@ -293,11 +300,11 @@ class Subscriptions:
         except StoreError as error:
             connection.append_failed(error)
         finally:
-            self._expected(wishes)
+            self._expected(requests)
 
-    def _expected(self, wishes: list[Wish]) -> None:
+    def _expected(self, requests: list[SubscribeRequest]) -> None:
         """The shared subscriptions among them are made, or came to nothing."""
-        self._shares.expected([w.topic_filter for w in wishes if w.is_granted and is_shared(w.topic_filter)])
+        self._shares.expected([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
     def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.auth.authority import Authority
 from gateway.broker.append import append
-from gateway.broker.expired_producers import OldProducers
+from gateway.broker.expired_producers import ExpiredProducers
 from gateway.broker.wills import Wills
 from gateway.observe.counters import Counters
 from matcher.names import is_shared
@@ -24,17 +24,17 @@ SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
 _PAGE: Final = 1000
 
 
-class Keeping:
+class Maintenance:
     """The duties of one store. `held`: clients of whom nothing expires now. `takes_gateways`: other processes."""
 
     def __init__(self, store: Engine, wills: Wills, held: Container[bytes], takes_gateways: bool = False) -> None:
         self._store = store
-        self._producers = OldProducers(store, takes_gateways)
+        self._producers = ExpiredProducers(store, takes_gateways)
         self.wills = wills
         self._held = held
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def see_to(self, is_gone: Callable[[bytes], bool]) -> None:
+    async def clean_up_after(self, is_gone: Callable[[bytes], bool]) -> None:
         """End what nodes left that are gone: send their wills, close their sessions, have their shared subscriptions go
         on without them. Raises StoreError."""
         await self.wills.send_left(is_gone)
@@ -77,7 +77,7 @@ class Keeping:
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-class SharedKeeping(Keeping):
+class SplitMaintenance(Maintenance):
     """The duties of a store whose gateways are processes of their own."""
 
     def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
@@ -91,15 +91,15 @@ class SharedKeeping(Keeping):
 
     async def serve(self) -> None:
         """Take gateways, and see to what earlier ones left. Raises StoreError."""
-        await self._members.serve(self._see_to_gateway)
+        await self._members.serve(self._clean_up_after_gateway)
         self.start()
 
     async def stop(self) -> None:
         await self._members.stop()
         await super().stop()
 
-    async def _see_to_gateway(self, is_gone: Callable[[bytes], bool]) -> None:
-        await self.see_to(is_gone)
+    async def _clean_up_after_gateway(self, is_gone: Callable[[bytes], bool]) -> None:
+        await self.clean_up_after(is_gone)
         for gateway in self._engine.owners:
             if is_gone(gateway):
                 await self._engine.release_of(gateway)

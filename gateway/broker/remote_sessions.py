@@ -15,7 +15,7 @@ from store.gateway_registry import Members
 _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
 
 
-class FarSessions:
+class RemoteSessions:
     """What can be asked of them, on behalf of who runs the node. None is held here."""
 
     held = _NONE

@@ -132,9 +132,9 @@ class Progress:
                 cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
             session.forget_formers()
             for waiting in staged:
-                session.outlet.send(waiting.data)
+                session.write_buffer.send(waiting.data)
             for packet_id in received:
-                session.outlet.send(pubrel(session.outlet.version, packet_id, ReasonCode.SUCCESS))
+                session.write_buffer.send(pubrel(session.write_buffer.version, packet_id, ReasonCode.SUCCESS))
             if session.lagging:
                 session.on_room(session)
 

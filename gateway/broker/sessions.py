@@ -13,9 +13,9 @@ from typing import Final
 
 from gateway.auth.authority import Authority
 from gateway.auth.identity import Identity
-from gateway.auth.refusal import Gone, Refused
+from gateway.auth.refusal import ClientGone, Refused
 from gateway.broker.append import LastRecords, append
-from gateway.broker.authentication import Access
+from gateway.broker.authentication import Authentication
 from gateway.broker.client_ownership import ALONE, Membership
 from gateway.broker.client_turns import Turns
 from gateway.broker.handle_subscribe import Subscriptions
@@ -24,9 +24,9 @@ from gateway.broker.session_restore import Restoring
 from gateway.broker.sys_topics import SysTree
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.config import MqttConfig
-from gateway.connection.connack import Answers
+from gateway.connection.connack import Connack
 from gateway.connection.connection import Connection
-from gateway.connection.enhanced_auth import Dialogue
+from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.delivery.catch_up import Pump
 from gateway.delivery.inbox import Inboxes
 from gateway.delivery.missed_commits import Missed
@@ -40,7 +40,7 @@ from gateway.session.drop_counters import KeptDrops
 from gateway.session.ended_subscriptions import ended_of
 from gateway.session.session import Session
 from gateway.shared.shared_subscriptions import Shares
-from gateway.topics.destination import NotTaken, address
+from gateway.topics.destination import InvalidDestination, address
 from matcher.names import is_shared
 from matcher.reserved import inbox_of
 from store import control
@@ -53,7 +53,7 @@ _NEVER: Final = 0xFFFF_FFFF
 
 
 class Sessions:
-    """Serves what `gateway.connection.connection` cannot answer on the spot (its `Desk`)."""
+    """Serves what `gateway.connection.connection` cannot answer on the spot (its `RequestCallbacks`)."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Sessions:
         self._subscriptions = Subscriptions(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
-        self._answers = Answers(config)
+        self._connack = Connack(config)
         self._restoring = Restoring(router, self._subscriptions)
         self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
         self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
         self._authority = authority
-        self._access = Access(store, authority, counters, self._connections, self._spawn)
+        self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.turns = Turns()
         self.wills = Wills(store, counters, self.turns, authority.may_send)
         self._ending = LastRecords(store)
@@ -121,21 +121,21 @@ class Sessions:
     # --- CONNECT
 
     def connect(self, connection: Connection, packet: Connect) -> None:
-        arrival = connection.arrival
-        if arrival is not None and arrival.refusal is not None:
+        info = connection.info
+        if info is not None and info.refusal is not None:
             self._counters.connections_refused += 1
-            connection.refuse(arrival.refusal, arrival.why)
+            connection.refuse(info.refusal, info.why)
             return
         if packet.authentication_method is not None:
-            seconds = connection.gate.connect_timeout
-            connection.dialogue = Dialogue(connection, packet.authentication_method, seconds)
+            seconds = connection.admission.connect_timeout
+            connection.enhanced_auth = EnhancedAuthentication(connection, packet.authentication_method, seconds)
         self._spawn(self._connect(connection, packet))
 
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:
             client_id = self._admit(connection, packet)
-            identity = await self._access.identify(connection, packet, client_id)
-            self._answers.check(connection, packet, identity)
+            identity = await self._authentication.identify(connection, packet, client_id)
+            self._connack.check(connection, packet, identity)
             try:
                 async with self.turns.of(client_id):
                     await self._open(connection, packet, identity)
@@ -144,7 +144,7 @@ class Sessions:
         except Refused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
-        except Gone:
+        except ClientGone:
             if not connection.is_closed():
                 connection.transport.abort()
         except HeldByAnother as error:
@@ -177,17 +177,17 @@ class Sessions:
         if packet.will is not None:
             try:
                 address(packet.will.topic, int(time() * 1000))
-            except NotTaken as refused:
+            except InvalidDestination as refused:
                 raise Refused(refused.reason, str(refused)) from refused
         if packet.will is not None and not self._config.takes_name(packet.will.topic):
             raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is longer, or has more levels, than it may")
-        arrival = connection.arrival
-        if arrival is not None and arrival.user_name is not None:
-            packet.username = arrival.user_name
-        if arrival is not None and arrival.client_id is not None:
-            if packet.client_id not in (b"", arrival.client_id):
+        info = connection.info
+        if info is not None and info.user_name is not None:
+            packet.username = info.user_name
+        if info is not None and info.client_id is not None:
+            if packet.client_id not in (b"", info.client_id):
                 raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is not the certificate's")
-            return arrival.client_id
+            return info.client_id
         if packet.client_id:
             return packet.client_id
         if packet.version < 5 and not packet.clean_start:
@@ -201,16 +201,18 @@ class Sessions:
         if held is not None:
             other = held[1].identity
             if other is not None and not identity.may_have(other.user_name):
-                self._access.refuse_session(connection, identity, "another user is connected with this client id")
+                self._authentication.refuse_session(
+                    connection, identity, "another user is connected with this client id"
+                )
             self._counters.takeovers += 1
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
         await self._membership.hold(client_id, identity.user_name, connection.has_left)
         state = await self._store.session_row(client_id)
-        expiry = self._answers.expiry(packet)
+        expiry = self._connack.expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
-            self._access.refuse_session(connection, identity, "the session of this client id is another user's")
+            self._authentication.refuse_session(connection, identity, "the session of this client id is another user's")
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
         window = min(packet.receive_maximum, self._config.max_in_flight)
@@ -246,7 +248,7 @@ class Sessions:
             state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
             if connection.is_closed():  # meanwhile
-                raise Gone
+                raise ClientGone
             if state is not None and not self.shares.may_join(
                 [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
             ):
@@ -284,11 +286,11 @@ class Sessions:
         connection.client_id = session.client_id
         connection.identity = identity
         connection.permissions = identity.permissions
-        connection.send(self._answers.accept(connection, packet, identity, session.expiry_interval, present))
+        connection.send(self._connack.accept(connection, packet, identity, session.expiry_interval, present))
         for stored in state.subscriptions if state is not None else ():
             if is_shared(stored.topic_filter):  # not before: a message may wait for a member
                 self.shares.join(session, stored)
-        connection.opened(session, self._answers.keep_alive(packet))
+        connection.opened(session, self._connack.keep_alive(packet))
 
     async def _look(self, session: Session, cursors: list[Cursor]) -> None:
         """The session may have missed something."""
@@ -310,12 +312,12 @@ class Sessions:
         while True:
             frames = []
             if state is not None:
-                if withheld := self._access.withheld(identity, state):
+                if withheld := self._authentication.withheld(identity, state):
                     # As in `Exchanges.forget`: one with QoS 2 ends with PUBREL.
                     released = [each.packet_id for each in withheld if each.qos == 2]
                     completed = [each.packet_id for each in withheld if each.qos != 2]
                     frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
-                if forbidden := self._access.forbidden(identity, state):
+                if forbidden := self._authentication.forbidden(identity, state):
                     frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
                     frames += records_of_unsubscribed(state.client_id, forbidden)
             if state is not None and frames:
@@ -355,7 +357,7 @@ class Sessions:
         self._subscriptions.unsubscribe(connection, packet)
 
     def auth(self, connection: Connection, packet: Auth) -> None:
-        self._access.auth(connection, packet)
+        self._authentication.auth(connection, packet)
 
     def _connections(self) -> list[Connection]:
         return [connection for _, connection in self.held.values()]
@@ -368,8 +370,8 @@ class Sessions:
     def lost(self, connection: Connection, clean: bool) -> None:
         """The connection is over. `clean`: by a DISCONNECT that drops the will."""
         self._counters.connections_closed += 1
-        if connection.dialogue is not None:
-            connection.dialogue.gone()
+        if connection.enhanced_auth is not None:
+            connection.enhanced_auth.gone()
         session = connection.session
         if session is None:
             return

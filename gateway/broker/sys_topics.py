@@ -160,7 +160,7 @@ class SysTree:
 
 
 def _send(session: Session, route: Route, message: Message, retain: bool, now_ms: int) -> None:
-    if session.outlet.congested:
+    if session.write_buffer.congested:
         session.dropped().add_qos0_congested()
     else:
         session.send(message, 0, retain, False, route.identifiers, None, now_ms)

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from gateway.auth.refusal import Gone
+from gateway.auth.refusal import ClientGone
 
 _LOOK_SECONDS: Final = 0.5
 
 HasLeft = Callable[[], bool]
 
 
-class Patience:
+class WaitLimit:
     """Looks at those who wait, now and then."""
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Patience:
         self._is_looking = False
 
     async def keep(self, client_id: bytes, has_left: HasLeft, work: Coroutine[object, None, None]) -> None:
-        """Do the work, of which there is one at a time for a client. Raises Gone, and cancels the work, when the client
+        """Do the work, one piece at a time for each client. Raises ClientGone, and cancels the work, when the client
         has left meanwhile, or before: it may have waited for its turn."""
         if has_left():
             work.close()
-            raise Gone
+            raise ClientGone
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -34,7 +34,7 @@ class Patience:
                     self._loop.call_later(_LOOK_SECONDS, self._look)
                 await work
         except TimeoutError as error:
-            raise Gone from error
+            raise ClientGone from error
         finally:
             del self._waiting[client_id]
 

@@ -17,7 +17,7 @@ from gateway.auth.identity import Identity
 from gateway.broker.append import append
 from gateway.mqtt.packets import Will
 from gateway.observe.counters import Counters
-from gateway.observe.throttled_log import Telling
+from gateway.observe.throttled_log import ThrottledLog
 from gateway.topics.destination import address, framed
 from record.layout import FLAG_RETAIN, FLAG_WILL
 from store import control
@@ -73,7 +73,7 @@ class Wills:
         """may_send: whether a will may go where it goes, by the users and rules of now."""
         self._store = store
         self._may_send = may_send
-        self._telling = Telling(log)
+        self._throttled_log = ThrottledLog(log)
         self._counters = counters
         self._turns = turns
         self._new = asyncio.Event()  # one has begun to wait
@@ -165,7 +165,9 @@ class Wills:
             frames.append(control.will_dropped(will.client_id, will.epoch))
             self._counters.wills_denied += 1
             who = f"{will.client_id[:64]!r} (user {will.user_name[:64]!r})"
-            self._telling.tell("denied", f"the will of {who} to {will.topic[:64]!r} may not be sent any more: dropped")
+            self._throttled_log.warning(
+                "denied", f"the will of {who} to {will.topic[:64]!r} may not be sent any more: dropped"
+            )
         return frames, sent
 
     async def _may_wait(self, will: StoredWill) -> bool:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gateway.connection.connection import Connection
 
 
-class Desk(Protocol):
+class RequestCallbacks(Protocol):
     """Who serves what a connection cannot answer on the spot."""
 
     def connect(self, connection: "Connection", packet: Connect) -> None: ...
@@ -25,7 +25,7 @@ class Desk(Protocol):
         """Whether a message of the commit that is being answered was addressed to nobody."""
 
 
-class Keeper(Protocol):
+class LifetimeCallbacks(Protocol):
     """Who holds the connections and watches their clocks."""
 
     def opened(self, connection: "Connection") -> None:

@@ -9,7 +9,7 @@ from gateway.mqtt.packets import Connect
 from gateway.mqtt.reasons import ReasonCode
 
 
-class Answers:
+class Connack:
     """Of one node."""
 
     def __init__(self, config: MqttConfig) -> None:
@@ -46,6 +46,6 @@ class Answers:
             properties.authentication_method = packet.authentication_method
             properties.authentication_data = identity.proof
         properties.receive_maximum = self._config.receive_maximum
-        properties.maximum_packet_size = connection.gate.max_packet_size
+        properties.maximum_packet_size = connection.admission.max_packet_size
         properties.topic_alias_maximum = self._config.topic_alias_maximum
         return connack(packet.version, ReasonCode.SUCCESS, present, properties)

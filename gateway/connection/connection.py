@@ -2,9 +2,9 @@
 
 The walk of a PUBLISH: `receive` decodes everything one read of the socket brought, frames each message,
 and hands all of them to the store as one append with one ready-made run of acknowledgements. When the
-commit is durable, `Unit.done` sends that run. Nothing is acknowledged before (design section 5.1).
+commit is durable, `PublishBatch.done` sends that run. Nothing is acknowledged before (design section 5.1).
 
-What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `Desk`.
+What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `RequestCallbacks`.
 """
 
 import logging
@@ -13,9 +13,9 @@ from typing import Final
 
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
-from gateway.connection.callbacks import Desk, Keeper
-from gateway.connection.enhanced_auth import Dialogue
-from gateway.connection.publish_batch import Backlog, Release, Unit
+from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
+from gateway.connection.enhanced_auth import EnhancedAuthentication
+from gateway.connection.publish_batch import AppendQueue, PublishBatch, PubrelBatch
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import (
     ConnackProperties,
@@ -46,15 +46,15 @@ from gateway.mqtt.packets import (
 from gateway.mqtt.properties import varint
 from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.admission import Arrival, Gate
-from gateway.net.flow_control import Reading
+from gateway.net.admission import Admission, ConnectionInfo
+from gateway.net.flow_control import FlowControl
 from gateway.net.peer_closed import has_left
 from gateway.net.proxy_protocol import address_text
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
 from gateway.session.qos_exchanges import ARRIVING, RESTORED
 from gateway.session.session import Session
-from gateway.topics.destination import Address, NotTaken, address
+from gateway.topics.destination import Destination, InvalidDestination, address
 from matcher.reserved import DOLLAR
 from record.layout import FLAG_RETAIN, FLAG_TRACK_ID
 from store.api import Store
@@ -69,7 +69,7 @@ _LARGE: Final = 64 * 1024  # bytes of a packet that has not ended: smaller ones 
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
-class Connection(Reading):
+class Connection(FlowControl):
     """A network connection that speaks MQTT."""
 
     def __init__(
@@ -78,24 +78,24 @@ class Connection(Reading):
         transport: Transport,
         decoder: Decoder,
         store: Store,
-        backlog: Backlog,
-        desk: Desk,
+        append_queue: AppendQueue,
+        requests: RequestCallbacks,
         counters: Counters,
         max_uncommitted: int,
-        keeper: Keeper,
-        gate: Gate,
+        lifetime: LifetimeCallbacks,
+        admission: Admission,
     ) -> None:
-        super().__init__(flusher, transport, counters, gate, max_uncommitted)
-        self.arrival: Arrival | None = None
+        super().__init__(flusher, transport, counters, admission, max_uncommitted)
+        self.info: ConnectionInfo | None = None
         self.decoder = decoder
         self.store = store
-        self.backlog = backlog
-        self.desk = desk
-        self.keeper = keeper
+        self.append_queue = append_queue
+        self.requests = requests
+        self.lifetime = lifetime
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
-        self.dialogue: Dialogue | None = None  # an authentication with AUTH packets is under way
+        self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
         self.early: list[Packet] | None = None  # what came behind CONNECT meanwhile; the socket is not read on
         self.explained: int = 0  # answers to one read that said why
@@ -126,7 +126,7 @@ class Connection(Reading):
         self.uncongested()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.keeper.gone(self)
+        self.lifetime.gone(self)
 
     # --- bytes in
 
@@ -172,7 +172,7 @@ class Connection(Reading):
         held = self.outside + (0 if self.decoder.has_more else self.decoder.held())
         if held > _LARGE or self.is_partial:
             self.is_partial = held > _LARGE
-            self.keeper.partial(self, held if self.is_partial else 0, is_new)
+            self.lifetime.partial(self, held if self.is_partial else 0, is_new)
 
     def _go_on(self) -> None:
         """The other clients have had their turn: on with what this one has sent."""
@@ -191,19 +191,19 @@ class Connection(Reading):
                 self.maximum_packet_size = packet.maximum_packet_size
                 self.problem_information = packet.request_problem_information
                 self.pause_reading()
-                self.desk.connect(self, packet)
-            elif self.dialogue is not None:
-                self._during_authentication(self.dialogue, packet)
+                self.requests.connect(self, packet)
+            elif self.enhanced_auth is not None:
+                self._during_authentication(self.enhanced_auth, packet)
             else:
                 if self.early is None:
                     self.early = []
                 self.early.append(packet)
 
-    def _during_authentication(self, dialogue: Dialogue, packet: Packet) -> None:
+    def _during_authentication(self, enhanced_auth: EnhancedAuthentication, packet: Packet) -> None:
         """Nothing but AUTH and DISCONNECT comes between CONNECT and CONNACK then (MQTT-3.1.2-30)."""
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
-        elif not isinstance(packet, Auth) or not dialogue.answer(packet):
+        elif not isinstance(packet, Auth) or not enhanced_auth.answer(packet):
             self.fail(ProtocolError("not the AUTH that was asked for (MQTT-3.1.2-30)", ReasonCode.PROTOCOL_ERROR))
 
     def refuse(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
@@ -218,14 +218,14 @@ class Connection(Reading):
         if not limit or len(answer) <= limit:
             self.send(answer)
         self._shut()
-        self.desk.lost(self, True)
+        self.requests.lost(self, True)
 
     def opened(self, session: Session, keep_alive: int) -> None:
         """CONNECT was accepted: go on with what came behind it. keep_alive: seconds, 0 for none."""
         self.connecting = False
         self.session = session
         self.keep_alive = keep_alive
-        self.keeper.opened(self)
+        self.lifetime.opened(self)
         early = self.early
         self.early = None
         if early is not None:
@@ -237,15 +237,15 @@ class Connection(Reading):
     def _handle(self, packets: list[Packet]) -> None:
         session = self.session
         assert session is not None
-        unit: Unit | None = None
+        batch: PublishBatch | None = None
         released: list[int] | None = None
         published = 0
         for packet in packets:
             if isinstance(packet, Publish):
                 published += 1
-                if unit is None:
-                    unit = Unit(self, session)
-                self._publish(session, packet, unit)
+                if batch is None:
+                    batch = PublishBatch(self, session)
+                self._publish(session, packet, batch)
                 if self.closed:
                     break
             elif isinstance(packet, PubAck):
@@ -258,21 +258,21 @@ class Connection(Reading):
                 released.append(packet.packet_id)
             elif not self._handle_rare(session, packet):
                 break
-        if unit is not None and unit.frames:
-            self.counters.messages_received += len(unit.frames)
-            self.uncommitted += unit.size
-            if not self.backlog.append(unit) or self.uncommitted > self.max_uncommitted:
+        if batch is not None and batch.frames:
+            self.counters.messages_received += len(batch.frames)
+            self.uncommitted += batch.size
+            if not self.append_queue.append(batch) or self.uncommitted > self.max_uncommitted:
                 self.pause_reading()
-        if published and self.gate.publish_rate:
+        if published and self.admission.publish_rate:
             self.keep_pace(published)
         if released is not None:
             self._release(session, released)
         if self.disconnect_packet is not None:
             self._disconnected(self.disconnect_packet)
 
-    def _publish(self, session: Session, packet: Publish, unit: Unit) -> None:
+    def _publish(self, session: Session, packet: Publish, batch: PublishBatch) -> None:
         """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
-        where: Address | None = None
+        where: Destination | None = None
         if packet.topic[0] == DOLLAR:
             where = self._where(packet)
             if where is None:
@@ -287,16 +287,16 @@ class Connection(Reading):
         qos = packet.qos
         flags = (qos | FLAG_RETAIN) if packet.retain else qos
         if qos == 0:
-            unit.add(packet, flags, 0, where)
+            batch.add(packet, flags, 0, where)
             return
         packet_id: int = packet.packet_id
         if qos == 1:
             if self.version == 5 and packet_id in session.inbound:
                 self._refuse(packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, PACKET_ID_IN_USE)
                 return
-            unit.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
-            unit.settled += 1
-            unit.add(packet, flags, 0, where)
+            batch.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
+            batch.settled += 1
+            batch.add(packet, flags, 0, where)
             return
         if packet_id in session.inbound:
             # Received already (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
@@ -305,16 +305,16 @@ class Connection(Reading):
                 self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
             return
         session.inbound[packet_id] = ARRIVING
-        if unit.received is None:
-            unit.received = []
-        unit.received.append(packet_id)
-        unit.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
+        if batch.received is None:
+            batch.received = []
+        batch.received.append(packet_id)
+        batch.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
         if session.durable:
-            unit.add(packet, flags | FLAG_TRACK_ID, packet_id, where)
+            batch.add(packet, flags | FLAG_TRACK_ID, packet_id, where)
         else:
-            unit.add(packet, flags, 0, where)
+            batch.add(packet, flags, 0, where)
 
-    def _denied(self, session: Session, permissions: Permissions, packet: Publish, where: Address | None) -> bool:
+    def _denied(self, session: Session, permissions: Permissions, packet: Publish, where: Destination | None) -> bool:
         """Whether a message may not go where it goes; its sender was told then."""
         if permissions.may_publish(packet.topic if where is None else where.topic):
             return False
@@ -332,11 +332,11 @@ class Connection(Reading):
         self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"as many messages wait for their time as may (store.max_held)")
         return True
 
-    def _where(self, packet: Publish) -> Address | None:
+    def _where(self, packet: Publish) -> Destination | None:
         """Where a message goes whose topic begins with $; None when it goes nowhere, and its sender was told."""
         try:
             return address(packet.topic, int(time() * 1000))
-        except NotTaken as refused:
+        except InvalidDestination as refused:
             if self.version < 5 and refused.reason == ReasonCode.TOPIC_NAME_INVALID:
                 self.counters.messages_refused += 1
                 self.fail(TopicNameInvalid(str(refused)))
@@ -358,11 +358,11 @@ class Connection(Reading):
         elif isinstance(packet, PingReq):
             self.send(pingresp())
         elif isinstance(packet, Subscribe):
-            self.desk.subscribe(self, packet)
+            self.requests.subscribe(self, packet)
         elif isinstance(packet, Unsubscribe):
-            self.desk.unsubscribe(self, packet)
+            self.requests.unsubscribe(self, packet)
         elif isinstance(packet, Auth):
-            self.desk.auth(self, packet)
+            self.requests.auth(self, packet)
         return not self.closed
 
     def _wrong_exchange(self, packet_id: int) -> bool:
@@ -416,7 +416,7 @@ class Connection(Reading):
         if not known:
             return
         if session.durable:
-            self.store.append([inbound_released(session.client_id, known)], Release(self, session, known).done)
+            self.store.append([inbound_released(session.client_id, known)], PubrelBatch(self, session, known).done)
             return
         for packet_id in known:
             self.finish_inbound(session, packet_id)
@@ -460,19 +460,19 @@ class Connection(Reading):
         if self.version == 5 and self.session is not None:
             self.send(disconnect(5, reason, why, server_reference, self.maximum_packet_size))
         self._shut()
-        self.desk.lost(self, False)
+        self.requests.lost(self, False)
 
     def _disconnected(self, packet: Disconnect) -> None:
         """DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
         if self.closed:
             return
         self._shut()
-        self.desk.lost(self, packet.reason == ReasonCode.SUCCESS)
+        self.requests.lost(self, packet.reason == ReasonCode.SUCCESS)
 
     def peer(self) -> str:
         """The client's address, as a proxy told it or as the socket has it."""
-        if self.arrival is not None and self.arrival.peer:
-            return self.arrival.peer
+        if self.info is not None and self.info.peer:
+            return self.info.peer
         try:
             name = self.transport.get_extra_info("peername")
         except AttributeError:  # of uvloop: it has just let go of the socket
@@ -484,7 +484,7 @@ class Connection(Reading):
         if self.closed:
             return
         self.closed = True
-        self.desk.lost(self, False)
+        self.requests.lost(self, False)
 
     def has_left(self) -> bool:
         """The client has gone while it waited for CONNACK: its socket is not read, and tells nothing by itself. One

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.auth.refusal import Gone, Refused
+from gateway.auth.refusal import ClientGone, Refused
 from gateway.mqtt.encode import auth
 from gateway.mqtt.packets import Auth
 from gateway.mqtt.reasons import ReasonCode
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.connection.connection import Connection
 
 
-class Dialogue:
+class EnhancedAuthentication:
     """From CONNECT, or from an AUTH that begins anew, to its end."""
 
     __slots__ = ("_awaited", "_connection", "_deadline", "_loop", "method")
@@ -27,14 +27,14 @@ class Dialogue:
 
     async def ask(self, data: bytes | None) -> bytes:
         """Send AUTH 0x18 (MQTT-4.12.0-2) and return the data of the client's. Raises Refused when that comes too late,
-        Gone when it does not come."""
+        ClientGone when it does not come."""
         connection = self._connection
         packet = auth(ReasonCode.CONTINUE_AUTHENTICATION, self.method, data)
         limit = connection.maximum_packet_size
         if limit and len(packet) > limit:
             raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
         if connection.is_closed():
-            raise Gone
+            raise ClientGone
         self._awaited = self._loop.create_future()
         connection.send(packet)
         is_connecting = connection.connecting
@@ -63,4 +63,4 @@ class Dialogue:
     def gone(self) -> None:
         """The connection has ended."""
         if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_exception(Gone())
+            self._awaited.set_exception(ClientGone())

@@ -8,7 +8,7 @@ from gateway.mqtt.packets import Publish
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session.qos_exchanges import ARRIVED
 from gateway.session.session import Session
-from gateway.topics.destination import Address
+from gateway.topics.destination import Destination
 from gateway.topics.destination import framed as framed_to
 from record import frame
 from record.layout import FLAG_ADDRESSED, Kind
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MESSAGE: Final = int(Kind.MESSAGE)
 
 
-class Unit:
+class PublishBatch:
     """The messages of one read on their way to disk, and what is owed for them."""
 
     __slots__ = ("acks", "addressed", "connection", "frames", "received", "session", "settled", "size")
@@ -36,7 +36,7 @@ class Unit:
         self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
         self.received: list[int] | None = None  # QoS 2 packet ids
 
-    def add(self, packet: Publish, flags: int, packet_id: int, where: Address | None) -> None:
+    def add(self, packet: Publish, flags: int, packet_id: int, where: Destination | None) -> None:
         """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session. `where`: its
         topic says something else than where it goes."""
         if where is None:
@@ -55,7 +55,7 @@ class Unit:
     def done(self, appended: Appended) -> None:
         connection = self.connection
         connection.uncommitted -= self.size
-        connection.backlog.committed(self.size)
+        connection.append_queue.committed(self.size)
         if appended.error is not None:
             for packet_id in self.received or ():
                 self.session.inbound.pop(packet_id, None)
@@ -71,7 +71,7 @@ class Unit:
         acks = self.acks
         if self.addressed is not None:
             for index, at, qos, packet_id in self.addressed:
-                if connection.desk.is_unreached(appended.positions[index]):
+                if connection.requests.is_unreached(appended.positions[index]):
                     answer = puback if qos == 1 else pubrec
                     acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         if acks:
@@ -80,7 +80,7 @@ class Unit:
             connection.resume_reading()
 
 
-class Backlog:
+class AppendQueue:
     """What all connections together have handed to the store and is not yet on disk.
 
     Over the limit a read's messages are held back instead, and their socket is not read on: so the store's own
@@ -91,16 +91,16 @@ class Backlog:
         self._store = store
         self._limit = limit  # bytes
         self._size: int = 0
-        self._held: deque[Unit] = deque()
+        self._held: deque[PublishBatch] = deque()
 
-    def append(self, unit: Unit) -> bool:
-        """Hand the unit to the store, or hold it. Whether its connection may read on."""
+    def append(self, batch: PublishBatch) -> bool:
+        """Hand the batch to the store, or hold it. Whether its connection may read on."""
         if self._size > self._limit or self._held:
-            self._held.append(unit)
-            unit.connection.held_back += 1
+            self._held.append(batch)
+            batch.connection.held_back += 1
             return False
-        self._size += unit.size
-        self._store.append(unit.frames, unit.done)
+        self._size += batch.size
+        self._store.append(batch.frames, batch.done)
         return True
 
     def committed(self, size: int) -> None:
@@ -108,16 +108,16 @@ class Backlog:
         self._size -= size
         held = self._held
         while held and self._size <= self._limit:
-            unit = held.popleft()
-            unit.connection.held_back -= 1
-            if unit.received and unit.connection.closed:
+            batch = held.popleft()
+            batch.connection.held_back -= 1
+            if batch.received and batch.connection.closed:
                 # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
                 continue
-            self._size += unit.size
-            self._store.append(unit.frames, unit.done)
+            self._size += batch.size
+            self._store.append(batch.frames, batch.done)
 
 
-class Release:
+class PubrelBatch:
     """PUBRELs of a durable session on their way to disk."""
 
     __slots__ = ("connection", "packet_ids", "session")

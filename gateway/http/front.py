@@ -13,7 +13,7 @@ from gateway.auth.callers import Callers
 from gateway.auth.refusal import Refused
 from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from gateway.net.bind import is_local
 from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, bound_port, listen
 from gateway.net.proxy_protocol import address_text
@@ -32,17 +32,17 @@ class HttpFront:
         store: Store,
         authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
-        gates: Callable[[], Sequence[Gate]],
+        admissions: Callable[[], Sequence[Admission]],
         auth: Sequence[str],
         calls: Callable[[], int | None],
     ) -> None:
-        """sources, gates, calls: see `gateway.http.metrics`. auth: see `gateway.auth.callers`."""
+        """sources, admissions, calls: see `gateway.http.metrics`. auth: see `gateway.auth.callers`."""
         self._auth = auth
         self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(store, sources, gates, authority.service_logins_failed, calls))
+        self._registry.register(NodeCollector(store, sources, admissions, authority.service_logins_failed, calls))
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
 

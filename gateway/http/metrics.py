@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from store.api import Store
 
 Figures = Mapping[str, int]  # as `gateway.node.devices` has them
@@ -50,21 +50,23 @@ _DROPPED: Final = (
 
 
 class NodeCollector:
-    """What a node tells. `sources`: the figures by gateway; one without a name is the node itself. `gates`: of its own
-    listeners. `service_logins_failed`: by front, see `gateway.auth.authority`. `calls`: of services under way; None:
-    there is no front for them."""
+    """Collect the metrics of a node.
+
+    sources: figures by gateway; the key "" is the node itself. admissions: of the node's own listeners.
+    service_logins_failed: by front, see `gateway.auth.authority`. calls: calls under way; None without gRPC.
+    """
 
     def __init__(
         self,
         store: Store,
         sources: Callable[[], Mapping[str, Figures]],
-        gates: Callable[[], Sequence[Gate]],
+        admissions: Callable[[], Sequence[Admission]],
         service_logins_failed: Mapping[str, int],
         calls: Callable[[], int | None],
     ) -> None:
         self._store = store
         self._sources = sources
-        self._gates = gates
+        self._admissions = admissions
         self._service_logins_failed = service_logins_failed
         self._calls = calls
 
@@ -123,17 +125,17 @@ class NodeCollector:
         text = "Connections that did not get as far as CONNECT, or heard that there is no place"
         refused = CounterMetricFamily("sluice_mqtt_listener_refused", text, labels=["listener", "reason"])
         held = GaugeMetricFamily("sluice_mqtt_listener_connections", "Open connections", labels=["listener"])
-        for gate in self._gates():
-            accepted.add_metric([gate.name], gate.accepted)
-            held.add_metric([gate.name], gate.open)
+        for admission in self._admissions():
+            accepted.add_metric([admission.name], admission.accepted)
+            held.add_metric([admission.name], admission.open)
             for reason, count in (
-                ("full", gate.refused_full),
-                ("rate", gate.refused_rate),
-                ("proxy", gate.refused_proxy),
-                ("tls", gate.refused_tls),
-                ("late", gate.refused_late),
+                ("full", admission.refused_full),
+                ("rate", admission.refused_rate),
+                ("proxy", admission.refused_proxy),
+                ("tls", admission.refused_tls),
+                ("late", admission.refused_late),
             ):
-                refused.add_metric([gate.name, reason], count)
+                refused.add_metric([admission.name, reason], count)
         yield from (accepted, refused, held)
 
     def _store_metrics(self) -> Iterable[Metric]:

@@ -19,7 +19,7 @@ TICK: Final = 0.25  # seconds: nothing is looked at before its time, and nothing
 _SLICE: Final = 1024  # connections looked at in one turn of the loop
 
 
-class Clock:
+class ConnectionTimer:
     """Calls `on_due` with each connection whose time has come, and by how many seconds it has passed."""
 
     __slots__ = ("_due", "_loop", "_on_due", "_order", "_slots", "_timer")

@@ -1,4 +1,4 @@
-"""A listener: takes connections at the pace and up to the number that its gate allows, reads what a proxy says of
+"""A listener: takes connections at the pace and up to the number that its admission allows, reads what a proxy says of
 them, and hands each to the front that speaks its protocol.
 
 We accept by ourselves rather than through `loop.create_server`: only so can a connection be left in the kernel until
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from gateway.config.listeners import ListenerConfig
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.admission import Arrival, Gate, Room
+from gateway.net.admission import Admission, Capacity, ConnectionInfo
 from gateway.net.bind import bind, is_local, release
 from gateway.net.heap import keep_big_buffers, map_big_buffers
 from gateway.net.proxy_protocol import ProxyError, ProxyHeader
@@ -40,10 +40,10 @@ _PEEK: Final = 512  # bytes
 class Front(Protocol):
     """Who speaks the protocol."""
 
-    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+    def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """A protocol for one connection."""
 
-    def take(self, client: int, gate: Gate, arrival: Arrival | None) -> bool:
+    def take(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
         """Serve a plain connection, by its descriptor, at once. False: it wants `make`, and a transport of the loop.
         Raises OSError."""
 
@@ -54,14 +54,14 @@ class Listener:
     def __init__(
         self,
         config: ListenerConfig,
-        gate: Gate,
+        admission: Admission,
         front: Front,
-        room: Callable[[Gate], Room],
+        room: Callable[[Admission], Capacity],
         *,
         shares: bool = False,
     ) -> None:
         """shares: its port, with other processes. Raises TlsError."""
-        self.gate = gate
+        self.admission = admission
         self.certificates = Certificates(config) if config.is_tls else None
         self._config = config
         self._shares = shares
@@ -113,10 +113,10 @@ class Listener:
         self._rest_timer = self._loop.call_later(seconds, self._resume)
 
     def _accept(self, listening: socket.socket) -> None:
-        gate = self.gate
+        admission = self.admission
         for _ in range(_BATCH):
             now = monotonic()
-            wait = gate.wait(now)
+            wait = admission.wait(now)
             if wait:
                 self._rest(wait)
                 return
@@ -125,44 +125,44 @@ class Listener:
             except OSError as error:
                 if error.errno not in _SHORTAGES:
                     raise
-                gate.tell("accept", f"cannot accept connections: {error.strerror}")
+                admission.warn("accept", f"cannot accept connections: {error.strerror}")
                 self._rest(_SHORTAGE_SECONDS)
                 return
             if client < 0:
                 return
-            self._arrived(client, gate.admit(now))
+            self._arrived(client, admission.admit(now))
 
     def _arrived(self, client: int, welcome: bool) -> None:
-        gate = self.gate
-        arrival: Arrival | None = None
-        room = self._room(gate)
-        if room is Room.NONE:
-            gate.refused_full += 1
+        admission = self.admission
+        info: ConnectionInfo | None = None
+        room = self._room(admission)
+        if room is Capacity.NONE:
+            admission.refused_full += 1
             os.close(client)
             return
-        if room is Room.ANSWER:
-            gate.refused_full += 1
-            arrival = Arrival(ReasonCode.QUOTA_EXCEEDED, "there are as many connections as there may be")
+        if room is Capacity.ANSWER:
+            admission.refused_full += 1
+            info = ConnectionInfo(ReasonCode.QUOTA_EXCEEDED, "there are as many connections as there may be")
         elif not welcome:
-            gate.refused_rate += 1
-            arrival = Arrival(ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than they may")
-        gate.accepted += 1
-        gate.opening += 1
+            admission.refused_rate += 1
+            info = ConnectionInfo(ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than they may")
+        admission.accepted += 1
+        admission.opening += 1
         if self._config.proxy_protocol:
-            self._await_header(_socket(client), arrival or Arrival())
+            self._await_header(_socket(client), info or ConnectionInfo())
         else:
-            self._hand_over(client, arrival)
+            self._hand_over(client, info)
 
     # --- PROXY header
 
-    def _await_header(self, client: socket.socket, arrival: Arrival) -> None:
+    def _await_header(self, client: socket.socket, info: ConnectionInfo) -> None:
         try:
             address = client.getpeername()
         except OSError as error:
             self._refuse_proxy(client, f"it is gone: {error.strerror}")
             return
         if self._is_trusted(client, address):
-            self._headers.add(_Header(self, client, arrival))
+            self._headers.add(_Header(self, client, info))
         else:
             self._refuse_proxy(client, f"{address} is no trusted proxy")
 
@@ -173,60 +173,60 @@ class Listener:
         peer = ip_address(str(address[0]).partition("%")[0])
         return any(peer in network for network in self._trusted)
 
-    def proxied(self, header: "_Header", client: socket.socket, arrival: Arrival, error: str) -> None:
+    def proxied(self, header: "_Header", client: socket.socket, info: ConnectionInfo, error: str) -> None:
         """A header has come, or `error` says why it did not."""
         self._headers.discard(header)
         if error:
             self._refuse_proxy(client, error)
         else:
-            self._hand_over(client.detach(), arrival)
+            self._hand_over(client.detach(), info)
 
     def _refuse_proxy(self, client: socket.socket, why: str) -> None:
-        self.gate.opening -= 1
-        self.gate.refused_proxy += 1
-        self.gate.tell("proxy", f"closing a connection for its PROXY header: {why}")
+        self.admission.opening -= 1
+        self.admission.refused_proxy += 1
+        self.admission.warn("proxy", f"closing a connection for its PROXY header: {why}")
         client.close()
 
     # --- TLS, and the front
 
-    def _hand_over(self, client: int, arrival: Arrival | None) -> None:
+    def _hand_over(self, client: int, info: ConnectionInfo | None) -> None:
         try:
-            if self.certificates is None and self._front.take(client, self.gate, arrival):
+            if self.certificates is None and self._front.take(client, self.admission, info):
                 return
         except OSError as error:
-            self.gate.opening -= 1
-            self.gate.tell("serve", f"cannot serve a connection: {error.strerror}")
+            self.admission.opening -= 1
+            self.admission.warn("serve", f"cannot serve a connection: {error.strerror}")
             os.close(client)
             return
-        task = self._loop.create_task(self._connect(_socket(client), arrival))
+        task = self._loop.create_task(self._connect(_socket(client), info))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, client: socket.socket, arrival: Arrival | None) -> None:
-        gate = self.gate
+    async def _connect(self, client: socket.socket, info: ConnectionInfo | None) -> None:
+        admission = self.admission
         make = self._front.make
         try:
             if self.certificates is None:
-                await self._loop.connect_accepted_socket(lambda: make(gate, arrival), client)
+                await self._loop.connect_accepted_socket(lambda: make(admission, info), client)
             else:
                 await self._loop.connect_accepted_socket(
-                    lambda: self._make_mapped(gate, arrival),
+                    lambda: self._make_mapped(admission, info),
                     client,
                     ssl=self.certificates.context,
-                    ssl_handshake_timeout=gate.connect_timeout,
+                    ssl_handshake_timeout=admission.connect_timeout,
                     ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
                 )
         except OSError as error:  # also ssl.SSLError; before the front has heard of it
-            gate.opening -= 1
-            gate.refused_tls += 1
-            log.debug("listener %s: no TLS with %s: %s", gate.name, arrival.peer if arrival else "a client", error)
+            admission.opening -= 1
+            admission.refused_tls += 1
+            log.debug("listener %s: no TLS with %s: %s", admission.name, info.peer if info else "a client", error)
             client.close()
 
-    def _make_mapped(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+    def _make_mapped(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """The protocol above TLS. The loop makes the buffer for that right behind it, in the same turn."""
         if map_big_buffers():
             self._loop.call_soon(keep_big_buffers)
-        return self._front.make(gate, arrival)
+        return self._front.make(admission, info)
 
 
 def _socket(client: int) -> socket.socket:
@@ -238,15 +238,15 @@ def _socket(client: int) -> socket.socket:
 class _Header:
     """A connection whose PROXY header is on its way."""
 
-    __slots__ = ("_arrival", "_client", "_listener", "_loop", "_parser", "_timer")
+    __slots__ = ("_client", "_info", "_listener", "_loop", "_parser", "_timer")
 
-    def __init__(self, listener: Listener, client: socket.socket, arrival: Arrival) -> None:
+    def __init__(self, listener: Listener, client: socket.socket, info: ConnectionInfo) -> None:
         self._listener = listener
         self._client = client
-        self._arrival = arrival
+        self._info = info
         self._parser = ProxyHeader()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(listener.gate.connect_timeout, self._late)
+        self._timer = self._loop.call_later(listener.admission.connect_timeout, self._late)
         self._loop.add_reader(client, self._readable)
 
     def _readable(self) -> None:
@@ -263,11 +263,11 @@ class _Header:
             self._end(str(error))
             return
         if self._parser.complete:
-            self._arrival.peer = self._parser.client
+            self._info.peer = self._parser.client
             self._end("")
 
     def _late(self) -> None:
-        self._listener.gate.refused_late += 1
+        self._listener.admission.refused_late += 1
         self._end("it did not come in time")
 
     def drop(self) -> None:
@@ -277,4 +277,4 @@ class _Header:
     def _end(self, error: str) -> None:
         self._timer.cancel()
         self._loop.remove_reader(self._client)
-        self._listener.proxied(self, self._client, self._arrival, error)
+        self._listener.proxied(self, self._client, self._info, error)

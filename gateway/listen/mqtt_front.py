@@ -12,13 +12,13 @@ from typing import cast
 from gateway.broker.sessions import Sessions
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
-from gateway.connection.publish_batch import Backlog
-from gateway.listen.connection_timer import Clock
-from gateway.listen.partial_packets import Partials
+from gateway.connection.publish_batch import AppendQueue
+from gateway.listen.connection_timer import ConnectionTimer
+from gateway.listen.partial_packets import PartialPackets
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.admission import Arrival, Gate, Room
+from gateway.net.admission import Admission, Capacity, ConnectionInfo
 from gateway.net.descriptors import room_for_connections
 from gateway.net.tls import name_in
 from gateway.net.write_buffer import Flusher, Transport
@@ -32,7 +32,7 @@ except ImportError:  # not compiled: the loop's transports serve all connections
 
 log = logging.getLogger(__name__)
 
-_MAX_BACKLOG = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
+_MAX_UNCOMMITTED = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
 _ANSWERED = 64  # connections beyond the limit that may stay until they heard that they are
 _STALLED = 0.5  # seconds that the clock comes late when the node, not the client, was away
 _LONGEST = 60.0  # seconds between looks at one that has a long keep-alive: so the clock has few slots
@@ -51,41 +51,43 @@ class MqttFront:
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._loop, counters)
-        self._backlog = Backlog(store, _MAX_BACKLOG)
+        self._append_queue = AppendQueue(store, _MAX_UNCOMMITTED)
         self._limit = min(config.max_connections, room_for_connections(services))
-        self.gates: list[Gate] = []  # of all listeners
+        self.admissions: list[Admission] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.gone) if Streams is not None else None
-        self._clock = Clock(self._loop, self._look)
-        self._partials = Partials(config.max_partial_bytes, self._end_partial)
+        self._timer = ConnectionTimer(self._loop, self._look)
+        self._partial_packets = PartialPackets(config.max_partial_bytes, self._end_partial)
 
-    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+    def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted."""
-        return _Accepted(self, gate, arrival)
+        return _Accepted(self, admission, info)
 
-    def take(self, client: int, gate: Gate, arrival: Arrival | None) -> bool:
+    def take(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
         """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
         Raises OSError."""
         if self._streams is None:
             return False
         stream = self._streams.add(client)
-        stream.connection = self.accept(stream, gate, arrival)
+        stream.connection = self.accept(stream, admission, info)
         return True
 
-    def room(self, gate: Gate) -> Room:
-        """What there is for one more connection through `gate`."""
-        held = len(self.connections) + sum([each.opening for each in self.gates])
-        beyond = max(held - self._limit, gate.open + gate.opening - gate.max_connections)
+    def room(self, admission: Admission) -> Capacity:
+        """What there is for one more connection through `admission`."""
+        held = len(self.connections) + sum([each.opening for each in self.admissions])
+        beyond = max(held - self._limit, admission.open + admission.opening - admission.max_connections)
         if beyond < 0:
-            return Room.FREE
+            return Capacity.FREE
         if self._limit < self._config.max_connections and held >= self._limit:
-            gate.tell("files", f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)")
+            admission.warn(
+                "files", f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)"
+            )
         else:
-            gate.tell("full", "refusing connections: there are as many as there may be (max_connections)")
+            admission.warn("full", "refusing connections: there are as many as there may be (max_connections)")
         if beyond < _ANSWERED:
-            return Room.ANSWER
+            return Capacity.ANSWER
         self._counters.connections_refused += 1
-        return Room.NONE
+        return Capacity.NONE
 
     def stop(self) -> None:
         """Drop what has not become a session, and say goodbye to the others."""
@@ -93,18 +95,18 @@ class MqttFront:
         reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
             connection.close(reason, None, elsewhere)
-        self._clock.stop()
+        self._timer.stop()
 
     def end(self) -> None:
         """Close what is left, though clients may not have taken what waits for them."""
         if self._streams is not None:
             self._streams.close()
 
-    def accept(self, transport: Transport, gate: Gate, arrival: Arrival | None) -> Connection:
+    def accept(self, transport: Transport, admission: Admission, info: ConnectionInfo | None) -> Connection:
         """A new network connection, for which there was room."""
         config = self._config
         decoder = Decoder(
-            gate.max_packet_size,
+            admission.max_packet_size,
             config.receive_maximum,
             config.topic_alias_maximum,
             config.max_topic_length,
@@ -115,55 +117,55 @@ class MqttFront:
             transport,
             decoder,
             self._store,
-            self._backlog,
+            self._append_queue,
             self._sessions,
             self._counters,
             config.max_uncommitted,
             self,
-            gate,
+            admission,
         )
-        if gate.asks_certificate:
-            arrival = _identified(gate, arrival, transport.get_extra_info("peercert"))
-        connection.arrival = arrival
-        gate.opening -= 1
-        gate.open += 1
+        if admission.asks_certificate:
+            info = _identified(admission, info, transport.get_extra_info("peercert"))
+        connection.info = info
+        admission.opening -= 1
+        admission.open += 1
         self.connections.add(connection)
         self._counters.connections_opened += 1
-        self._clock.set(connection, gate.connect_timeout)
+        self._timer.set(connection, admission.connect_timeout)
         return connection
 
     def gone(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
-        self._partials.drop(connection)
-        connection.gate.open -= 1
-        self._clock.drop(connection)
+        self._partial_packets.drop(connection)
+        connection.admission.open -= 1
+        self._timer.drop(connection)
         connection.lost()
 
     def opened(self, connection: Connection) -> None:
         """It has a session now, and perhaps a keep-alive."""
         if connection.keep_alive:
-            self._clock.set(connection, min(connection.keep_alive * 1.5, _LONGEST))
+            self._timer.set(connection, min(connection.keep_alive * 1.5, _LONGEST))
         else:
-            self._clock.drop(connection)
+            self._timer.drop(connection)
 
     def partial(self, connection: Connection, size: int, is_new: bool) -> None:
         """See `gateway.listen.partial_packets`."""
         if size:
-            self._partials.hold(connection, size, is_new)
+            self._partial_packets.hold(connection, size, is_new)
         else:
-            self._partials.drop(connection)
+            self._partial_packets.drop(connection)
 
     def _end_partial(self, connection: Connection) -> None:
         text = "packets that began and have not ended take more memory than they may (mqtt.max_partial_bytes)"
-        connection.gate.tell("partial", f"closing the connection of {connection.peer()}: {text}")
+        connection.admission.warn("partial", f"closing the connection of {connection.peer()}: {text}")
         connection.decoder.forget()
         connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 
     def _look(self, connection: Connection, late: float) -> None:
         """Its time may have come, `late` seconds ago."""
         # The packets of an authentication have a limit of their own.
-        is_served = connection.connecting or connection.dialogue is not None
+        is_served = connection.connecting or connection.enhanced_auth is not None
         if connection not in self.connections or connection.is_closed() or (connection.session is None and is_served):
             return
         left = 0.0
@@ -178,43 +180,45 @@ class MqttFront:
         if left <= 0 and late > _STALLED:
             left = 2 * _STALLED
         if left > 0:
-            self._clock.set(connection, min(left, _LONGEST))
+            self._timer.set(connection, min(left, _LONGEST))
         elif connection.session is not None:
             connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
         else:
             self._counters.protocol_errors += 1
-            connection.gate.refused_late += 1
+            connection.admission.refused_late += 1
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
 
-def _identified(gate: Gate, arrival: Arrival | None, certificate: dict[str, object] | None) -> Arrival | None:
+def _identified(
+    admission: Admission, info: ConnectionInfo | None, certificate: dict[str, object] | None
+) -> ConnectionInfo | None:
     """With what the client's certificate, if it has shown one, says that it is called."""
     if not certificate:
-        return arrival
-    arrival = arrival if arrival is not None else Arrival()
-    arrival.is_certified = True
-    if gate.client_id_from:
-        arrival.client_id = name_in(certificate, gate.client_id_from)
-    if gate.user_name_from:
-        arrival.user_name = name_in(certificate, gate.user_name_from)
-    if (gate.client_id_from and arrival.client_id is None) or (gate.user_name_from and arrival.user_name is None):
-        arrival.refusal = ReasonCode.NOT_AUTHORIZED
-        arrival.why = "the certificate does not have the name that this listener asks for"
-    return arrival
+        return info
+    info = info if info is not None else ConnectionInfo()
+    info.is_certified = True
+    if admission.client_id_from:
+        info.client_id = name_in(certificate, admission.client_id_from)
+    if admission.user_name_from:
+        info.user_name = name_in(certificate, admission.user_name_from)
+    if (admission.client_id_from and info.client_id is None) or (admission.user_name_from and info.user_name is None):
+        info.refusal = ReasonCode.NOT_AUTHORIZED
+        info.why = "the certificate does not have the name that this listener asks for"
+    return info
 
 
 class _Accepted(asyncio.Protocol):
     """A connection over TLS (without compiled code also over TCP or a Unix socket), until MQTT is its protocol."""
 
-    __slots__ = ("_arrival", "_front", "_gate")
+    __slots__ = ("_admission", "_front", "_info")
 
-    def __init__(self, front: MqttFront, gate: Gate, arrival: Arrival | None) -> None:
+    def __init__(self, front: MqttFront, admission: Admission, info: ConnectionInfo | None) -> None:
         self._front = front
-        self._gate = gate
-        self._arrival = arrival
+        self._admission = admission
+        self._info = info
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        connection = self._front.accept(transport, self._gate, self._arrival)
+        connection = self._front.accept(transport, self._admission, self._info)
         transport.set_protocol(cast("asyncio.BaseProtocol", connection))

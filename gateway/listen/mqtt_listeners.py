@@ -9,7 +9,7 @@ from gateway.config.listeners import ListenerConfig
 from gateway.listen.listener import Listener
 from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.websocket import WebSocketFront
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from gateway.net.heap import prepare_heap
 from gateway.net.proxy_protocol import address_text
 
@@ -26,20 +26,20 @@ class Listeners:
         self._front = front
         self._listeners: list[Listener] = []
         for each in configured(config):
-            gate = Gate(each, config.mqtt)
+            admission = Admission(each, config.mqtt)
             own, shares = websocket if each.is_websocket else front, config.split.share_ports
-            self._listeners.append(Listener(each, gate, own, front.room, shares=shares))
+            self._listeners.append(Listener(each, admission, own, front.room, shares=shares))
         prepare_heap(any(listener.certificates is not None for listener in self._listeners))
-        front.gates = [listener.gate for listener in self._listeners]
+        front.admissions = [listener.admission for listener in self._listeners]
         self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
 
     async def open(self) -> dict[str, str]:
         """Listen. Returns the addresses by name. Raises OSError."""
-        addresses = {listener.gate.name: await listener.open() for listener in self._listeners}
+        addresses = {listener.admission.name: await listener.open() for listener in self._listeners}
         for listener in self._listeners:
-            if "anonymous" in listener.gate.auth and not listener.is_local:
-                name = listener.gate.name
+            if "anonymous" in listener.admission.auth and not listener.is_local:
+                name = listener.admission.name
                 log.warning("listener %s at %s takes anybody: see mqtt.auth", name, addresses[name])
         if any(listener.certificates is not None for listener in self._listeners):
             self._watching = asyncio.create_task(self._watch())

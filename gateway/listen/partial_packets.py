@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gateway.connection.connection import Connection
 
 
-class Partials:
+class PartialPackets:
     """The large ones, in the order in which they began."""
 
     __slots__ = ("_end", "_limit", "_sizes", "_total")

@@ -12,8 +12,8 @@ from gateway.auth.attempts import source_of
 from gateway.connection.connection import Connection
 from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.websocket_masking import MaskedFrames
-from gateway.net.admission import Arrival, Gate
-from gateway.net.bounded_site import REQUESTS, Refused
+from gateway.net.admission import Admission, ConnectionInfo
+from gateway.net.bounded_site import REQUESTS, RejectedConnection
 from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
@@ -43,13 +43,13 @@ class WebSocketFront:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
 
-    def make(self, gate: Gate, arrival: Arrival | None) -> asyncio.BaseProtocol:
+    def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted. It has the time that CONNECT has to become a WebSocket."""
         server = self._runner.server if self._runner is not None else None
         if server is None:
-            gate.opening -= 1
-            return Refused()
-        return _Handshake(server, self._loop, gate, arrival, self.waiting, self.make_room)
+            admission.opening -= 1
+            return RejectedConnection()
+        return _Handshake(server, self._loop, admission, info, self.waiting, self.make_room)
 
     def make_room(self) -> None:
         """Of too many that wait, end the oldest of the address that has most of them: who opens connections and says
@@ -58,10 +58,10 @@ class WebSocketFront:
             counts = Counter([each.source for each in self.waiting])
             most = max(counts.values())
             oldest = next(each for each in self.waiting if counts[each.source] == most)
-            oldest.gate.refused_full += 1
+            oldest.admission.refused_full += 1
             oldest.drop()
 
-    def take(self, _client: int, _gate: Gate, _arrival: Arrival | None) -> bool:
+    def take(self, _client: int, _admission: Admission, _info: ConnectionInfo | None) -> bool:
         """WebSockets are aiohttp's, which wants a transport of the loop."""
         return False
 
@@ -89,7 +89,7 @@ class WebSocketFront:
             return socket  # it is gone already
         handshake.leave()
         transport = _WebSocketTransport(socket, request.transport)
-        connection = self._front.accept(transport, handshake.gate, handshake.arrival)
+        connection = self._front.accept(transport, handshake.admission, handshake.info)
         transport.connection = handshake.connection = connection
         writer = asyncio.create_task(transport.write_out())
         try:
@@ -110,14 +110,14 @@ class WebSocketFront:
 class _Handshake(web.RequestHandler):
     """A connection that is to become a WebSocket, or to end soon."""
 
-    __slots__ = ("_on_wait", "_timer", "_waiting", "arrival", "connection", "gate", "source")
+    __slots__ = ("_on_wait", "_timer", "_waiting", "admission", "connection", "info", "source")
 
     def __init__(
         self,
         server: web.Server,
         loop: asyncio.AbstractEventLoop,
-        gate: Gate,
-        arrival: Arrival | None,
+        admission: Admission,
+        info: ConnectionInfo | None,
         waiting: dict["_Handshake", None],
         on_wait: Callable[[], None],
     ) -> None:
@@ -126,12 +126,12 @@ class _Handshake(web.RequestHandler):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # what `AppRunner` passes on to have none
             logger=REQUESTS,
-            keepalive_timeout=gate.connect_timeout,
+            keepalive_timeout=admission.connect_timeout,
         )
         self.source = ""
         self.connection: Connection | None = None  # what it has become
-        self.gate = gate
-        self.arrival = arrival
+        self.admission = admission
+        self.info = info
         self._waiting = waiting
         self._on_wait = on_wait
         self._timer: asyncio.TimerHandle | None = None
@@ -140,9 +140,9 @@ class _Handshake(web.RequestHandler):
         super().connection_made(transport)
         name = transport.get_extra_info("peername")
         host = address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else ""
-        self.source = source_of((self.arrival.peer if self.arrival is not None else "") or host)
+        self.source = source_of((self.info.peer if self.info is not None else "") or host)
         # For all of it, however slowly it drips.
-        self._timer = asyncio.get_running_loop().call_later(self.gate.connect_timeout, self._late)
+        self._timer = asyncio.get_running_loop().call_later(self.admission.connect_timeout, self._late)
         self._waiting[self] = None
         self._on_wait()
 
@@ -159,7 +159,7 @@ class _Handshake(web.RequestHandler):
 
     def _late(self) -> None:
         if self in self._waiting:
-            self.gate.refused_late += 1
+            self.admission.refused_late += 1
             self.drop()
 
     def _stop_timer(self) -> None:
@@ -170,7 +170,7 @@ class _Handshake(web.RequestHandler):
         self._stop_timer()
         if self in self._waiting:
             del self._waiting[self]
-            self.gate.opening -= 1
+            self.admission.opening -= 1
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         super().set_parser(MaskedFrames(parser, self._held), data_received_cb)  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ async def _close_after(_request: web.Request, response: web.StreamResponse) -> N
 
 
 class _WebSocketTransport:
-    """The socket as an outlet sees it: writes are queued, and sent by one task."""
+    """The socket as an write_buffer sees it: writes are queued, and sent by one task."""
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket

@@ -8,12 +8,12 @@ from gateway.config.config import MqttConfig
 from gateway.config.listeners import ListenerConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.token_bucket import TokenBucket
-from gateway.observe.throttled_log import Telling
+from gateway.observe.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
 
-class Room(Enum):
+class Capacity(Enum):
     """What there is for one more connection."""
 
     FREE = "a place"
@@ -21,7 +21,7 @@ class Room(Enum):
     NONE = "nothing"
 
 
-class Arrival:
+class ConnectionInfo:
     """What is known of a connection beside its bytes. Most have none of this."""
 
     __slots__ = ("client_id", "is_certified", "peer", "refusal", "user_name", "why")
@@ -35,7 +35,7 @@ class Arrival:
         self.user_name: bytes | None = None  # the same
 
 
-class Gate:
+class Admission:
     """The limits of one listener, and what it counts."""
 
     def __init__(self, listener: ListenerConfig, mqtt: MqttConfig) -> None:
@@ -65,7 +65,7 @@ class Gate:
         # kernel, where it costs us nothing.
         self._served = TokenBucket(rate, rate, now) if rate else None
         self._answered = TokenBucket(rate, rate, now) if rate else None
-        self._telling = Telling(log, f"listener {listener.name}: ")
+        self._throttled_log = ThrottledLog(log, f"listener {listener.name}: ")
 
     def wait(self, now: float) -> float:
         """Seconds for which nothing is to be accepted."""
@@ -80,6 +80,6 @@ class Gate:
         self._answered.take(now)
         return False
 
-    def tell(self, kind: str, text: str) -> None:
+    def warn(self, kind: str, text: str) -> None:
         """Log a line about this listener, at most one a minute of each kind."""
-        self._telling.tell(kind, text)
+        self._throttled_log.warning(kind, text)

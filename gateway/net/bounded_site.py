@@ -37,7 +37,7 @@ async def listen_at(runner: web.AppRunner, bound: socket.socket, has_room: Calla
 def _protocol(runner: web.AppRunner, has_room: Callable[[], bool]) -> Callable[[], asyncio.BaseProtocol]:
     accept = runner.server
     assert accept is not None
-    return lambda: accept() if has_room() else Refused()
+    return lambda: accept() if has_room() else RejectedConnection()
 
 
 def bound_port(server: asyncio.Server) -> int:
@@ -46,7 +46,7 @@ def bound_port(server: asyncio.Server) -> int:
     return port
 
 
-class Refused(asyncio.Protocol):
+class RejectedConnection(asyncio.Protocol):
     """A connection for which there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -7,9 +7,9 @@ import socket
 from time import monotonic
 from typing import Final
 
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from gateway.net.token_bucket import TokenBucket
-from gateway.net.write_buffer import Flusher, Outlet, Transport
+from gateway.net.write_buffer import Flusher, Transport, WriteBuffer
 from gateway.observe.counters import Counters
 
 _LOOK_SECONDS: Final = 1.0  # between looks at one that is not read because it publishes too fast
@@ -17,15 +17,15 @@ _TCP_CLOSE: Final = 7  # the first byte of TCP_INFO: the connection was reset
 _MAX_UNANSWERED: Final = 256 * 1024  # bytes; their answers are about as long
 
 
-class Reading(Outlet):
+class FlowControl(WriteBuffer):
     """The way in from one client, beside the way out."""
 
     def __init__(
-        self, flusher: Flusher, transport: Transport, counters: Counters, gate: Gate, max_uncommitted: int
+        self, flusher: Flusher, transport: Transport, counters: Counters, admission: Admission, max_uncommitted: int
     ) -> None:
         super().__init__(flusher, transport)
         self.counters = counters
-        self.gate = gate  # of the listener that it came through
+        self.admission = admission  # of the listener that it came through
         self.max_uncommitted = max_uncommitted  # bytes
         self.pace: TokenBucket | None = None  # of what it publishes
         self.pacing: bool = False  # its socket is not read until the messages it sent are paid for
@@ -50,7 +50,7 @@ class Reading(Outlet):
     def keep_pace(self, published: int) -> None:
         """So many messages came in one read: where that is more than the rate allows, read on when it is no more."""
         now = monotonic()
-        rate = self.gate.publish_rate
+        rate = self.admission.publish_rate
         if self.pace is None:
             self.pace = TokenBucket(rate, rate, now)
         wait = self.pace.spend(published, now)

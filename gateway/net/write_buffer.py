@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
-    """What an outlet needs of a socket."""
+    """What an write_buffer needs of a socket."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -45,12 +45,12 @@ class Flusher:
         self.counters = counters if counters is not None else Counters()
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
-        self._dirty: list[Outlet] = []
+        self._dirty: list[WriteBuffer] = []
         self._scheduled = False
 
-    def add(self, outlet: "Outlet") -> None:
-        """Have `outlet` written before the loop next waits."""
-        self._dirty.append(outlet)
+    def add(self, write_buffer: "WriteBuffer") -> None:
+        """Have `write_buffer` written before the loop next waits."""
+        self._dirty.append(write_buffer)
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.flush)
@@ -67,15 +67,15 @@ class Flusher:
         self._scheduled = False
         dirty = self._dirty
         self._dirty = []
-        for outlet in dirty:
+        for write_buffer in dirty:
             try:
-                outlet.flush()
+                write_buffer.flush()
             except Exception:
                 # One that fails must not keep the others from their bytes: nothing would flush them later.
                 log.exception("writing to a client failed")
 
 
-class Outlet:
+class WriteBuffer:
     """Packets bound for one client."""
 
     def __init__(self, flusher: Flusher, transport: Transport) -> None:

@@ -41,7 +41,9 @@ class GatewayNode:
         store.on_lost(self.over.set)
         self._authority = authority = make_authority(store, config)
         self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
-        self._http = make_http(store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates)
+        self._http = make_http(
+            store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.admissions
+        )
         try:
             await devices.start(self.over.set)
             http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1

@@ -3,7 +3,7 @@
 import logging
 
 from gateway.admin.socket import AdminFront
-from gateway.broker.maintenance import Keeping
+from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
 from gateway.config.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.config.store import store_config
@@ -35,16 +35,16 @@ class Node:
         self._authority = authority = make_authority(engine, config)
         self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
-        self._keeping = Keeping(engine, self._sessions.wills, self._sessions.held)
+        self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.held)
         self._rpc = make_rpc(engine, authority, config, settings)
         self._http = make_http(
-            engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.gates, self._rpc
+            engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.admissions, self._rpc
         )
         self._admin = AdminFront(engine, self._sessions, config.data_dir)
         try:
             await self._admin.start()
-            await self._keeping.see_to(_everybody)
-            self._keeping.start()
+            await self._maintenance.clean_up_after(_everybody)
+            self._maintenance.start()
             await devices.start(_never)
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
@@ -66,7 +66,7 @@ class Node:
         """Stop in the order of the flow: fronts, sessions, store. What was accepted is committed."""
         if self._engine is None:
             return
-        await self._keeping.stop()
+        await self._maintenance.stop()
         await self._devices.stop()
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()

@@ -7,7 +7,7 @@ from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.http.front import HttpFront
 from gateway.http.metrics import Figures
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from gateway.net.proxy_protocol import address_text
 from gateway.rpc import RpcServer
 from store.api import Store
@@ -32,11 +32,13 @@ def make_http(
     authority: Authority,
     config: Config,
     sources: Callable[[], Mapping[str, Figures]],
-    gates: Callable[[], Sequence[Gate]] = list,
+    admissions: Callable[[], Sequence[Admission]] = list,
     rpc: RpcServer | None = None,
 ) -> HttpFront:
-    """The HTTP front. sources, gates: see `gateway.http.metrics`. rpc: the gRPC front, of a node that has one."""
-    return HttpFront(store, authority, sources, gates, config.http.auth, lambda: None if rpc is None else rpc.calls)
+    """The HTTP front. sources, admissions: see `gateway.http.metrics`. rpc: the gRPC front, of a node that has one."""
+    return HttpFront(
+        store, authority, sources, admissions, config.http.auth, lambda: None if rpc is None else rpc.calls
+    )
 
 
 def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

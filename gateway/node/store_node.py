@@ -5,8 +5,8 @@ import logging
 from contextlib import suppress
 
 from gateway.admin.socket import AdminFront
-from gateway.broker.maintenance import SharedKeeping
-from gateway.broker.remote_sessions import FarSessions
+from gateway.broker.maintenance import SplitMaintenance
+from gateway.broker.remote_sessions import RemoteSessions
 from gateway.config.config import Config
 from gateway.config.ports import Ports
 from gateway.config.store import store_config
@@ -41,16 +41,18 @@ class StoreNode:
         await check_host(config.host)
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._authority = authority = make_authority(engine, config)
-        self._keeping = SharedKeeping(engine, authority, self.counters)
+        self._maintenance = SplitMaintenance(engine, authority, self.counters)
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.members.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
         self._rpc = make_rpc(engine, authority, config, settings)
         self._http = make_http(engine, authority, config, self._figures, rpc=self._rpc)
-        self._admin = AdminFront(engine, FarSessions(engine, engine.members, self._keeping.wills), config.data_dir)
+        self._admin = AdminFront(
+            engine, RemoteSessions(engine, engine.members, self._maintenance.wills), config.data_dir
+        )
         try:
             await self._admin.start()
-            await self._keeping.serve()
+            await self._maintenance.serve()
             grpc = await self._rpc.start(config.host, config.grpc.port)
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
@@ -79,7 +81,7 @@ class StoreNode:
         """Serve nobody any more; what was accepted is committed. Gateways keep their connections for a while."""
         if self._engine is None:
             return
-        await self._keeping.stop()
+        await self._maintenance.stop()
         await self._server.stop()
         await self._rpc.stop(_STOP_GRACE)
         await self._http.stop()

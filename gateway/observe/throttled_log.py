@@ -15,20 +15,20 @@ def tell_failure(log: logging.Logger, error: StoreError, text: str, name: bytes)
     log.log(logging.DEBUG if isinstance(error, StoreClosed) else logging.ERROR, text, name, error)
 
 
-class Telling:
+class ThrottledLog:
     """The lines of one listener, or of another part of the node. Kinds are words of the code: there are few."""
 
-    __slots__ = ("_log", "_told", "_who")
+    __slots__ = ("_log", "_logged", "_who")
 
     def __init__(self, log: logging.Logger, who: str = "") -> None:
         """who: what each line begins with."""
         self._log = log
         self._who = who
-        self._told: dict[str, float] = {}  # by kind
+        self._logged: dict[str, float] = {}  # by kind
 
-    def tell(self, kind: str, text: str) -> None:
+    def warning(self, kind: str, text: str) -> None:
         """Log a line, if there was none of this kind in the last minute."""
         now = monotonic()
-        if now - self._told.get(kind, -_TELL_AGAIN) >= _TELL_AGAIN:
-            self._told[kind] = now
+        if now - self._logged.get(kind, -_TELL_AGAIN) >= _TELL_AGAIN:
+            self._logged[kind] = now
             self._log.warning("%s%s", self._who, text)

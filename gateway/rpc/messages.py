@@ -9,7 +9,7 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.told import CALLER
-from gateway.topics.destination import MAX_DELAY, NotTaken, address
+from gateway.topics.destination import MAX_DELAY, InvalidDestination, address
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind
@@ -74,7 +74,7 @@ class MessageCheck:
         try:
             if address(topic, 0).topic != topic:  # a delay is no matter of the topic here
                 return False
-        except NotTaken:
+        except InvalidDestination:
             return False
         _remember(self._names, topic)
         return True

@@ -9,7 +9,7 @@ from typing import Final
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.write_buffer import Outlet
+from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
 from gateway.session.drop_counters import Drops
@@ -34,11 +34,11 @@ _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 class Exchanges:
     """The exchanges of one session with its client."""
 
-    def __init__(self, durable: bool, window: int, outlet: Outlet, counters: Counters) -> None:
+    def __init__(self, durable: bool, window: int, write_buffer: WriteBuffer, counters: Counters) -> None:
         self.durable: bool = durable
         self.full_window = window  # messages with QoS > 0 in flight at the most
         self.window = window  # the same, or less while its backlog is read (`gateway.delivery.catch_up`)
-        self.outlet = outlet
+        self.write_buffer = write_buffer
         self.counters = counters
         self.closed: bool = False
         self.starved: bool = False  # a shared subscription has to be told when there is room
@@ -112,7 +112,7 @@ class Exchanges:
     @property
     def has_room(self) -> bool:
         """Whether one more message with QoS > 0 may go out."""
-        return self.in_window < self.window and not self.outlet.congested
+        return self.in_window < self.window and not self.write_buffer.congested
 
     def send(
         self,
@@ -125,12 +125,12 @@ class Exchanges:
         now_ms: int,
     ) -> None:
         """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
-        outlet = self.outlet
-        if outlet.aliases is None or qos == 2:  # MQTT.js (5.16) forgets the topic of an aliased message of QoS 2
-            head, tail = message.parts(outlet.version, qos, retain, dup, identifiers, now_ms)
+        write_buffer = self.write_buffer
+        if write_buffer.aliases is None or qos == 2:  # MQTT.js (5.16) forgets the topic of an aliased message of QoS 2
+            head, tail = message.parts(write_buffer.version, qos, retain, dup, identifiers, now_ms)
         else:
-            head, tail = self._aliased_parts(outlet.aliases, message, qos, retain, dup, identifiers, now_ms)
-        if outlet.maximum_packet_size and self._is_oversized(head, tail):
+            head, tail = self._aliased_parts(write_buffer.aliases, message, qos, retain, dup, identifiers, now_ms)
+        if write_buffer.maximum_packet_size and self._is_oversized(head, tail):
             if entry is not None:
                 entry.acknowledged()
                 self._note_ack(entry)
@@ -161,13 +161,13 @@ class Exchanges:
     ) -> None:
         """Send a message of QoS 2 for which the log knows already what it has to."""
         entry.phase = SENT
-        outlet = self.outlet
-        head, tail = message.parts(outlet.version, 2, retain, False, identifiers, now_ms)
-        if outlet.maximum_packet_size and self._is_oversized(head, tail):
+        write_buffer = self.write_buffer
+        head, tail = message.parts(write_buffer.version, 2, retain, False, identifiers, now_ms)
+        if write_buffer.maximum_packet_size and self._is_oversized(head, tail):
             self._complete(packet_id, entry)
             return
         self.counters.messages_sent += 1
-        outlet.send(head + _PACKET_IDS[packet_id] + tail)
+        write_buffer.send(head + _PACKET_IDS[packet_id] + tail)
 
     def give_up(self, packet_id: int) -> None:
         """Nothing comes of a reserved exchange."""
@@ -182,7 +182,7 @@ class Exchanges:
             self.staging += 1
             self._note_urgent()
         else:
-            self.outlet.send(data)
+            self.write_buffer.send(data)
 
     def _aliased_parts(
         self,
@@ -199,7 +199,7 @@ class Exchanges:
         if alias:
             return message.aliased_parts(qos, retain, dup, identifiers, now_ms, alias)
         head, tail = message.parts(5, qos, retain, dup, identifiers, now_ms)
-        limit = self.outlet.maximum_packet_size
+        limit = self.write_buffer.maximum_packet_size
         if not limit or len(head) + len(tail) + 2 + _ALIAS_ROOM <= limit:
             alias = aliases.give(message.topic)
             if alias:  # a message that is left out would leave the client without the name
@@ -208,7 +208,7 @@ class Exchanges:
 
     def _is_oversized(self, head: bytes, tail: bytes) -> bool:
         """Larger than the client takes: not sent, and treated as if it had been (MQTT-3.1.2-24, -25)."""
-        limit = self.outlet.maximum_packet_size
+        limit = self.write_buffer.maximum_packet_size
         if not limit or len(head) + len(tail) + (2 if tail else 0) <= limit:
             return False
         self.dropped().add_oversized()
@@ -239,7 +239,7 @@ class Exchanges:
         self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> None:
         """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
-        head, tail = message.parts(self.outlet.version, entry.qos, retain, True, identifiers, now_ms)
+        head, tail = message.parts(self.write_buffer.version, entry.qos, retain, True, identifiers, now_ms)
         if entry.qos == 0 or self._is_oversized(head, tail):
             self.forget(packet_id, entry)
             return
@@ -269,7 +269,7 @@ class Exchanges:
         entry.qos = 2
         entry.phase = RELEASED
         self.in_window += 1
-        self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+        self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
 
     def forget(self, packet_id: int, entry: Inflight) -> None:
         """The message of a restored exchange is gone (retention), or may not be read: it is not sent again. With QoS 2
@@ -325,7 +325,7 @@ class Exchanges:
         """PUBREC. A failure ends the exchange (MQTT-4.3.3); else PUBREL goes out, once recorded."""
         entry = self.inflight.get(packet_id)
         if entry is None:
-            self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             return True
         if entry.phase >= COMPLETED:
             return True
@@ -339,9 +339,9 @@ class Exchanges:
                 self.unfinished.received.append(packet_id)
                 self._note_urgent()
             else:
-                self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+                self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
         elif entry.phase == RELEASED and packet_id not in self.unfinished.received:
-            self.outlet.send(pubrel(self.outlet.version, packet_id, ReasonCode.SUCCESS))
+            self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
         return True
 
     def pubcomp(self, packet_id: int) -> bool:

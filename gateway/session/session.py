@@ -12,7 +12,7 @@ writes records.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.net.write_buffer import Outlet
+from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
 from gateway.session.ended_subscriptions import Former, former_of, shapes_of
@@ -45,12 +45,12 @@ class Session(Exchanges):
         epoch: int,
         expiry_interval: int,
         window: int,
-        outlet: Outlet,
+        write_buffer: WriteBuffer,
         counters: Counters,
         on_change: Callable[["Session", bool], None],
         on_room: Callable[["Session"], None],
     ) -> None:
-        super().__init__(expiry_interval > 0, window, outlet, counters)
+        super().__init__(expiry_interval > 0, window, write_buffer, counters)
         self.client_id = client_id
         self.epoch = epoch
         self.expiry_interval = expiry_interval  # seconds
@@ -307,7 +307,7 @@ class Session(Exchanges):
             self.dropped().add_expired()
             return
         qos = route.qos if route.qos < message.qos else message.qos
-        if qos == 0 and self.outlet.congested:
+        if qos == 0 and self.write_buffer.congested:
             self.dropped().add_qos0_congested()
             return
         if (qos and not self.has_room) or (self._unfinished is not None and self.waits(message.topic)):

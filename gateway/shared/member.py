@@ -28,7 +28,7 @@ class Member(Membership):
         self.share = share
         self.session = session
         self.limit = limit  # of messages that it has of the group at a time
-        self.maximum: int = session.outlet.maximum_packet_size  # 0: it takes packets of any size
+        self.maximum: int = session.write_buffer.maximum_packet_size  # 0: it takes packets of any size
         self.form: int = ANY_SIZE  # else: what a message is made of for it; the same has the same size
         self.out: int = 0  # of those: with QoS 2 until the exchange is over, whosever the message is by then
         self.heard: int = 0  # the round in which it acknowledged last, or was given the first after a while
@@ -60,12 +60,12 @@ class Member(Membership):
         self.retain_as_published = retain_as_published
         if self.maximum:
             size = sum([(each.bit_length() + 6) // 7 for each in identifiers])
-            self.form = (size * 2 + (1 if qos else 0)) * 2 + (1 if self.session.outlet.version == 5 else 0)
+            self.form = (size * 2 + (1 if qos else 0)) * 2 + (1 if self.session.write_buffer.version == 5 else 0)
 
     def size_of(self, message: Message, now_ms: int) -> int:
         """The bytes of the message, as it is sent to this member and to all of the same form."""
         qos = min(self.qos, message.qos)
-        head, tail = message.parts(self.session.outlet.version, qos, False, False, self.identifiers, now_ms)
+        head, tail = message.parts(self.session.write_buffer.version, qos, False, False, self.identifiers, now_ms)
         return len(head) + len(tail) + (2 if qos else 0)
 
     def takes(self, message: Message, now_ms: int) -> bool:

@@ -15,7 +15,7 @@ _FORM: Final = b"$delayed/<seconds>/<topic> is the form, of up to 4294967 second
 _INBOX_FORM: Final = b"$inbox/<client id> is the form, with %25, %2B and %23 for %, + and #"
 
 
-class NotTaken(Exception):
+class InvalidDestination(Exception):
     """A message that cannot go where its topic says."""
 
     def __init__(self, reason: ReasonCode, text: bytes) -> None:
@@ -24,7 +24,7 @@ class NotTaken(Exception):
         self.text = text
 
 
-class Address:
+class Destination:
     """Where a message goes."""
 
     __slots__ = ("due_ms", "flags", "topic")
@@ -35,29 +35,35 @@ class Address:
         self.due_ms = due_ms  # None: at once
 
 
-def address(topic: bytes, now_ms: int, is_checked: bool = False) -> Address:
-    """What a topic that a client may have published to says. Raises `NotTaken`; not so if the topic `is_checked`, at
-    another time: what is too far away by this clock, which somebody may have set, is as far away as it may be."""
+def address(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
+    """Parse the topic of a PUBLISH.
+
+    is_checked: the topic was parsed before, at another time. A due time that is too far away is then the farthest one
+    allowed: the clock may have been set meanwhile. Otherwise such a topic raises InvalidDestination, like any other
+    form that has no destination.
+    """
     if topic[0] != DOLLAR:
-        return Address(topic, 0, None)
+        return Destination(topic, 0, None)
     due_ms: int | None = None
     if is_below(topic, DELAYED):
         topic, due_ms = _delayed(topic, now_ms, is_checked)
         if is_below(topic, DELAYED):
-            raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+            raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _FORM)
     flags = 0 if due_ms is None else FLAG_DELAYED
     if is_below(topic, SYS) or is_below(topic, TOPICS):
-        raise NotTaken(ReasonCode.NOT_AUTHORIZED, b"$SYS/ and $topics/ are the node's own")
+        raise InvalidDestination(ReasonCode.NOT_AUTHORIZED, b"$SYS/ and $topics/ are the node's own")
     if is_below(topic, SHARE) or is_below(topic, REPLAY):
-        raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, b"$share/ and $replay/ are for subscriptions")
+        raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, b"$share/ and $replay/ are for subscriptions")
     if is_below(topic, INBOX):
         if client_of(topic) is None:
-            raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _INBOX_FORM)
+            raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _INBOX_FORM)
         flags |= FLAG_ADDRESSED
-    return Address(topic, flags, due_ms)
+    return Destination(topic, flags, due_ms)
 
 
-def framed(where: Address, flags: int, packet_id: int, publisher: bytes, properties: bytes, payload: bytes) -> bytes:
+def framed(
+    where: Destination, flags: int, packet_id: int, publisher: bytes, properties: bytes, payload: bytes
+) -> bytes:
     """The record of a message that goes there, unsealed."""
     return record.frame(
         int(Kind.MESSAGE), flags | where.flags, packet_id, where.topic, publisher, properties, payload, where.due_ms
@@ -65,14 +71,14 @@ def framed(where: Address, flags: int, packet_id: int, publisher: bytes, propert
 
 
 def _delayed(topic: bytes, now_ms: int, is_checked: bool) -> tuple[bytes, int | None]:
-    """The topic, and when the message is due: None for at once. Raises `NotTaken`."""
+    """The topic, and when the message is due: None for at once. Raises `InvalidDestination`."""
     number, _, inner = topic[len(DELAYED) + 1 :].partition(b"/")
     if not number.isdigit() or len(number) > 15 or not inner or not is_valid_topic(inner):
-        raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+        raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _FORM)
     seconds = int(number)
     due_ms = now_ms + seconds * 1000 if seconds <= MAX_DELAY else seconds * 1000
     if due_ms - now_ms > MAX_DELAY * 1000:
         if not is_checked:
-            raise NotTaken(ReasonCode.TOPIC_NAME_INVALID, _FORM)
+            raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _FORM)
         due_ms = now_ms + MAX_DELAY * 1000
     return inner, due_ms if due_ms > now_ms else None

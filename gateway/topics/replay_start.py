@@ -17,11 +17,11 @@ _OFFSET: Final = b"offset:"
 _DIGITS: Final = 18
 
 
-class Unreachable(Exception):
+class NoSuchStart(Exception):
     """There is no such place. The message says which there are."""
 
 
-class Beginning(NamedTuple):
+class ReplayStart(NamedTuple):
     """Where to begin: at an offset, else at a time; at the earliest message by a time that nothing is older than."""
 
     offset: int | None = None
@@ -38,19 +38,19 @@ def split_replay(topic_filter: bytes) -> tuple[bytes, bytes]:
     return (words, wanted) if words and wanted and is_valid_filter(wanted) else (b"", b"")
 
 
-def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> Beginning | None:
+def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart | None:
     """What the words of a client mean; None when they mean nothing."""
     if words == b"earliest":
-        return Beginning()
+        return ReplayStart()
     if words.startswith(_OFFSET):
         number = words[len(_OFFSET) :]
         is_offset = number.isdigit() and len(number) <= _DIGITS and not has_wildcard(topic_filter)
-        return Beginning(int(number)) if is_offset else None
+        return ReplayStart(int(number)) if is_offset else None
     number = words.removeprefix(b"-")
     if number.isdigit():
         if len(number) > _DIGITS:
             return None
-        return Beginning(None, max(0, now_ms - int(number) * 1000) if words != number else int(number))
+        return ReplayStart(None, max(0, now_ms - int(number) * 1000) if words != number else int(number))
     try:
         time = datetime.fromisoformat(words.decode())
     except ValueError:
@@ -58,14 +58,14 @@ def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> Beginning | Non
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     try:
-        return Beginning(None, max(0, int(time.timestamp() * 1000)))
+        return ReplayStart(None, max(0, int(time.timestamp() * 1000)))
     except OverflowError:
         return None
 
 
-async def find(store: Store, topic_filter: bytes, start: Beginning) -> tuple[int, int]:
+async def find(store: Store, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
     """(place to begin, end as of now): offsets of a topic's queue; of a wildcard filter, positions of the log. What
-    retention took of an offset's past is counted when the subscription reads on. Raises `Unreachable`, `StoreError`."""
+    retention took of an offset's past is counted when the subscription reads on. Raises `NoSuchStart`, `StoreError`."""
     if has_wildcard(topic_filter):
         stats = store.stats()
         if not start.time_ms:
@@ -76,5 +76,5 @@ async def find(store: Store, topic_filter: bytes, start: Beginning) -> tuple[int
     if start.offset is None:
         return bounds.begin if not start.time_ms else await store.offset_at(queue, start.time_ms), bounds.end
     if start.offset > bounds.end:
-        raise Unreachable(f"the topic has offsets from {bounds.begin} to {bounds.end}")
+        raise NoSuchStart(f"the topic has offsets from {bounds.begin} to {bounds.end}")
     return start.offset, bounds.end

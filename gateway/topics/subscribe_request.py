@@ -6,7 +6,7 @@ from typing import Final
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.browse import above_of
-from gateway.topics.replay_start import Beginning, Unreachable, beginning, find, split_replay
+from gateway.topics.replay_start import NoSuchStart, ReplayStart, beginning, find, split_replay
 from matcher.names import has_wildcard, split_shared
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
 from store.api import Store, Subscription
@@ -17,7 +17,7 @@ _BROWSING: Final = b"$topics/<levels>/+ and $topics/<levels>/# are the forms, an
 _NO_HISTORY: Final = b"groups and what is the node's own have nothing to replay"
 
 
-class Wish:
+class SubscribeRequest:
     """One filter with its options."""
 
     __slots__ = ("reason", "start", "stored", "topic_filter", "why")
@@ -26,7 +26,7 @@ class Wish:
         own, self.topic_filter = split_replay(request.topic_filter)
         self.reason = ReasonCode(request.qos)  # that SUBACK has for it
         self.why = b""  # it is not granted
-        self.start: Beginning | None = None  # where it wants to begin; None: now
+        self.start: ReplayStart | None = None  # where it wants to begin; None: now
         if self.is_browsing:
             self.reason = ReasonCode.GRANTED_QOS_0
         self.stored = Subscription(
@@ -98,7 +98,7 @@ class Wish:
             return
         try:
             place, end = await find(store, self.topic_filter, self.start)
-        except Unreachable as error:
+        except NoSuchStart as error:
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error).encode())
             return
         self.stored.replay = place

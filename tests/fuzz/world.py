@@ -18,7 +18,7 @@ from typing import Any
 from gateway.config.config import load
 from gateway.config.listeners import ListenerConfig
 from gateway.listen.listener import Listener
-from gateway.net.admission import Gate
+from gateway.net.admission import Admission
 from gateway.node.node import Node
 from tests.fuzz.inputs import ANSWER, PROXY, SETTLE, SOCKET, WEBSOCKET, Step, way_of
 from tests.fuzz.packets import USERS
@@ -87,7 +87,10 @@ class World:
         self._node = Node(load(None, {**ports, **limits, "data_dir": self._folder / "data"}, {}))
         await self._node.start()
         users = ListenerConfig(name="users", auth=["password", "scram"], acl_default="deny")
-        self._gate, self._user_gate = self._add_gate(ListenerConfig(name="fuzz")), self._add_gate(users)
+        self._admission, self._user_admission = (
+            self._add_admission(ListenerConfig(name="fuzz")),
+            self._add_admission(users),
+        )
         self._listeners = {
             SOCKET: self._listen(ListenerConfig(name="socket")),
             PROXY: self._listen(ListenerConfig(name="proxy", proxy_protocol=True)),
@@ -98,23 +101,23 @@ class World:
         self._tell(wire.subscribe(5, 1, (b"#", 2)))
         await self._alive_again()
 
-    def _add_gate(self, config: ListenerConfig) -> Gate:
-        gate = Gate(config, self._node.config.mqtt)
-        self._node._front.gates.append(gate)
-        return gate
+    def _add_admission(self, config: ListenerConfig) -> Admission:
+        admission = Admission(config, self._node.config.mqtt)
+        self._node._front.admissions.append(admission)
+        return admission
 
     def _listen(self, config: ListenerConfig) -> Listener:
         front = self._node._front
         server = self._node._devices.websocket if config.is_websocket else front
-        return Listener(config, self._add_gate(config), server, front.room)
+        return Listener(config, self._add_admission(config), server, front.room)
 
     def _accept(self, peer: Peer) -> Peer:
         if isinstance(peer, SocketPeer):
             peer.meet(self._listeners[peer.way])
         else:
-            gate = self._user_gate if peer.is_user else self._gate
-            gate.opening += 1
-            peer.connect(self._node._front.make(gate, None))
+            admission = self._user_admission if peer.is_user else self._admission
+            admission.opening += 1
+            peer.connect(self._node._front.make(admission, None))
         return peer
 
     async def _change_rules(self) -> None:
@@ -200,8 +203,8 @@ class World:
         return (
             len(self._node._front.connections) == 1
             and set(sessions.held) == {b"bystander"}
-            and sum(gate.opening for gate in self._node._front.gates) == 0
-            and sum(gate.open for gate in self._node._front.gates) == 1
+            and sum(admission.opening for admission in self._node._front.admissions) == 0
+            and sum(admission.open for admission in self._node._front.admissions) == 1
         )
 
     async def _alive_again(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
-from gateway.broker.maintenance import SharedKeeping
+from gateway.broker.maintenance import SplitMaintenance
 from gateway.config.config import load
 from gateway.config.store import store_config
 from gateway.node.devices import Devices
@@ -90,7 +90,7 @@ class Several:
 
     async def _serve(self) -> None:
         self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
-        self.keeping = SharedKeeping(self.engine, make_authority(self.engine, self.config), Counters())
+        self.keeping = SplitMaintenance(self.engine, make_authority(self.engine, self.config), Counters())
         await self.keeping.serve()
         if self.far:
             self.server = StoreServer(self.engine, Hub(self.engine), REMOTE)

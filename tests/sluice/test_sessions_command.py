@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.sessions import Roster
+from gateway.admin.sessions import SessionQueries
 from gateway.admin.users_and_rules import WrongRequest
 from gateway.node.node import Node
 from sluice.cli import main
@@ -189,4 +189,4 @@ async def test_without_a_node_it_says_so(make_node: MakeNode, capsys: pytest.Cap
 async def test_what_the_node_does_not_understand_it_refuses(node: Node, question: str, body: object) -> None:
     assert node._engine is not None
     with pytest.raises((WrongRequest, ValueError)):
-        await Roster(node._engine, node._sessions).answer(question, body)
+        await SessionQueries(node._engine, node._sessions).answer(question, body)

@@ -55,11 +55,11 @@ async def test_an_order_about_what_a_gateway_has_not_ends_when_it_says_so(tmp_pa
 
 
 @asynccontextmanager
-async def opened(folder: Path, see_to: SeeTo = nothing_left) -> AsyncIterator[Engine]:
+async def opened(folder: Path, clean_up_after: SeeTo = nothing_left) -> AsyncIterator[Engine]:
     """A store that takes gateways."""
     engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
     try:
-        await engine.members.serve(see_to)
+        await engine.members.serve(clean_up_after)
         yield engine
     finally:
         await engine.members.stop()
@@ -70,13 +70,13 @@ async def test_a_gateway_that_does_not_wait_for_its_end_is_ended(tmp_path: Path)
     """It says that it leaves, and is killed while what it left is seen to: its clients are free behind that."""
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def see_to(is_gone: Callable[[bytes], bool]) -> None:
+    async def clean_up_after(is_gone: Callable[[bytes], bool]) -> None:
         if is_gone(b"a"):
             begun.set()
             await goes_on.wait()
 
     goes_on.set()
-    async with opened(tmp_path, see_to) as engine:
+    async with opened(tmp_path, clean_up_after) as engine:
         for name in (b"a", b"b"):
             await engine.members.join(name, None, False)
         await engine.members.hold(b"a", b"s", b"")

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.auth import attempts
-from gateway.auth.attempts import Slowness, WrongPasswords, source_of
+from gateway.auth.attempts import LoginDelays, WrongPasswords, source_of
 
 
 def test_so_many_a_minute_and_source() -> None:
@@ -35,7 +35,7 @@ def test_sources_are_bounded_and_the_first_is_forgotten_first(monkeypatch: pytes
 
 
 def test_a_name_that_is_guessed_at_becomes_slow_little_by_little_and_quick_again() -> None:
-    slowness = Slowness(1)
+    slowness = LoginDelays(1)
     for _ in range(10):
         slowness.count(b"alice", 0.0)
         assert slowness.delay(b"alice", 0.0) == 0.0
@@ -54,12 +54,12 @@ def test_a_name_that_is_guessed_at_becomes_slow_little_by_little_and_quick_again
 
 def test_names_are_bounded_and_there_may_be_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_MAX_NAMES", 2)
-    slowness = Slowness(1)
+    slowness = LoginDelays(1)
     for name in (b"a", b"b", b"c"):
         for _ in range(20):
             slowness.count(name, 0.0)
     assert [slowness.delay(name, 0.0) > 0 for name in (b"a", b"b", b"c")] == [False, True, True]
-    free = Slowness(0)
+    free = LoginDelays(0)
     for _ in range(1000):
         free.count(b"a", 0.0)
     assert free.delay(b"a", 0.0) == 0.0

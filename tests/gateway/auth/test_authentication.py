@@ -216,13 +216,13 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
     await set_user(node, "alice", b"wonderland")
     checks = node._authority.passwords
     slept: list[float] = []
-    real = attempts.Slowness.delay
+    real = attempts.LoginDelays.delay
 
-    def delay(self: attempts.Slowness, name: bytes, now: float) -> float:
+    def delay(self: attempts.LoginDelays, name: bytes, now: float) -> float:
         slept.append(real(self, name, now))
         return 0.01
 
-    monkeypatch.setattr(attempts.Slowness, "delay", delay)
+    monkeypatch.setattr(attempts.LoginDelays, "delay", delay)
     user = User(b"alice", b"", 0, b"", b"")
     for number in range(30):
         checks._was_wrong(user, f"192.0.2.{number}")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.auth.refusal import Gone
+from gateway.auth.refusal import ClientGone
 from gateway.broker import client_ownership as membership
 from gateway.broker import wait_limit as patience
 from gateway.broker.client_ownership import Joined
@@ -492,6 +492,6 @@ async def test_a_client_is_never_at_two_gateways(seed: int) -> None:
         for gate in gates:
             gate.link.find()
         results = await asyncio.gather(*connecting, return_exceptions=True)
-        assert not [each for each in results if isinstance(each, Exception) and not isinstance(each, Gone)]
+        assert not [each for each in results if isinstance(each, Exception) and not isinstance(each, ClientGone)]
         for client_id in clients:
             await chance.choice(gates).connect(client_id)

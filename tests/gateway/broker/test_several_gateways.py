@@ -9,7 +9,7 @@ import pytest
 
 from gateway.broker import maintenance as keeping
 from gateway.broker import wait_limit as patience
-from gateway.broker.wait_limit import Patience
+from gateway.broker.wait_limit import WaitLimit
 from gateway.mqtt.reasons import ReasonCode
 from store.api import Done
 from store.engine import Engine
@@ -351,13 +351,13 @@ async def test_who_said_all_behind_connect_is_heard_though_it_left(
         return await hold(*arguments)
 
     monkeypatch.setattr(way, "hold", late, raising=False)
-    look = Patience._look
+    look = WaitLimit._look
 
-    def look_now(waiting: Patience) -> None:
+    def look_now(waiting: WaitLimit) -> None:
         look(waiting)
         looked.set()
 
-    monkeypatch.setattr(Patience, "_look", look_now)
+    monkeypatch.setattr(WaitLimit, "_look", look_now)
     brief = await RawClient.open(several.ports["b"], 5)
     brief.send(connect(5, b"c", True) + wire.publish(5, b"t", b"brief", 0, None) + b"\xe0\0")
     await brief.drop()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.refusal import Gone
+from gateway.auth.refusal import ClientGone
 from gateway.broker import wait_limit as patience
-from gateway.broker.wait_limit import Patience
+from gateway.broker.wait_limit import WaitLimit
 from gateway.net.peer_closed import has_left
 
 
@@ -104,14 +104,14 @@ async def waits(started: asyncio.Event, ended: list[str]) -> None:
 
 async def test_the_work_for_one_that_has_left_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
-    kept, ended = Patience(), list[str]()
+    kept, ended = WaitLimit(), list[str]()
     left, started = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
     one = asyncio.ensure_future(kept.keep(b"a", left.is_set, waits(started[0], ended)))
     other = asyncio.ensure_future(kept.keep(b"b", lambda: False, waits(started[1], ended)))
     for each in started:
         await each.wait()
     left.set()
-    with pytest.raises(Gone):
+    with pytest.raises(ClientGone):
         await one
     assert ended == ["work"]
     assert not other.done()
@@ -129,7 +129,7 @@ async def test_nobody_is_looked_at_when_nobody_waits(monkeypatch: pytest.MonkeyP
         looks += 1
         return False
 
-    kept = Patience()
+    kept = WaitLimit()
     await kept.keep(b"a", has_left, asyncio.sleep(0))
     for _ in range(3):
         await asyncio.sleep(0)

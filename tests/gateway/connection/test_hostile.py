@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from gateway.broker.sessions import Sessions
-from gateway.connection.callbacks import Desk
+from gateway.connection.callbacks import RequestCallbacks
 from gateway.connection.connection import Connection
 from gateway.listen.websocket_masking import _NO_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
@@ -123,7 +123,7 @@ async def test_many_small_packets_of_one_client_are_served_in_turns(node: Node) 
     modest = await RawClient.connect(node.ports.mqtt, b"modest", 5)
     watched = _Watched(node._sessions)
     for _, connection in node._sessions.held.values():
-        connection.desk = cast("Desk", watched)
+        connection.requests = cast("RequestCallbacks", watched)
     served = watched.served
     count = 3000
     greedy.send(*[wire.subscribe(5, 1 + number, (b"a", 0)) for number in range(count)])
@@ -362,7 +362,7 @@ async def test_packets_that_never_end_take_a_bounded_memory(
 ) -> None:
     """Of all together the one that has taken the longest goes, and who ends its packets is served."""
     node = await make_node(mqtt__max_partial_bytes=3_000_000)
-    partials = node._front._partials
+    partials = node._front._partial_packets
     clients = []
     for number in range(3):
         clients.append(await RawClient.connect(node.ports.mqtt, b"c%d" % number, 5))
@@ -384,7 +384,7 @@ async def test_packets_that_never_end_take_a_bounded_memory(
 
 @pytest.mark.parametrize("ends", ["drop", "bad"])
 async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str) -> None:
-    partials = node._front._partials
+    partials = node._front._partial_packets
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(LARGE[:-1])
     while not partials._total:  # noqa: ASYNC110  nobody tells of it
@@ -403,7 +403,7 @@ async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str
 async def test_what_a_websocket_holds_back_is_counted_too(make_node: MakeNode, frames: int) -> None:
     """A message that has not ended is handed on to nobody."""
     node = await make_node(mqtt__max_partial_bytes=3_000_000)
-    partials = node._front._partials
+    partials = node._front._partial_packets
     async with aiohttp.ClientSession() as session:
         sockets = []
         for number in range(4):
@@ -440,4 +440,4 @@ async def test_small_packets_of_a_large_read_are_not_counted(node: Node) -> None
     client.send(*[b"\xc0\x00"] * 100_000)
     for _ in range(100_000):
         await client.packet()
-        assert not node._front._partials._total
+        assert not node._front._partial_packets._total

@@ -307,7 +307,7 @@ async def test_connections_that_come_too_fast(
     waiting.send(connect(version, b"c"))
     for client in served:
         await client.quiet()
-    (own,) = [each for each in node._front.gates if each.name == "mqtt"]
+    (own,) = [each for each in node._front.admissions if each.name == "mqtt"]
     assert (own.accepted, own.refused_rate) == (6, 3)
     now[0] += 0.34
     assert (await waiting.expect(CONNACK)).body[1] == 0
@@ -364,7 +364,7 @@ async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, 
     assert (b"HTTP/1.1 426" in answer) == asked
     while node._devices.websocket.waiting:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    assert [each.opening for each in node._front.gates] == [0, 0]
+    assert [each.opening for each in node._front.admissions] == [0, 0]
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
@@ -410,8 +410,8 @@ async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, 
 
 async def test_who_waits_for_room_in_the_store_is_not_read_on(node: Node) -> None:
     """Whatever else would have it read: what is held is one read a connection."""
-    backlog = node._front._backlog
-    backlog._limit, limit = -1, backlog._limit
+    queue = node._front._append_queue
+    queue._limit, limit = -1, queue._limit
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(wire.publish(5, b"t", b"x", 1, 1))
     connection = node._sessions.held[b"c"][1]
@@ -419,7 +419,7 @@ async def test_who_waits_for_room_in_the_store_is_not_read_on(node: Node) -> Non
     connection.resume_reading()
     connection.uncongested()
     assert connection.reading_paused
-    backlog._limit = limit
-    backlog.committed(0)
+    queue._limit = limit
+    queue.committed(0)
     await client.expect(PUBACK)
     assert not connection.reading_paused

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.node.node import Node
-from gateway.topics.subscribe_request import Wish
+from gateway.topics.subscribe_request import SubscribeRequest
 from store.api import Store, Subscription
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
@@ -93,13 +93,13 @@ async def test_the_later_of_two_counts_though_it_looks_for_its_beginning(
 ) -> None:
     """The second has another filter that replays the past, which takes a while; the first is done meanwhile."""
     go_on = asyncio.Event()
-    find = Wish.find
+    find = SubscribeRequest.find
 
-    async def slow(wish: Wish, store: Store, delivered_end: int, is_durable: bool) -> None:
+    async def slow(request: SubscribeRequest, store: Store, delivered_end: int, is_durable: bool) -> None:
         await go_on.wait()
-        await find(wish, store, delivered_end, is_durable)
+        await find(request, store, delivered_end, is_durable)
 
-    monkeypatch.setattr(Wish, "find", slow)
+    monkeypatch.setattr(SubscribeRequest, "find", slow)
     node = await make_node()
     await publish(node, b"past/1", b"old")
     client = await durable(node)

@@ -138,7 +138,7 @@ async def test_five_hundred_who_do_not_read_do_not_hurt_those_who_do(node: Node)
         publisher = await RawClient.connect(node.ports.mqtt, b"p")
         count = 0
         slow_sessions = [node._sessions.held[b"slow%d" % number][0] for number in range(SLOW)]
-        while not all(s.outlet.congested for s in slow_sessions):
+        while not all(s.write_buffer.congested for s in slow_sessions):
             assert count < 5000
             await publisher.publish(b"news/today", b"%06d" % count + b"." * 16_000, 1, 1)
             for client in quick:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import record
-from gateway.admin.sessions import Roster
+from gateway.admin.sessions import SessionQueries
 from gateway.delivery import retained
 from gateway.node.node import Node
 from record.layout import Kind
@@ -251,7 +251,7 @@ async def test_a_value_on_its_way_that_is_reclaimed_meanwhile_is_counted_for_the
     client = await come(node, 2)
     (message,) = await client.take(1)  # the values are kept, and what is still owed of them comes
     assert message.topic == TOPICS[2]
-    row = await Roster(node._engine, node._sessions).answer("show", {"client_id": "c"})
+    row = await SessionQueries(node._engine, node._sessions).answer("show", {"client_id": "c"})
     assert row["dropped"]["reclaimed"] == 2
 
 

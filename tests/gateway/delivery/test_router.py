@@ -5,7 +5,7 @@ import pytest
 
 import record
 from gateway.delivery.router import Router
-from gateway.net.write_buffer import Flusher, Outlet
+from gateway.net.write_buffer import Flusher, WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -33,8 +33,8 @@ class Faulty(Nowhere):
 
 def session(number: int, nowhere: Nowhere | None = None) -> Session:
     nowhere = nowhere or Nowhere()
-    outlet = Outlet(Flusher(nowhere), nowhere)  # type: ignore[arg-type]
-    return Session(b"s%d" % number, 1, 0, 10, outlet, Counters(), lambda *_: None, lambda _: None)
+    write_buffer = WriteBuffer(Flusher(nowhere), nowhere)  # type: ignore[arg-type]
+    return Session(b"s%d" % number, 1, 0, 10, write_buffer, Counters(), lambda *_: None, lambda _: None)
 
 
 def test_plans_of_many_subscribers_and_topics_stay_within_the_bound() -> None:

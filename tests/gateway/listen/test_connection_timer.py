@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.listen import connection_timer as clock
-from gateway.listen.connection_timer import TICK, Clock
+from gateway.listen.connection_timer import TICK, ConnectionTimer
 
 
 class Loop:
@@ -66,7 +66,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
 
 def test_each_is_looked_at_in_its_time_and_not_again(loop: Loop) -> None:
     looked: list[tuple[Watched, float]] = []
-    watch = Clock(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
+    watch = ConnectionTimer(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
     seconds = [3.0, 0.3, 10.0, 0.3, 7.5, 0.0]
     connections = [Watched() for _ in seconds]
     for connection, wait in zip(connections, seconds, strict=True):
@@ -81,7 +81,7 @@ def test_each_is_looked_at_in_its_time_and_not_again(loop: Loop) -> None:
 
 def test_what_is_dropped_or_put_off_is_not_looked_at_before(loop: Loop) -> None:
     looked: list[tuple[Watched, float]] = []
-    watch = Clock(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
+    watch = ConnectionTimer(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
     dropped, put_off, hastened = Watched(), Watched(), Watched()
     for connection in (dropped, put_off, hastened):
         watch.set(connection, 5.0)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_many_at_once_are_looked_at_in_slices_and_one_that_goes_meanwhile_is_not
                 if other is not each:
                     watch.drop(other)  # type: ignore[arg-type]
 
-    watch = Clock(loop, look)  # type: ignore[arg-type]
+    watch = ConnectionTimer(loop, look)  # type: ignore[arg-type]
     for connection in connections:
         watch.set(connection, 1.0)  # type: ignore[arg-type]
     loop.go(5.0)
@@ -114,7 +114,7 @@ def test_many_at_once_are_looked_at_in_slices_and_one_that_goes_meanwhile_is_not
 
 def test_it_says_how_late_it_is(loop: Loop) -> None:
     late: list[float] = []
-    watch = Clock(loop, lambda _, seconds: late.append(seconds))  # type: ignore[arg-type]
+    watch = ConnectionTimer(loop, lambda _, seconds: late.append(seconds))  # type: ignore[arg-type]
     watch.set(Watched(), 1.0)  # type: ignore[arg-type]
     loop.now += 31.0  # the process was stopped
     loop.go(1.0)

@@ -255,8 +255,8 @@ async def test_without_a_header_nobody_is_served(make_node: MakeNode, first: byt
     client.send(first)
     with pytest.raises((ConnectionError, EOFError)):
         await client.packet()
-    (gate,) = [gate for gate in node._front.gates if gate.name == "proxied"]
-    assert (gate.refused_proxy, gate.opening, gate.open) == (1, 0, 0)
+    (admission,) = [admission for admission in node._front.admissions if admission.name == "proxied"]
+    assert (admission.refused_proxy, admission.opening, admission.open) == (1, 0, 0)
 
 
 async def test_a_header_that_does_not_come_and_one_that_is_not_trusted(make_node: MakeNode) -> None:
@@ -269,8 +269,12 @@ async def test_a_header_that_does_not_come_and_one_that_is_not_trusted(make_node
     for client in (refused, late):
         with pytest.raises((ConnectionError, EOFError)):
             await client.packet()
-    gates = {gate.name: gate for gate in node._front.gates}
-    assert [gates["stranger"].refused_proxy, gates["proxied"].refused_proxy, gates["proxied"].refused_late] == [1, 1, 1]
+    admissions = {admission.name: admission for admission in node._front.admissions}
+    assert [
+        admissions["stranger"].refused_proxy,
+        admissions["proxied"].refused_proxy,
+        admissions["proxied"].refused_late,
+    ] == [1, 1, 1]
 
 
 async def test_a_proxy_on_a_unix_socket_is_trusted_by_its_permissions(make_node: MakeNode, tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> 
     assert len(node._devices.websocket.waiting) == LIMIT
     assert [await is_closed(stream) for stream in held] == [True] * 3 + [False] * LIMIT
     await upgrades(node)
-    (gate,) = [gate for gate in node._front.gates if gate.name == "ws"]
-    assert gate.refused_full == 4
+    (admission,) = [admission for admission in node._front.admissions if admission.name == "ws"]
+    assert admission.refused_full == 4
     for _, writer in held:
         writer.close()
     async with asyncio.timeout(10):
-        while gate.opening or gate.open:  # noqa: ASYNC110
+        while admission.opening or admission.open:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -90,8 +90,8 @@ async def test_a_header_that_drips_has_no_longer_than_others(make_node: MakeNode
         with suppress(ConnectionError):
             assert await reader.read(1) == b""
     dripping.cancel()
-    (gate,) = [gate for gate in node._front.gates if gate.name == "ws"]
-    assert (gate.refused_late, gate.opening) == (1, 0)
+    (admission,) = [admission for admission in node._front.admissions if admission.name == "ws"]
+    assert (admission.refused_late, admission.opening) == (1, 0)
     writer.close()
 
 
@@ -112,8 +112,8 @@ async def test_handshakes_of_tls_that_fail_take_no_place(
                 pass
         writer.close()
     assert node._devices.websocket.waiting == {}
-    (gate,) = [gate for gate in node._front.gates if gate.name == "tls"]
+    (admission,) = [admission for admission in node._front.admissions if admission.name == "tls"]
     async with asyncio.timeout(10):
-        while gate.opening:  # noqa: ASYNC110
+        while admission.opening:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    assert gate.refused_tls == LIMIT + 1
+    assert admission.refused_tls == LIMIT + 1

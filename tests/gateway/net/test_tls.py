@@ -88,8 +88,8 @@ async def test_older_versions_are_refused(make_node: MakeNode, authority: Author
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await open_tls(port_of(node, "tls"), context)
     assert node._devices.listeners._listeners[-1].certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert _gate(node).refused_tls == 1
-    assert _gate(node).opening == 0
+    assert _admission(node).refused_tls == 1
+    assert _admission(node).opening == 0
 
 
 async def test_a_handshake_has_to_come_in_time(make_node: MakeNode, authority: Authority) -> None:
@@ -98,12 +98,12 @@ async def test_a_handshake_has_to_come_in_time(make_node: MakeNode, authority: A
     silent.send(b"\x16\x03\x01")
     with pytest.raises((ConnectionError, EOFError)):
         await silent.packet()
-    assert _gate(node).opening == 0
+    assert _admission(node).opening == 0
 
 
-def _gate(node: Node, name: str = "tls") -> object:
-    (gate,) = [gate for gate in node._front.gates if gate.name == name]
-    return gate
+def _admission(node: Node, name: str = "tls") -> object:
+    (admission,) = [admission for admission in node._front.admissions if admission.name == name]
+    return admission
 
 
 async def test_the_certificate_is_that_of_the_server_name(make_node: MakeNode, authority: Authority) -> None:
@@ -141,8 +141,8 @@ async def test_the_client_id_of_the_certificate(
     client = await open_tls(port_of(node, "tls"), context)
     assert await admitted(client, b"") == 0
     held = node._sessions.held[device][1]
-    assert held.arrival is not None
-    assert held.arrival.user_name == b"device-7"
+    assert held.info is not None
+    assert held.info.user_name == b"device-7"
     same = await open_tls(port_of(node, "tls"), context)
     assert await admitted(same, device) == 0
     other = await open_tls(port_of(node, "tls"), context)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.net.write_buffer import Flusher, Outlet
+from gateway.net.write_buffer import Flusher, WriteBuffer
 
 
 class Socket:
@@ -19,8 +19,8 @@ class Socket:
 async def test_a_socket_that_fails_keeps_no_other_from_its_bytes():
     flusher = Flusher(asyncio.get_running_loop())
     bad, good = Socket(RuntimeError("gone")), Socket()
-    for outlet in (Outlet(flusher, bad), Outlet(flusher, good)):
-        outlet.send(b"a")
-        outlet.send(b"b")
+    for write_buffer in (WriteBuffer(flusher, bad), WriteBuffer(flusher, good)):
+        write_buffer.send(b"a")
+        write_buffer.send(b"b")
     flusher.flush()
     assert good.written == [b"ab"]

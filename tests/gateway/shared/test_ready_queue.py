@@ -26,7 +26,7 @@ def message(size: int, qos: int) -> Message:
 
 def member(maximum: int, version: int = 5, qos: int = 1, identifier: int = 0, limit: int = 10) -> Member:
     own = session(0)
-    own.outlet.maximum_packet_size, own.outlet.version = maximum, version
+    own.write_buffer.maximum_packet_size, own.write_buffer.version = maximum, version
     own.window = 100
     made = Member(Share(NOBODY, b"$share/g/t"), own, limit)
     made.grant(qos, (identifier,) if identifier else (), False)

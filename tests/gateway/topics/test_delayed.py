@@ -7,7 +7,7 @@ import pytest
 import record
 from cloud_sdk import Client, InvalidArgument
 from gateway.node.node import Node
-from gateway.topics.destination import MAX_DELAY, NotTaken, address, framed
+from gateway.topics.destination import MAX_DELAY, InvalidDestination, address, framed
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
@@ -82,14 +82,14 @@ def test_a_message_for_later_to_an_inbox() -> None:
     ],
 )
 def test_what_nothing_can_be_published_to(topic: bytes) -> None:
-    with pytest.raises(NotTaken) as refused:
+    with pytest.raises(InvalidDestination) as refused:
         address(topic, NOW)
     assert refused.value.reason == 0x90
 
 
 @pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/x", b"$delayed/7/$SYS/x", b"$topics/x"])
 def test_what_is_the_node_s_own(topic: bytes) -> None:
-    with pytest.raises(NotTaken) as refused:
+    with pytest.raises(InvalidDestination) as refused:
         address(topic, NOW)
     assert refused.value.reason == 0x87
 

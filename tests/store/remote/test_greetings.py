@@ -160,11 +160,11 @@ def test_another_language_is_another_version():
 async def test_a_gateway_that_ended_while_it_was_away_appends_nothing_more(served: Served):
     """The store was restarted, and has taken it for dead before it was back: its clients are elsewhere."""
 
-    async def see_to(_is_gone: Callable[[bytes], bool]) -> None:
+    async def clean_up_after(_is_gone: Callable[[bytes], bool]) -> None:
         """There is nothing of it."""
 
     members = served.engine.members
-    await members.serve(see_to)
+    await members.serve(clean_up_after)
     for name in (b"a", b"b"):
         await members.join(name, None, False)
         await served.server._record([control.produced(name + b"@1", 7, 0)])  # by the store of before
