@@ -99,7 +99,7 @@ format: $(STAMP) ## let ruff format and fix what it can
 bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## sessions that are away: publishing to them, and their return (ARGS=--help)
+bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## offline sessions: publishing to them, and their return (ARGS=--help)
 	@$(BIN)/python -m benchmarks.offline $(ARGS)
 
 bench-retained: $(KERNEL) .mosquitto ## a million retained values: set, and asked for at once and slowly (ARGS=--help)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks import peers, report
+from benchmarks import chart, peers, report
 from benchmarks.brokers import Broker, BrokerUnavailable
 from benchmarks.idle import IDLE, run_idle
 from benchmarks.rounds import LOADER, run_rounds
@@ -23,6 +23,9 @@ def main() -> int:
     if not LOADER.exists():
         print("the load generator is not built: make bench builds it", file=sys.stderr)
         return 1
+    if arguments.save and (arguments.only or arguments.brokers != peers.NAMES):
+        print("--save keeps a whole result: leave out --only and --brokers", file=sys.stderr)
+        return 2
     works = [work for work in WORKS if arguments.only.lower() in work.name.lower()]
     idle = [work for work in IDLE if arguments.only.lower() in work.name.lower()]
     if not works and not idle:
@@ -52,6 +55,9 @@ def main() -> int:
     result = {"facts": facts, "figures": [figure.as_json() for figure in figures]}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"JSON: {path}")
+    if arguments.save:
+        chart.save(figures, facts)
+        print(f"saved as {chart.RESULT} and drawn as {chart.CHART}")
     return 0 if all(figure.complete for figure in figures if figure.broker == report.OWN) else 1
 
 
@@ -79,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of messages")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="the disk to measure on (default: build)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes (default: benchmarks/results)")
+    parser.add_argument("--save", action="store_true", help="keep the result in docs/ and draw its chart")
     return parser.parse_args()
 
 

@@ -1,5 +1,6 @@
 """The benchmark runner: its figures are right, and the load generator loses nothing."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import idle, matcher, peers, profile, report, rounds
+from benchmarks import chart, idle, matcher, peers, profile, report, rounds
 from benchmarks.brokers import Broker, BrokerUnavailable, family
 from benchmarks.figures import NOTHING, Figure, Sample, figure
 from benchmarks.idle import Idle
@@ -43,6 +44,16 @@ def test_the_table_compares_with_peers_and_marks_what_was_lost() -> None:
     assert row[:5] == ["ingest, a message", "2", "5 *", "0.40", "–"]
     assert row[5] == "≤ 0.5 × mosquitto ✓, ≤ 0.1 × amqtt, p50 ms ≤ 0.01 ✓"
     assert "2,000; 0.01 / 0.01" in paces
+
+
+def test_the_chart_is_drawn_from_the_saved_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = chart.drawn(json.loads(chart.RESULT.read_text(encoding="utf-8")))
+    assert chart.CHART.read_text(encoding="utf-8") == drawn
+    monkeypatch.setattr(chart, "RESULT", tmp_path / "result.json")
+    monkeypatch.setattr(chart, "CHART", tmp_path / "chart.svg")
+    chart.save([of("sluice", a_sample(0.002)), of("mosquitto", a_sample(0.005))], {"cores": 2})
+    svg = (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    assert svg.count("<circle") == len(chart.BROKERS) + 2
 
 
 @pytest.mark.parametrize(
