@@ -11,15 +11,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from matcher.selector import EVERYTHING, Selection
 from store.api import (
     Attendance,
     CommitListener,
     Done,
     Handed,
     Popped,
+    PopRequest,
     Receipts,
-    Start,
     StoreStats,
     TransactionListener,
 )
@@ -149,10 +148,6 @@ class Engine(Queries):
                 await self._checkpointed()
         return staged
 
-    async def fire(self) -> None:
-        """Fire and ask now what is due by the clock, instead of when the timer wakes."""
-        await self._held.look()
-
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
         """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
         order in which it was taken, or it fails with all that was taken behind it."""
@@ -161,27 +156,12 @@ class Engine(Queries):
     def on_commit(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 
-    async def let_go(self) -> None:
+    async def release_due(self) -> None:
         """Fire and ask now what is due by the clock, instead of when the timer wakes."""
         await self._held.look()
 
-    async def pop(
-        self,
-        group: bytes,
-        queues: Sequence[bytes],
-        max_records: int,
-        max_bytes: int,
-        invisible_ms: int,
-        start: Start,
-        max_deliveries: int = 0,
-        selection: Selection = EVERYTHING,
-        ordered: bool = False,
-        owner: bytes = b"",
-        early: bool = False,
-        member: bytes = b"",
-    ) -> Popped:
-        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early, member)
-        return await self._groups.pop(group, queues, *wish)
+    async def pop(self, request: PopRequest) -> Popped:
+        return await self._groups.pop(request)
 
     async def settle(
         self,
@@ -196,7 +176,7 @@ class Engine(Queries):
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         return await self._groups.bury(group, receipts, member)
 
-    async def release(self, group: bytes, queue: bytes) -> None:
+    async def release_leases(self, group: bytes, queue: bytes) -> None:
         await self._groups.release(group, queue)
 
     @property
@@ -216,19 +196,21 @@ class Engine(Queries):
         """`release`, but for what gateways are known to have."""
         await self._groups.release_unowned(group, queue)
 
-    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
+    async def join_gateway(
+        self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False
+    ) -> float:
         return await self.members.join(gateway, held, more)
 
-    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+    async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
         return await self.members.attend(gateway, figures)
 
-    async def leave(self, gateway: bytes) -> None:
+    async def leave_gateway(self, gateway: bytes) -> None:
         await self.members.leave(gateway)
 
-    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+    async def claim_client(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
         await self.members.hold(gateway, client_id, user)
 
-    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+    async def release_clients(self, gateway: bytes, clients: Sequence[bytes]) -> None:
         await self.members.free(gateway, clients)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:

@@ -128,7 +128,7 @@ class Queries:
                 raise
             return await self.position_at(time_ms)  # retention took a segment while it was being read
 
-    async def floor(self, parent: bytes) -> int:
+    async def retention_floor(self, parent: bytes) -> int:
         return self._views.floors.of(parent)
 
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
@@ -192,11 +192,8 @@ class Queries:
         names = pops.page(after, limit)
         return [GroupState(group, [self._group_queue(*place) for place in pops.places(group)]) for group in names]
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
+    async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return list(islice(self._views.shares.held(after), limit))
-
-    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
-        return self._views.gateways.page(after, limit)
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
@@ -205,6 +202,7 @@ class Queries:
         return self._views.held.timers(after, limit)
 
     async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
+        """Return up to `limit` (at least 1) messages that wait for the end of their transaction, behind `after`."""
         return self._views.held.transactions(after, limit)
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:

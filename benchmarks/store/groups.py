@@ -11,7 +11,7 @@ from benchmarks.store.works import CONFIG, Figures, run
 from cloud_sdk import Client
 from gateway.auth.authority import Authority
 from gateway.rpc import RpcServer
-from store.api import Receipts, Start, partition_queue
+from store.api import PopRequest, Receipts, Start, partition_queue
 from store.engine import Engine
 
 MEMBERS = 64  # of one group, four on each parent
@@ -31,7 +31,7 @@ def pops(batch: int) -> Callable[[Path, float], Figures]:
             queues = [partition_queue(b"site%d" % (number % PARENTS), i) for i in range(CONFIG.partitions)]
             count = 0
             while True:
-                popped = await engine.pop(b"g", queues, batch, 1 << 20, 60_000, Start.EARLIEST)
+                popped = await engine.pop(PopRequest(b"g", queues, batch, 1 << 20, 60_000, Start.EARLIEST))
                 if not popped.runs:
                     return count
                 receipts = [Receipts(each.queue, each.offset, each.count, each.deliveries) for each in popped.runs]

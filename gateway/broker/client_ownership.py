@@ -99,7 +99,7 @@ class Joined:
     async def start(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
         """Join. `look` is called with shared subscriptions of which there may be messages, `on_ended` when the store
         has ended us. Raises StoreError."""
-        await self._store.join(self.name, None)
+        await self._store.join_gateway(self.name, None)
         self._here.set()
         self._spawn(self._attend(give_up, look, on_ended))
 
@@ -111,7 +111,7 @@ class Joined:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self._is_over:
             try:
-                await self._store.leave(self.name)
+                await self._store.leave_gateway(self.name)
             except StoreError as error:
                 log.warning("the store was not told that this gateway stops: %s", error)
 
@@ -143,7 +143,7 @@ class Joined:
             losses = self._losses
             try:
                 async with self._room:
-                    await self._store.hold(self.name, client_id, user)
+                    await self._store.claim_client(self.name, client_id, user)
             except StoreClosed:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
@@ -167,7 +167,7 @@ class Joined:
     async def _tell_of(self, freed: list[bytes]) -> None:
         """Where this fails the store is told what we have when we come back to it."""
         try:
-            await self._store.free(self.name, freed)
+            await self._store.release_clients(self.name, freed)
         except StoreError as error:
             log.debug("the store was not told of connections that ended: %s", error)
 
@@ -176,7 +176,7 @@ class Joined:
             try:
                 if not self._here.is_set():
                     await self._come_back()
-                attendance = await self._store.attend(self.name, self._counted())
+                attendance = await self._store.heartbeat(self.name, self._counted())
             except GatewayEnded as error:
                 log.error("%s", error)
                 self._is_over = True
@@ -210,7 +210,7 @@ class Joined:
         """Tell the store which clients we have: it was away, and may have been opened anew. Raises StoreError."""
         held = [(client_id, each.user) for client_id, each in self._holds.items()]
         for at in range(0, max(len(held), 1), _PAGE):
-            await self._store.join(self.name, held[at : at + _PAGE], more=at + _PAGE < len(held))
+            await self._store.join_gateway(self.name, held[at : at + _PAGE], more=at + _PAGE < len(held))
         gone = [client_id for client_id, _ in held if client_id not in self._holds and client_id not in self._asking]
         self._here.set()
         if gone:

@@ -46,7 +46,7 @@ class Maintenance:
             after = page[-1][0]
             await asyncio.sleep(0)  # there may be very many: others have their turn
         after = None
-        while shares := await self._store.shares_held(after, _PAGE):
+        while shares := await self._store.transient_shares(after, _PAGE):
             left = [(group, gateway) for group, gateways in shares for gateway in gateways if is_gone(gateway)]
             await append(self._store, [control.share_left(group, gateway) for group, gateway in left])
             after = shares[-1][0]

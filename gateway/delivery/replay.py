@@ -169,7 +169,7 @@ class Replays:
                 if message is not None and history.wants(message.topic):
                     parent = parent_of(message.topic)
                     if parent not in floors:
-                        floors[parent] = await self._store.floor(parent)
+                        floors[parent] = await self._store.retention_floor(parent)
                         if not _is_wanted(session, subscription, history):
                             return
                     is_one_of = len(messages) > 1

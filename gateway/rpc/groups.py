@@ -19,7 +19,7 @@ from typing import Final
 from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from matcher.selector import EVERYTHING, Selection
-from store.api import Popped, Receipts, Start, Store, dead_letter_queue, partition_queue
+from store.api import Popped, PopRequest, Receipts, Start, Store, dead_letter_queue, partition_queue
 
 _SOURCES: Final = 256  # that are remembered: of many partitions each
 _LONGEST_S: Final = 3600.0  # until a line looks again by itself
@@ -168,7 +168,7 @@ class Groups:
     async def pop(self, source: Source, wish: Wish) -> Popped:
         """Lease messages that are there. Raises as `receive` does."""
         async with room() as own:
-            popped = await self._store.pop(
+            request = PopRequest(
                 source.group,
                 source.queues,
                 wish.max_records,
@@ -181,6 +181,7 @@ class Groups:
                 early=wish.early,
                 member=wish.member,
             )
+            popped = await self._store.pop(request)
             own.hold(sum([len(run.data) for run in popped.runs]))
         return popped
 

@@ -27,7 +27,7 @@ from gateway.shared.member import Leased, Member
 from gateway.shared.parked import Aside, Waiting
 from gateway.shared.ready_queue import Line
 from record import split
-from store.api import Handed, Receipts, Run, Start, Store, subscription_queue
+from store.api import Handed, PopRequest, Receipts, Run, Start, Store, subscription_queue
 from store.errors import StoreBusy, StoreError
 
 log = logging.getLogger(__name__)
@@ -211,15 +211,16 @@ class Share:
         store = self._hub.store
         if not self._is_clear:
             if not self._hub.gateway:  # else the store sees to it
-                await store.release(self.name, self.queue)
+                await store.release_leases(self.name, self.queue)
             self._is_clear = True
         self._nudged = False
         if not self.members:
             return  # they left meanwhile, and the group may be over
         hub, room = self._hub, self._room()
-        popped = await store.pop(
+        request = PopRequest(
             self.name, (self.queue,), room, _POP_BYTES, hub.lease_ms, Start.LATEST, owner=hub.gateway, early=True
         )
+        popped = await store.pop(request)
         hub.counters.dropped_reclaimed += popped.reclaimed
         self._nudged = self._nudged or popped.is_full
         self._look_at = popped.available_at or 0

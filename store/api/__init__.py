@@ -15,7 +15,7 @@ from typing import Protocol
 from store.api.accounts import AccountStore, Rule, User
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore
-from store.api.groups import GroupQueueState, GroupState, GroupStore, Handed, Popped, Receipts, Run, Start
+from store.api.groups import GroupQueueState, GroupState, GroupStore, Handed, Popped, PopRequest, Receipts, Run, Start
 from store.api.held import HeldMessage, HeldPage, HeldStore, TransactionListener
 from store.api.log import Addressed, Chunk, Commit, CommitListener, Done, LogStore, Moved, Produced, StoreStats, Wants
 from store.api.queues import (
@@ -63,6 +63,7 @@ __all__ = [
     "Moved",
     "Outbound",
     "Owed",
+    "PopRequest",
     "Popped",
     "Produced",
     "QueueStore",

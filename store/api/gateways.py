@@ -7,35 +7,35 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class Attendance:
-    """What a gateway is told. Orders come again until they are carried out."""
+    """The answer to a gateway's heartbeat. Orders are repeated until they are carried out."""
 
     orders: list[tuple[bytes, bool]]  # clients whose connection is to be closed; True: they have another one
     others: dict[str, int]  # figures of the other gateways, added up
-    groups: list[bytes]  # shared subscriptions of which messages came back: they are to be had again
+    groups: list[bytes]  # shared subscriptions with messages that were given back
 
 
 class GatewayStore(Protocol):
-    """Which gateways there are, and which clients each of them has."""
+    """Registration of gateways, and which gateway has which client."""
 
-    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` gateways that have joined and not left, sorted, behind `after`."""
+    async def join_gateway(
+        self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False
+    ) -> float:
+        """Register a gateway under a name that is never used again. Returns its lease in seconds: without a heartbeat
+        in this time it counts as dead. A gateway that lost the store and joins again passes as `held` the clients that
+        it has connections of, with their proven users; with `more`, another call brings more of them. Raises
+        `GatewayEnded` and other `StoreError`s."""
 
-    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
-        """Have a process of its own be a gateway of this store, under a name that nobody else ever has. Returns the
-        lease in seconds: so long it is there without attending. `held`: it joined before, and lost the store; these are
-        the clients, with their proven users, that it has connections of, and `more` of them follow with another call.
-        Raises `GatewayEnded` and other `StoreError`s."""
+    async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+        """Renew the lease and report figures. Returns when there are orders, or after a part of the lease. Raises
+        `GatewayEnded`: the gateway has to begin anew."""
 
-    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
-        """The gateway is there, and counts this. Returns when something is asked of it, or after a part of the lease.
-        Raises `GatewayEnded`: it has to begin anew."""
+    async def leave_gateway(self, gateway: bytes) -> None:
+        """End a gateway that has no connections any more. Returns when other gateways may have its clients."""
 
-    async def leave(self, gateway: bytes) -> None:
-        """The gateway has no connections any more. Returns when others may have all that it had."""
+    async def claim_client(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+        """Give a client to this gateway. Another gateway that has it closes its connection, and records the end of that
+        connection, before this returns. Raises `HeldByAnother` for the client of another proven `user`, and
+        `GatewayEnded`."""
 
-    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
-        """Have a client be the gateway's alone. Whoever else has it closes its connection, and records the end of that,
-        before this returns. Raises `HeldByAnother` for the client of another proven `user`, and `GatewayEnded`."""
-
-    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
-        """The gateway has no connections of these any more, and all that it had to append about them is committed."""
+    async def release_clients(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+        """Give clients back: the gateway has no connections of them, and all its records about them are committed."""

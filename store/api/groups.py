@@ -15,9 +15,38 @@ class Start(Enum):
     LATEST = "latest"  # behind the newest
 
 
+@dataclass(slots=True, frozen=True)
+class PopRequest:
+    """What a member of a group asks for: the arguments of `GroupStore.pop`."""
+
+    group: bytes
+    queues: Sequence[bytes]
+    max_records: int
+    max_bytes: int  # of all messages, but the first one may be larger
+    invisible_ms: int  # length of the leases
+    start: Start
+    # A message that was leased out this often goes to the group's dead-letter queue instead; 0: as configured. Messages
+    # of the dead-letter queue itself stay.
+    max_deliveries: int = 0
+    # New messages that it does not match are passed over, and are finished for the group. All members must use the same
+    # selection. It is not applied again to messages that come again.
+    selection: Selection = EVERYTHING
+    # Lease nothing of a queue while a message of it is leased out or waits to come again; all messages come in the
+    # order of the queue.
+    ordered: bool = False
+    # The gateway that asks. Its leases end with it, and gateways that share a group take turns. b"": the process of the
+    # store itself.
+    owner: bytes = b""
+    # Return before the leases are committed: that happens along with the next append, or within 0.1 s. The messages may
+    # be settled at once. A crash before the commit forgets the leases, and the messages come again as if never leased.
+    # The first use of a queue by the group is always waited for.
+    early: bool = False
+    member: bytes = b""  # member of the group, for the log (UTF-8)
+
+
 @dataclass(slots=True)
 class Receipts:
-    """Consecutive messages of a queue as a group leased them; what settles them."""
+    """Consecutive messages of a queue as a group leased them; needed to settle them."""
 
     queue: bytes
     offset: int
@@ -27,7 +56,7 @@ class Receipts:
 
 @dataclass(slots=True, frozen=True)
 class Handed:
-    """A leased message of QoS 2 that one member of a shared subscription is to have, and nobody after it."""
+    """A leased QoS 2 message of a shared subscription that belongs to one session from now on."""
 
     offset: int
     deliveries: int  # of the lease
@@ -48,73 +77,44 @@ class Run:
 
 @dataclass(slots=True)
 class Popped:
-    """What a pop leased out. More comes with the next message in one of the queues, and at `available_at` (ms), when
-    the first of what is out comes again; None: nothing is. If `is_limited`, the group has as much out as it may, and
-    more comes when some of it is settled; if `is_full`, the call asked for no more than this, and there may be more."""
+    """What a pop leased out. Another pop may find more after the next message in one of the queues."""
 
     runs: list[Run]
-    available_at: int | None
-    is_limited: bool
-    is_full: bool = False
-    reclaimed: int = 0  # messages that retention took before the group had them, which this pop came past
+    available_at: int | None  # ms, when the first leased message comes again; None: nothing is leased out
+    is_limited: bool  # the group has as many messages out as it may; settling some makes room
+    is_full: bool = False  # the request allowed no more than this; there may be more
+    reclaimed: int = 0  # messages that retention removed before the group had them, passed over by this pop
 
 
 @dataclass(slots=True, frozen=True)
 class GroupQueueState:
-    """Where a group is in a queue. Everything below `floor` is finished, nothing from `next` on was ever leased out."""
+    """The progress of a group in a queue."""
 
     queue: bytes
-    floor: int
-    next: int
-    unfinished: int  # messages that are out, or to come again
-    lag: int  # messages that are not finished
+    floor: int  # every message below this offset is finished
+    next: int  # no message from this offset on was ever leased out
+    unfinished: int  # messages between the two that are leased out or come again
+    lag: int  # all messages that are not finished
 
 
 @dataclass(slots=True, frozen=True)
 class GroupState:
-    """A group and the queues that it has a place in, sorted."""
+    """A group and its queues, sorted."""
 
     group: bytes
     queues: list[GroupQueueState]
 
 
 class GroupStore(Protocol):
-    """Leases of consumer groups."""
+    """Leases of consumer groups on messages, and committed offsets. Every change returns once it is committed."""
 
-    async def pop(
-        self,
-        group: bytes,
-        queues: Sequence[bytes],
-        max_records: int,
-        max_bytes: int,
-        invisible_ms: int,
-        start: Start,
-        max_deliveries: int = 0,
-        selection: Selection = EVERYTHING,
-        ordered: bool = False,
-        owner: bytes = b"",
-        early: bool = False,
-        member: bytes = b"",
-    ) -> Popped:
-        """Lease out up to `max_records` messages of `max_bytes` (but at least one where there is one), each to nobody
-        else for `invisible_ms`. Those whose lease ran out or that were given back come first; of these, what was leased
-        out `max_deliveries` times (0: as configured) goes to the group's dead-letter queue instead, but for messages of
-        that queue itself. `owner`: the gateway that asks, with whose end the leases end too; those that share a group
-        get their turns. `member`: who of the group gets them, as the log is to say (UTF-8); so with what follows.
-        Returns once the leases are committed. A call that is cancelled gives back what it leased,
-        which does not count then.
+    async def pop(self, request: PopRequest) -> Popped:
+        """Lease messages to a member of a group, at least one where there is one. Messages whose lease ran out and
+        messages that were given back come first. A call that is cancelled gives back what it leased, uncounted.
 
-        If `early`, it returns at once, and the leases are committed along with what is appended next, or in a tenth of
-        a second. They may be settled at once. A crash before that forgets them: the messages come again, as often as
-        before, for groups whose members may get a message twice. That a group begins in a queue it waits for.
-
-        New messages that the `selection` does not want are passed over, and finished for the group: all its members
-        have to want the same. It is not asked again about those that come again. If `ordered`, nothing of a queue is
-        leased out while something of it is, or is to come again later, and all of it comes in the order of the queue.
-
-        A message that is damaged in the log is left out, and comes again; where nothing else is there, `LogCorrupt` is
-        raised. Raises `TooManyGroups` for a new group, or queue of a group, and other `StoreError`s: nothing is leased
-        then; and `SelectorError`, and ValueError for what is no queue's name."""
+        A damaged message is left out, and comes again; if there is nothing else, `LogCorrupt` is raised. Raises
+        `TooManyGroups` for a new group, or a new queue of a group; `SelectorError`; ValueError for a wrong queue name
+        or `invisible_ms`; and other `StoreError`s. Nothing is leased then."""
 
     async def settle(
         self,
@@ -124,40 +124,42 @@ class GroupStore(Protocol):
         unsent: Sequence[tuple[Receipts, int]] = (),
         member: bytes = b"",
     ) -> list[Receipts]:
-        """Finish messages (`done`), or have them come again after a delay in ms from now (`again`): 0 gives them back,
-        a longer one extends the lease, and None is the delay that the number of deliveries calls for. Those that were
-        given to nobody (`unsent`) come again after theirs, and have been leased out once less. Returns once that is
-        committed, with the receipts that were stale: their messages are finished or leased out again. While the
-        store is busy it waits. Raises `StoreError`; some may have been settled then. A delay that is negative or longer
-        than 100 years is a ValueError."""
+        """Settle leased messages. Messages in `done` are finished. Those in `again` come again after a delay in ms: 0
+        gives a message back, a longer delay extends its lease, and None is the configured delay for its number of
+        deliveries. Those in `unsent` reached no consumer: they come again after the delay, and the delivery does not
+        count.
+
+        Returns the receipts that were stale: their messages are finished or leased out again. Waits while the store is
+        busy. Raises `StoreError`, and some messages may have been settled then; ValueError for a delay that is negative
+        or longer than 100 years."""
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
-        """Have messages go to the group's dead-letter queue, however often they were leased out. Returns once that is
-        committed, with the receipts that were stale. While the store is busy it waits. Raises `StoreError`; some may
-        have gone then. Dead letters of the group itself are a ValueError."""
+        """Move leased messages to the group's dead-letter queue. Returns the receipts that were stale. Waits while the
+        store is busy. Raises `StoreError`, and some messages may have moved then; ValueError for messages of the
+        dead-letter queue itself."""
 
-    async def release(self, group: bytes, queue: bytes) -> None:
-        """Have all that a group has out of a queue come again now, for who knows that nobody works on it. Returns once
-        that is committed. Raises `StoreError`."""
+    async def release_leases(self, group: bytes, queue: bytes) -> None:
+        """End all leases of a group on a queue: the messages come again now. Raises `StoreError`."""
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
-        """Finish messages of a shared subscription's queue, and have them be exchanges of their sessions, in one: a
-        crash leaves both or nothing. Returns once that is committed, with the offsets whose leases were stale: they are
-        handed to nobody. Raises `StoreError`; nothing is handed over then."""
+        """Finish leased messages of a shared subscription and make them exchanges of sessions, in one record: a crash
+        leaves both or neither. Returns the offsets whose leases were stale: these are not handed over. Raises
+        `StoreError`; nothing is handed over then."""
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
-        """Have a group begin these queues at these offsets; what it has of them is forgotten. Returns once that is
-        committed. Raises `OffsetOutOfRange`, `TooManyGroups` and other `StoreError`s."""
+        """Move a group to these offsets, by queue, and forget its leases there. Raises `OffsetOutOfRange`,
+        `TooManyGroups` and other `StoreError`s."""
 
     async def remove_group(self, group: bytes) -> None:
-        """Forget a group with all it has; its dead-letter queue stays. Returns once that is committed."""
+        """Remove a group and its state. Its dead-letter queue stays."""
 
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
-        """Up to `limit` groups that were ever used, sorted, behind `after`."""
+        """Return up to `limit` groups behind `after`, sorted by name."""
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
-        """Committed offset by partition; a partition nobody committed is absent."""
+        """Return the committed offsets of a pull group by partition of a parent topic. A partition without a commit is
+        absent."""
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` shared subscriptions that are kept for members without a trace in the log, each with the
-        gateways that have these (the process of the store itself has no name), sorted, behind `after`."""
+    async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        """Return up to `limit` shared subscriptions behind `after`, sorted, that have members whose sessions are not in
+        the log. Each comes with the gateways of these members; b"" is the process of the store itself."""

@@ -37,10 +37,6 @@ class HeldStore(Protocol):
     async def timers(self, after: bytes | None, limit: int) -> HeldPage:
         """Up to `limit` (at least 1) messages that wait for their time, the next first, behind `after`."""
 
-    async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
-        """Up to `limit` (at least 1) messages that wait for the end of their transaction, behind `after`. One about
-        which somebody is asked meanwhile may come twice."""
-
     async def recall(self, handles: Sequence[int]) -> list[int]:
         """Drop messages that wait for their time. Returns once that is committed, with the handles of those that do
         not (any more): the others are never delivered. Raises `StoreError`; some may have been dropped then."""

@@ -113,7 +113,7 @@ class QueueStore(Protocol):
         end. Those of a topic or a partition come without these parts (`record.layout.PART_*`), which count in
         `max_bytes` all the same. Raises `OffsetOutOfRange` below begin or beyond end."""
 
-    async def floor(self, parent: bytes) -> int:
+    async def retention_floor(self, parent: bytes) -> int:
         """Store time, in ms, before which messages of a parent topic are not answered any more."""
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:

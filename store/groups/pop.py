@@ -17,9 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 import record
-from matcher.selector import Selection
 from store import control
-from store.api import Appended, Done, Handed, Popped, Receipts, Run, Start, dead_letter_queue, subscription_queue
+from store.api import Appended, Done, Handed, Popped, PopRequest, Receipts, Run, dead_letter_queue, subscription_queue
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import Owners
@@ -66,32 +65,19 @@ class GroupService:
         """Whether the fold's state is all there is."""
         return not self._flights and not self._locks
 
-    async def pop(
-        self,
-        group: bytes,
-        queues: Sequence[bytes],
-        max_records: int,
-        max_bytes: int,
-        invisible_ms: int,
-        start: Start,
-        max_deliveries: int,
-        selection: Selection,
-        ordered: bool,
-        owner: bytes,
-        early: bool,
-        member: bytes,
-    ) -> Popped:
-        """See `store.api.Store.pop`."""
-        _check_ms(invisible_ms)
-        for queue in queues:
+    async def pop(self, request: PopRequest) -> Popped:
+        """See `store.api.GroupStore.pop`."""
+        group, owner = request.group, request.owner
+        _check_ms(request.invisible_ms)
+        for queue in request.queues:
             _check_queue(queue)
         if owner:
             await self.owners.turn(owner, group)
         await self._unlocked(group)
-        chosen = await self._choose(group, queues, max_records, start, selection, ordered) if selection else None
+        chosen = await self._choose(request) if request.selection else None
         now = self._clock()
-        until = now + invisible_ms
-        places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
+        until = now + request.invisible_ms
+        places = [self._known(group, queue) for queue in dict.fromkeys(request.queues)]
         self._admit(group, [place.queue for place in places if place.state is None and place.flight is None])
         taking = Taking(
             self._views,
@@ -100,15 +86,15 @@ class GroupService:
             places,
             now=now,
             until=until,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            max_deliveries=max_deliveries or self._config.max_deliveries,
-            ordered=ordered,
+            max_records=request.max_records,
+            max_bytes=request.max_bytes,
+            max_deliveries=request.max_deliveries or self._config.max_deliveries,
+            ordered=request.ordered,
             chosen=chosen,
-            member=member,
+            member=request.member,
         )
         with _undone(taking):
-            taking.take(start)
+            taking.take(request.start)
             frames = taking.frames()
         popped = Popped([], taking.available_at(), taking.is_limited, taking.is_full)
         popped.reclaimed = sum([place.reclaimed for place in places])
@@ -117,7 +103,7 @@ class GroupService:
             if owner:
                 self.owners.took(owner, group, (), is_full=False)
             return popped
-        is_early = early and not any(place.is_new for place in touched)  # that a group begins is not forgotten
+        is_early = request.early and not any(place.is_new for place in touched)  # that a group begins is not forgotten
         answer = self._append(group, frames, touched, self._offer_later if is_early else self._offer)
         if owner:
             self.owners.took(owner, group, taking.leases, is_full=popped.is_full)
@@ -143,7 +129,7 @@ class GroupService:
         unsent: Sequence[tuple[Receipts, int]],
         member: bytes,
     ) -> list[Receipts]:
-        """See `store.api.Store.settle`."""
+        """See `store.api.GroupStore.settle`."""
         for _, delay in (*again, *unsent):
             if delay is not None:
                 _check_ms(delay)
@@ -164,7 +150,7 @@ class GroupService:
         return stale
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
-        """See `store.api.Store.bury`."""
+        """See `store.api.GroupStore.bury`."""
         letters = dead_letter_queue(group)
         if any(each.queue == letters for each in receipts):
             raise ValueError("what is a dead letter cannot become one")
@@ -198,7 +184,7 @@ class GroupService:
             return settling.stale
 
     async def release(self, group: bytes, queue: bytes) -> None:
-        """See `store.api.Store.release`."""
+        """See `store.api.GroupStore.release_leases`."""
         await self._release(group, queue, None)
 
     async def release_of(self, owner: bytes) -> None:
@@ -239,7 +225,7 @@ class GroupService:
         self._came_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
-        """See `store.api.Store.hand_over`. Whoever calls it has not waited for anything in between when it decides."""
+        """See `store.api.GroupStore.hand_over`. Decides in the turn of the loop in which it is called."""
         if group in self._locks:
             return [each.offset for each in handed]
         queue = subscription_queue(group)
@@ -256,7 +242,7 @@ class GroupService:
         return sorted(stale)
 
     async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
-        """See `store.api.Store.reset_group`."""
+        """See `store.api.GroupStore.reset_group`."""
         await self._unlocked(group)
         for queue, offset in offsets.items():
             _check_queue(queue)
@@ -268,27 +254,20 @@ class GroupService:
             await self._alone(group, control.group_reset(group, offsets))
 
     async def remove(self, group: bytes) -> None:
-        """See `store.api.Store.remove_group`."""
+        """See `store.api.GroupStore.remove_group`."""
         await self._unlocked(group)
         await self._alone(group, control.group_removed(group))
 
-    async def _choose(
-        self,
-        group: bytes,
-        queues: Sequence[bytes],
-        max_records: int,
-        start: Start,
-        selection: Selection,
-        ordered: bool,
-    ) -> dict[bytes, Chosen]:
+    async def _choose(self, request: PopRequest) -> dict[bytes, Chosen]:
         """What is wanted of each queue, from where it would be taken."""
-        choosing = Choosing(self._views, self._reader, selection)
+        group = request.group
+        choosing = Choosing(self._views, self._reader, request.selection)
         chosen: dict[bytes, Chosen] = {}
-        wanted = max_records
-        places = [self._known(group, queue) for queue in dict.fromkeys(queues)]
+        wanted = request.max_records
+        places = [self._known(group, queue) for queue in dict.fromkeys(request.queues)]
         for place in sorted(places, key=lambda place: 0 if place.state is None else place.state.turn):
-            begin_at(self._views, group, place, start)
-            some = 0 if ordered and is_begun(place) else wanted
+            begin_at(self._views, group, place, request.start)
+            some = 0 if request.ordered and is_begun(place) else wanted
             chosen[place.queue] = await choosing.look(place.queue, fresh_from(self._views, place), some)
             wanted -= len(chosen[place.queue].offsets)
         await self._unlocked(group)

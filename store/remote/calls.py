@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from matcher.selector import EVERYTHING, Selection
 from store.api import (
     Attendance,
     Bounds,
@@ -21,11 +20,11 @@ from store.api import (
     Handed,
     HeldPage,
     Popped,
+    PopRequest,
     Receipts,
     Retained,
     Rule,
     SessionState,
-    Start,
     Store,
     Subscription,
     TopicPage,
@@ -62,7 +61,7 @@ BOUNDS: Final = Method[Bounds]("bounds")
 FETCH: Final = Method[Fetched]("fetch")
 READ: Final = Method[Chunk]("read")
 POSITION_AT: Final = Method[int]("position_at")
-FLOOR: Final = Method[int]("floor")
+RETENTION_FLOOR: Final = Method[int]("retention_floor")
 OFFSET_AT: Final = Method[int]("offset_at")
 BY_KEY: Final = Method[Found]("by_key")
 MESSAGE: Final = Method[bytes]("message")
@@ -80,20 +79,18 @@ GROUP_OFFSETS: Final = Method[dict[int, int]]("group_offsets")
 POP: Final = Method[Popped]("pop", is_read=False)
 SETTLE: Final = Method[list[Receipts]]("settle", is_read=False)
 BURY: Final = Method[list[Receipts]]("bury", is_read=False)
-RELEASE: Final = Method[None]("release", is_read=False)
+RELEASE_LEASES: Final = Method[None]("release_leases", is_read=False)
 HAND_OVER: Final = Method[list[int]]("hand_over", is_read=False)
-SHARES_HELD: Final = Method[list[tuple[bytes, list[bytes]]]]("shares_held")
-GATEWAYS: Final = Method[list[bytes]]("gateways")
-JOIN: Final = Method[float]("join", is_read=False)
-ATTEND: Final = Method[Attendance]("attend", is_read=False)
-LEAVE: Final = Method[None]("leave", is_read=False)
-HOLD: Final = Method[None]("hold", is_read=False)
-FREE: Final = Method[None]("free", is_read=False)
+TRANSIENT_SHARES: Final = Method[list[tuple[bytes, list[bytes]]]]("transient_shares")
+JOIN_GATEWAY: Final = Method[float]("join_gateway", is_read=False)
+HEARTBEAT: Final = Method[Attendance]("heartbeat", is_read=False)
+LEAVE_GATEWAY: Final = Method[None]("leave_gateway", is_read=False)
+CLAIM_CLIENT: Final = Method[None]("claim_client", is_read=False)
+RELEASE_CLIENTS: Final = Method[None]("release_clients", is_read=False)
 RESET_GROUP: Final = Method[None]("reset_group", is_read=False)
 REMOVE_GROUP: Final = Method[None]("remove_group", is_read=False)
 GROUPS: Final = Method[list[GroupState]]("groups")
 TIMERS: Final = Method[HeldPage]("timers")
-TRANSACTIONS: Final = Method[HeldPage]("transactions")
 RECALL: Final = Method[list[int]]("recall", is_read=False)
 END_TRANSACTION: Final = Method[list[int]]("end_transaction", is_read=False)
 TOPICS: Final = Method[TopicPage]("topics")
@@ -112,8 +109,8 @@ class RemoteCalls:
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
         raise NotImplementedError
 
-    async def _lease(self, group: bytes, *arguments: object) -> Popped:
-        """Ask to pop. What is leased to somebody who does not wait any more is given back."""
+    async def _ask_pop(self, request: PopRequest) -> Popped:
+        """Pop. Messages leased for a caller that has been cancelled meanwhile are given back."""
         raise NotImplementedError
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
@@ -131,8 +128,8 @@ class RemoteCalls:
     async def position_at(self, time_ms: int) -> int:
         return await self._ask(POSITION_AT, time_ms)
 
-    async def floor(self, parent: bytes) -> int:
-        return await self._ask(FLOOR, parent)
+    async def retention_floor(self, parent: bytes) -> int:
+        return await self._ask(RETENTION_FLOOR, parent)
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         return await self._ask(OFFSET_AT, queue, time_ms)
@@ -179,23 +176,8 @@ class RemoteCalls:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return await self._ask(GROUP_OFFSETS, group, parent)
 
-    async def pop(
-        self,
-        group: bytes,
-        queues: Sequence[bytes],
-        max_records: int,
-        max_bytes: int,
-        invisible_ms: int,
-        start: Start,
-        max_deliveries: int = 0,
-        selection: Selection = EVERYTHING,
-        ordered: bool = False,
-        owner: bytes = b"",
-        early: bool = False,
-        member: bytes = b"",
-    ) -> Popped:
-        wish = (max_records, max_bytes, invisible_ms, start, max_deliveries, selection, ordered, owner, early, member)
-        return await self._lease(group, queues, *wish)
+    async def pop(self, request: PopRequest) -> Popped:
+        return await self._ask_pop(request)
 
     async def settle(
         self,
@@ -210,32 +192,31 @@ class RemoteCalls:
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         return await self._ask(BURY, group, receipts, member)
 
-    async def release(self, group: bytes, queue: bytes) -> None:
-        return await self._ask(RELEASE, group, queue)
+    async def release_leases(self, group: bytes, queue: bytes) -> None:
+        return await self._ask(RELEASE_LEASES, group, queue)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._ask(HAND_OVER, group, handed)
 
-    async def shares_held(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        return await self._ask(SHARES_HELD, after, limit)
+    async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        return await self._ask(TRANSIENT_SHARES, after, limit)
 
-    async def gateways(self, after: bytes | None, limit: int) -> list[bytes]:
-        return await self._ask(GATEWAYS, after, limit)
+    async def join_gateway(
+        self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False
+    ) -> float:
+        return await self._ask(JOIN_GATEWAY, gateway, held, more)
 
-    async def join(self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
-        return await self._ask(JOIN, gateway, held, more)
+    async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
+        return await self._ask(HEARTBEAT, gateway, figures)
 
-    async def attend(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
-        return await self._ask(ATTEND, gateway, figures)
+    async def leave_gateway(self, gateway: bytes) -> None:
+        return await self._ask(LEAVE_GATEWAY, gateway)
 
-    async def leave(self, gateway: bytes) -> None:
-        return await self._ask(LEAVE, gateway)
+    async def claim_client(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
+        return await self._ask(CLAIM_CLIENT, gateway, client_id, user)
 
-    async def hold(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
-        return await self._ask(HOLD, gateway, client_id, user)
-
-    async def free(self, gateway: bytes, clients: Sequence[bytes]) -> None:
-        return await self._ask(FREE, gateway, clients)
+    async def release_clients(self, gateway: bytes, clients: Sequence[bytes]) -> None:
+        return await self._ask(RELEASE_CLIENTS, gateway, clients)
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         return await self._ask(RESET_GROUP, group, offsets)
@@ -248,9 +229,6 @@ class RemoteCalls:
 
     async def timers(self, after: bytes | None, limit: int) -> HeldPage:
         return await self._ask(TIMERS, after, limit)
-
-    async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
-        return await self._ask(TRANSACTIONS, after, limit)
 
     async def recall(self, handles: Sequence[int]) -> list[int]:
         return await self._ask(RECALL, handles)

@@ -22,7 +22,17 @@ import grpc
 import grpc.aio
 import msgspec
 
-from store.api import Commit, CommitListener, Done, HeldMessage, Popped, Receipts, StoreStats, TransactionListener
+from store.api import (
+    Commit,
+    CommitListener,
+    Done,
+    HeldMessage,
+    Popped,
+    PopRequest,
+    Receipts,
+    StoreStats,
+    TransactionListener,
+)
 from store.errors import StoreClosed, StoreError
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.calls import POP, Method, RemoteCalls, encode
@@ -189,10 +199,10 @@ class RemoteStore(RemoteCalls):
         self._say_what_was_said()
         return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
 
-    async def _lease(self, group: bytes, *arguments: object) -> Popped:
+    async def _ask_pop(self, request: PopRequest) -> Popped:
         self._say_what_was_said()
         ask = self._questions.ask
-        answer = await ask(cast("Method[object]", POP), (group, *arguments), partial(self._give_back, group))
+        answer = await ask(cast("Method[object]", POP), (request,), partial(self._give_back, request.group))
         return POP.result.decode(answer)
 
     def _say_what_was_said(self) -> None:

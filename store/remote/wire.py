@@ -14,7 +14,7 @@ import msgspec
 
 METHOD: Final = "/sluice.store.v1.Store/Attach"
 SERVICE: Final = "sluice.store.v1.Store"
-VERSION: Final = 6  # of this layout and of what the items hold
+VERSION: Final = 1  # of this layout and of what the items hold
 
 HEAD: Final = Struct("<QQ")
 ITEM: Final = Struct("<BI")

@@ -13,7 +13,7 @@ from random import Random
 
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
-from store.api import Appended, Receipts, Start, partition_queue
+from store.api import Appended, PopRequest, Receipts, Start, partition_queue
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -93,7 +93,7 @@ class Mover:
 async def consume(engine: Engine, lease_ms: int, gives_back: bool) -> int:
     """Lease some messages, finish those that can be finished, and give the others back or let their lease end. Returns
     how many there were."""
-    popped = await engine.pop(GROUP, [PARTITION], 5, 1 << 20, lease_ms, Start.EARLIEST, DELIVERIES)
+    popped = await engine.pop(PopRequest(GROUP, [PARTITION], 5, 1 << 20, lease_ms, Start.EARLIEST, DELIVERIES))
     done: list[Receipts] = []
     back: list[tuple[Receipts, int | None]] = []
     for run in popped.runs:

@@ -10,6 +10,7 @@ from record.layout import Kind
 from store.api import (
     Appended,
     Popped,
+    PopRequest,
     Receipts,
     Run,
     Start,
@@ -87,9 +88,10 @@ class Bench:
         ordered: bool = False,
         early: bool = False,
     ) -> Popped:
-        return await self.engine.pop(
+        request = PopRequest(
             group, queues or (Q,), records, size, invisible, start, most, selection, ordered, early=early
         )
+        return await self.engine.pop(request)
 
     async def take(self, *queues: bytes, records: int = 100, invisible: int = 10_000) -> list[bytes]:
         return payloads((await self.pop(*queues, records=records, invisible=invisible)).runs)

@@ -8,6 +8,7 @@ import record
 from record.layout import FLAG_RETAIN
 from store.api import (
     GroupQueueState,
+    PopRequest,
     Start,
     Will,
     dead_letter_queue,
@@ -99,7 +100,7 @@ async def test_messages_of_format_1_that_were_held_leased_and_given_up(tmp_path:
     assert (audit.group, audit.queues) == (b"audit", [GroupQueueState(partition, 7, 7, 0, 2)])
     assert (billing.group, billing.queues) == (b"billing", [GroupQueueState(partition, 2, 5, 2, 6)])
     assert await engine.group_offsets(b"audit", b"plant") == {0: 2}
-    popped = await engine.pop(b"billing", [partition], 9, 1 << 20, 1000, Start.EARLIEST)
+    popped = await engine.pop(PopRequest(b"billing", [partition], 9, 1 << 20, 1000, Start.EARLIEST))
     assert [(run.offset, run.count, run.deliveries) for run in popped.runs] == [(5, 4, 1)]
     assert popped.available_at is not None
     await engine.close()

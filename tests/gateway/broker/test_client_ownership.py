@@ -154,19 +154,19 @@ class Link:
         finally:
             self._open.discard(answer)
 
-    async def join(self, name: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
+    async def join_gateway(self, name: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
         return cast("float", await self._ask("join", name, held, more))
 
-    async def attend(self, name: bytes, figures: Mapping[str, int]) -> Attendance:
+    async def heartbeat(self, name: bytes, figures: Mapping[str, int]) -> Attendance:
         return cast("Attendance", await self._ask("attend", name, figures))
 
-    async def leave(self, name: bytes) -> None:
+    async def leave_gateway(self, name: bytes) -> None:
         await self._ask("leave", name)
 
-    async def hold(self, name: bytes, client_id: bytes, user: bytes) -> None:
+    async def claim_client(self, name: bytes, client_id: bytes, user: bytes) -> None:
         await self._ask("hold", name, client_id, user)
 
-    async def free(self, name: bytes, clients: Sequence[bytes]) -> None:
+    async def release_clients(self, name: bytes, clients: Sequence[bytes]) -> None:
         await self._ask("free", name, clients)
 
 
@@ -318,14 +318,14 @@ async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(mo
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
         given, late = asyncio.Event(), asyncio.Event()
-        hold = a.link.hold
+        hold = a.link.claim_client
 
         async def held_up(name: bytes, client_id: bytes, user: bytes) -> None:
             await hold(name, client_id, user)
             given.set()
             await late.wait()
 
-        monkeypatch.setattr(a.link, "hold", held_up)
+        monkeypatch.setattr(a.link, "claim_client", held_up)
         first = asyncio.ensure_future(a.connect(b"s"))
         await given.wait()
         await world.restart()
@@ -438,13 +438,13 @@ async def test_an_order_that_comes_while_the_client_is_asked_for_again_is_told_a
     async with World([b"a"], random.Random(1)) as world:
         a = world.gates[b"a"]
         await a.connect(b"s")
-        late, hold = asyncio.Event(), a.link.hold
+        late, hold = asyncio.Event(), a.link.claim_client
 
         async def held_up(name: bytes, client_id: bytes, user: bytes) -> None:
             await late.wait()
             await hold(name, client_id, user)
 
-        monkeypatch.setattr(a.link, "hold", held_up)
+        monkeypatch.setattr(a.link, "claim_client", held_up)
         again = asyncio.ensure_future(a.joined.hold(b"s", b"u", stays))
         kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
         await settle()

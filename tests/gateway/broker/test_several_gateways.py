@@ -181,7 +181,7 @@ async def test_a_gateway_that_stops_leaves_its_clients_to_others_at_once(tmp_pat
     await several.leave("a")
     assert (await old.expect(DISCONNECT)).reason == ReasonCode.SERVER_SHUTTING_DOWN
     assert len(several.engine.members.gateways) == 1
-    assert len(await several.engine.gateways(None, 9)) == 1
+    assert len(several.engine._views.gateways.page(None, 9)) == 1
     new = await client(several, "b", b"c")
     assert new.session_present
     await new.disconnect()
@@ -211,7 +211,7 @@ async def test_what_a_dead_gateway_had_of_a_shared_subscription_goes_to_the_othe
     await member.subscribe((GROUP, 1))
     several.die("a")
     assert [m.payload for m in await member.take(2)] == [b"1", b"2"]
-    assert [each[1] for each in await several.engine.shares_held(None, 9)] == [
+    assert [each[1] for each in await several.engine.transient_shares(None, 9)] == [
         [several.gateways["b"].sessions._membership.name]
     ]
     await member.drop()
@@ -254,7 +254,7 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     several.die("a")
     several.die("b")
     await several.restart()
-    assert len(await several.engine.gateways(None, 9)) == 2
+    assert len(several.engine._views.gateways.page(None, 9)) == 2
     assert len(await several.engine.sessions_open(None, 9)) == 1
     await several.join("c")
     watcher = await client(several, "c", b"w")
@@ -262,7 +262,7 @@ async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(t
     new = await client(several, "c", b"c")
     assert new.session_present
     await watcher.quiet()
-    assert len(await several.engine.gateways(None, 9)) == 1
+    assert len(several.engine._views.gateways.page(None, 9)) == 1
     for each in (old, new, watcher):
         await each.drop()
     await several.close()

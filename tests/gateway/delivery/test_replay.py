@@ -523,7 +523,7 @@ async def test_what_a_parent_s_age_hides_is_hidden(make_node: MakeNode) -> None:
         await publish(node, topic, b"1")
     engine = engine_of(node)
     async with asyncio.timeout(20):
-        while await engine.floor(b"young") <= engine._views.store_time:
+        while await engine.retention_floor(b"young") <= engine._views.store_time:
             await asyncio.sleep(0.1)
             await engine.enforce_retention()
     await publish(node, b"young/t", b"2")

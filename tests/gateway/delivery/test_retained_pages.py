@@ -91,7 +91,7 @@ async def test_a_delayed_value_whose_time_comes_meanwhile_comes_once(
     client = await come(node, durable, 1)
     first = await held_up(client, (b"r/+", 1))
     clock.now_ms += 10_000
-    await engine_of(node).fire()
+    await engine_of(node).release_due()
     client.send(ack(PUBACK, first.packet_id))
     messages = [first, *await client.take(50)]
     await client.quiet()

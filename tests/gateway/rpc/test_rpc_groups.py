@@ -15,7 +15,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.rpc.groups import Groups, Line, Wish, parent_source
 from gateway.rpc.wakeups import Wakeups
-from store.api import Popped, Start, topic_queue
+from store.api import Popped, PopRequest, Start, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
@@ -458,7 +458,7 @@ async def test_wrong_requests_are_named(port: int, request_) -> None:
 async def test_groups_are_told_with_all_kinds_of_queues(engine: Engine, port: int, sender: Client) -> None:
     await fill(sender, 2)
     for queue in (topic_queue(b"home/t"), b"fhome/+", b"dg"):
-        await engine.pop(b"other", [queue], 1, 1_000, 1_000, Start.EARLIEST)
+        await engine.pop(PopRequest(b"other", [queue], 1, 1_000, 1_000, Start.EARLIEST))
     async with Member(port) as member:
         await member.receive(records=1)
         page = await member.stub.Groups(pb.GroupsRequest(limit=1))

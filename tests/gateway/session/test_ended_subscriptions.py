@@ -253,7 +253,7 @@ async def test_the_newest_of_many_of_one_millisecond_and_delayed_ones(
     await delayed.burst([b"$delayed/9/n/b"] * 4, [2] * 4)
     await publisher.burst([b"n/c", b"n/b", b"n/b", b"n/c"], [2] * 4)
     clock.now_ms += 10_000
-    await engine_of(node).fire()
+    await engine_of(node).release_due()
     await publisher.burst([b"n/b", b"n/c"] * 3, [2] * 6)
     sent = [*publisher.sent, *[(b"n/b", payload, qos) for _, payload, qos in delayed.sent]]
     device.acknowledge(2)

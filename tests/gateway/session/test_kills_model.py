@@ -155,7 +155,7 @@ class Scenario:
             await self.publish(b"$delayed/5/" if step == "publish later" else b"")
         elif step == "time goes on":
             self.clock.now_ms += 10_000
-            await engine_of(self.node).fire()
+            await engine_of(self.node).release_due()
         elif step == "kill":
             await self.kill()
         elif step == "drop":
@@ -311,7 +311,7 @@ class Scenario:
         """All that is due comes, and what was begun comes to its end."""
         device = self.device
         self.clock.now_ms += 10_000
-        await engine_of(self.node).fire()
+        await engine_of(self.node).release_due()
         if device.client is None:
             await self.connect()
         due = self.model.due()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.node.node import Node
-from store.api import Popped, Start, dead_letter_queue
+from store.api import Popped, PopRequest, Start, dead_letter_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, ack
@@ -133,7 +133,7 @@ async def test_given_up_after_too_many_deliveries(make_node: MakeNode) -> None:
     assert [m.payload for m in await keeper.take(1)] == [b"next"]
     engine = node._engine
     assert engine is not None
-    popped = await engine.pop(GROUP, [dead_letter_queue(GROUP)], 10, 1 << 20, 1000, Start.EARLIEST)
+    popped = await engine.pop(PopRequest(GROUP, [dead_letter_queue(GROUP)], 10, 1 << 20, 1000, Start.EARLIEST))
     assert [run.count for run in popped.runs] == [1]
     assert b"poison" in popped.runs[0].data
 

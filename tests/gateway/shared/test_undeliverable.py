@@ -185,7 +185,7 @@ async def test_what_waits_here_and_is_leased_anew_comes_once(node: Node, qos: in
         await busy.subscribe((GROUP, 0))
     await until_groups(node, {GROUP: 2})  # the store has heard what is finished
     assert node._engine is not None
-    await node._engine.release(GROUP, share.queue)
+    await node._engine.release_leases(GROUP, share.queue)
     share.wake()
     await publish(node, b"t/x", b"4")
     assert {m.payload for m in await small.take(2)} == {kept.payload, b"4"}  # what was busy's, leased anew as well

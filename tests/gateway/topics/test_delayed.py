@@ -177,7 +177,7 @@ async def test_a_copy_of_a_message_expires_when_the_message_would(
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"t", 1))
     clock.now_ms += 3500
-    await engine_of(node).fire()
+    await engine_of(node).release_due()
     (message,) = await client.take(1)
     found = wire.properties(message.properties)
     assert dict(found)[EXPIRY] == 97  # what is left of 96.5 seconds

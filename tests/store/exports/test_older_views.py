@@ -56,7 +56,7 @@ async def test_a_restored_store_has_what_they_refer_to(tmp_path: Path, moment: t
         values = {value.topic: record.decode(value.frame, 0)[6] for value in await engine.retained(b"#", None, 9)}
         assert values == {b"kept": b"retained", b"new": b"also"}
         clock.now += 5 * HOUR
-        await engine.let_go()
+        await engine.release_due()
         assert await payloads(engine, topic_queue(b"late")) == [b"held"]
     finally:
         await engine.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import control
-from store.api import Appended, Handed, Popped, Receipts, Start, subscription_queue
+from store.api import Appended, Handed, Popped, PopRequest, Receipts, Start, subscription_queue
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from store.groups.lease_owners import Owners
@@ -28,7 +28,9 @@ async def bench(bench: Bench) -> AsyncIterator[Bench]:
 
 
 async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True) -> Popped:
-    return await bench.engine.pop(NAME, (QUEUE,), records, 1 << 20, 1_000, Start.EARLIEST, owner=owner, early=early)
+    return await bench.engine.pop(
+        PopRequest(NAME, (QUEUE,), records, 1 << 20, 1_000, Start.EARLIEST, owner=owner, early=early)
+    )
 
 
 def of(bench: Bench) -> set[int]:
@@ -192,14 +194,16 @@ async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path
     monkeypatch.setattr(Owners, "turn", turn)
     store = await Linked.open(tmp_path / "linked", CONFIG)
     await append(store.engine, [control.share_held(NAME, b"g1"), message(1)])
-    popping = asyncio.create_task(store.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"g1", early=True))
+    popping = asyncio.create_task(
+        store.pop(PopRequest(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"g1", early=True))
+    )
     await waiting.wait()
     go_on.set()  # it would go on in the next turn of the loop
     store.server.end("g1")
     await store.engine.release_of(b"g1")
     await append(store.engine, [message(2)])
     assert store.engine.owners == []
-    popped = await store.engine.pop(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    popped = await store.engine.pop(PopRequest(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST))
     assert receipts(popped) == [Receipts(QUEUE, 0, 1, 1)]
     popping.cancel()
     await asyncio.gather(popping, return_exceptions=True)
@@ -217,7 +221,7 @@ async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: B
     await bench.append(control.share_held(other, b"one"))
     await bench.fill(1)
     for name in (NAME, other):
-        await bench.engine.pop(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True)
+        await bench.engine.pop(PopRequest(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True))
     groups = bench.engine._groups
     offer, asked = groups._offer, []
 
@@ -230,7 +234,7 @@ async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: B
         with pytest.raises(StoreError, match="once"):
             await bench.engine.release_of(b"one")
     assert len(asked) == 2
-    popped = await bench.engine.pop(other, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST)
+    popped = await bench.engine.pop(PopRequest(other, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST))
     assert receipts(popped) == [Receipts(QUEUE, 0, 1, 2)]
 
 

@@ -178,8 +178,8 @@ async def test_what_is_released_comes_again_at_once(bench: Bench):
     done, again = Receipts(Q, 0, 1, 1), Receipts(Q, 1, 1, 1)
     await bench.engine.settle(b"g", [done], [(again, 50_000)])
     assert await bench.take(records=1) == numbers(5)
-    await bench.engine.release(b"g", Q)
+    await bench.engine.release_leases(b"g", Q)
     assert await bench.take() == numbers(1, 2, 3, 4, 5)
     assert await bench.engine.settle(b"g", receipts(popped)) == [Receipts(Q, 0, 5, 1)]
-    await bench.engine.release(b"nobody", Q)
-    await bench.engine.release(b"g", OTHER)
+    await bench.engine.release_leases(b"nobody", Q)
+    await bench.engine.release_leases(b"g", OTHER)

@@ -3,6 +3,7 @@
 import pytest
 
 from store.api import (
+    PopRequest,
     Receipts,
     Start,
 )
@@ -80,7 +81,7 @@ async def test_wrong_receipts_settle_nothing(bench: Bench, wrong: Receipts):
 async def test_a_time_that_could_not_be_folded_is_refused(bench: Bench, time: int):
     await bench.append(message(0))
     with pytest.raises(ValueError, match="not a time from now"):
-        await bench.engine.pop(b"g", [Q], 10, 1 << 20, time, Start.EARLIEST)
+        await bench.engine.pop(PopRequest(b"g", [Q], 10, 1 << 20, time, Start.EARLIEST))
     leased = await bench.pop()
     with pytest.raises(ValueError, match="not a time from now"):
         await bench.engine.settle(b"g", [], [(leased_one, time) for leased_one in receipts(leased)])

@@ -72,4 +72,4 @@ async def test_groups_of_shared_subscriptions_are_there_while_they_have_members(
     assert (await bench.engine.bounds(queue)).end == end
     await bench.pop(queue, group=group)
     assert await bench.engine.groups(None, 10) == []
-    assert await bench.engine.shares_held(None, 10) == []
+    assert await bench.engine.transient_shares(None, 10) == []

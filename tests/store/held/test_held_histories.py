@@ -161,7 +161,7 @@ async def run(path: Path, history: list[object]) -> None:
             await engine.enforce_retention()
         else:
             engine = await again(engine, path / str(number + 1), step == "crash")
-        await engine.let_go()
+        await engine.release_due()
         model.let_go()
         await model.check(engine)
     assert model.delayed == set()

@@ -115,7 +115,7 @@ async def test_a_delayed_message_is_nowhere_before_its_time_and_everywhere_then(
     (handle,) = await hold(engine, delayed(b"a/t", clock.now + 5000, b"later", FLAG_RETAIN | 1))
     await append(engine, opened, late)
     clock.now += 4999
-    await engine.let_go()
+    await engine.release_due()
     assert [(await engine.bounds(queue)).end for queue in queues] == [0, 0]
     assert await engine.retained(b"#", None, 9) == []
     assert (await engine.topics(b"", None, 9)).names == []
@@ -123,7 +123,7 @@ async def test_a_delayed_message_is_nowhere_before_its_time_and_everywhere_then(
     assert (await engine.timers(None, 9)).messages == [HeldMessage(handle, b"a/t", b"me", 1_005_000, 0)]
     assert engine.stats().messages == 0
     clock.now += 1
-    await engine.let_go()
+    await engine.release_due()
     for queue in (*queues, filter_queue(b"+/t")):
         assert await payloads(engine, queue) == [b"later"]
         assert await engine.offset_at(queue, clock.now) == 0
@@ -150,7 +150,7 @@ async def test_thousands_that_fall_due_at_once_enter_by_due_time_and_arrival(tmp
     most: list[int] = []
     engine.on_commit(lambda commit: most.append(len(commit.moved)))
     clock.now += 50
-    await engine.let_go()
+    await engine.release_due()
     assert 0 < max(most) <= service._MOST
     assert await payloads(engine, topic_queue(b"t")) == [b"plain"] * 6 + [b"%d" % due for due in sorted(dues)]
     references = engine._views.references(topic_queue(b"t"), 6, 3000)
@@ -158,7 +158,7 @@ async def test_thousands_that_fall_due_at_once_enter_by_due_time_and_arrival(tmp
     assert set(times) == {clock.now}
     assert positions != sorted(positions)
     engine = await reopen(engine, clock, kill, config)
-    await engine.let_go()
+    await engine.release_due()
     assert (await engine.bounds(topic_queue(b"t"))).end == 3006
     assert (rows(engine, b"d"), rows(engine, b"h")) == ([], [])
     await engine.close()
@@ -201,7 +201,7 @@ async def test_what_fell_due_while_the_node_was_down_fires_when_it_is_up(tmp_pat
     await hold(engine, delayed(b"t", clock.now + 1000, b"down"))
     clock.now += 500
     engine = await reopen(engine, clock, kill=True)
-    await engine.let_go()
+    await engine.release_due()
     assert (await engine.bounds(topic_queue(b"t"))).end == 0
     await engine.close()
     clock.now += 500
@@ -218,13 +218,13 @@ async def test_recall_says_which_could_not_be_recalled(tmp_path: Path):
         engine, *[delayed(b"t", clock.now + 10 * i, b"%d" % i) for i in (1, 2, 3)], frame(b"t", FLAG_HALF)
     )
     clock.now += 10
-    await engine.let_go()
+    await engine.release_due()
     assert await engine.recall([]) == []
     assert await engine.recall([one, two, two, half, 5, -1, LAST + 1]) == [one, half, 5, -1, LAST + 1]
     assert await engine.recall([two]) == [two]
     engine = await reopen(engine, clock, kill=True)
     clock.now += 100
-    await engine.let_go()
+    await engine.release_due()
     assert await payloads(engine, topic_queue(b"t")) == [b"1", b"3"]
     assert await engine.recall([three]) == [three]
     assert await transactions(engine) == [half]
@@ -242,11 +242,11 @@ async def test_a_message_is_either_fired_or_recalled(tmp_path: Path):
     dice = random.Random(3)
     wishes = [dice.sample(handles, 40) for _ in range(12)]
     first = asyncio.ensure_future(engine.recall(wishes[0]))
-    looking = asyncio.ensure_future(engine.let_go())
+    looking = asyncio.ensure_future(engine.release_due())
     await asyncio.sleep(0)
     missed = await asyncio.gather(first, *[engine.recall(wish) for wish in wishes[1:]])
     await looking
-    await engine.let_go()
+    await engine.release_due()
     recalled: set[int] = set()
     for wish, missing in zip(wishes, missed, strict=True):
         done = set(wish) - set(missing)
@@ -293,7 +293,7 @@ async def test_what_is_claimed_is_looked_at_when_the_claim_ends(
     else:
         assert await recalling == []
         clock.now += HOUR
-        await engine.let_go()
+        await engine.release_due()
         assert await waiting == [b"other"]
         assert await timers(engine) == []
     await engine.close()
@@ -336,24 +336,24 @@ async def test_publishers_are_asked_and_orphans_rolled_back(tmp_path: Path):
     clock.now += 30_000
     (second,) = await hold(engine, frame(b"t", FLAG_HALF))
     clock.now += 29_999
-    await engine.let_go()
+    await engine.release_due()
     assert asked == []
     clock.now += 1
-    await engine.let_go()
+    await engine.release_due()
     assert asked == [(first, 1), (committed, 1)]
     await engine.end_transaction([committed], True)
     clock.now += 30_000
-    await engine.let_go()
+    await engine.release_due()
     assert asked[2:] == [(second, 1)]
     engine = await reopen(engine, clock, kill=True)
     asked.clear()
     engine.on_transaction_check(listen)
     clock.now += 30_000
-    await engine.let_go()
+    await engine.release_due()
     assert asked == [(first, 2)]
     for _ in range(3):
         clock.now += 60_000
-        await engine.let_go()
+        await engine.release_due()
     assert asked == [(first, 2), (second, 2), (first, 3), (second, 3)]
     assert await transactions(engine) == []
     assert rows(engine, b"c") == []
@@ -367,7 +367,7 @@ async def test_nobody_is_asked_where_orphans_go_at_once(tmp_path: Path):
     engine.on_transaction_check(lambda halves: pytest.fail("nobody is to be asked"))
     await hold(engine, frame(b"t", FLAG_HALF))
     clock.now += 60_000
-    await engine.let_go()
+    await engine.release_due()
     assert await transactions(engine) == []
     await engine.close()
 
@@ -378,15 +378,15 @@ async def test_a_delayed_half_waits_for_its_transaction_and_for_its_time(tmp_pat
     early, late = await hold(
         engine, frame(b"t", FLAG_HELD, clock.now, b"e"), frame(b"t", FLAG_HELD, clock.now + 9, b"l")
     )
-    await engine.let_go()
+    await engine.release_due()
     assert await timers(engine) == []
     assert await engine.recall([early]) == [early]
     assert await engine.end_transaction([early, late], True) == []
-    await engine.let_go()
+    await engine.release_due()
     assert await payloads(engine, topic_queue(b"t")) == [b"e"]
     assert await engine.end_transaction([late], False) == [late]
     clock.now += 9
-    await engine.let_go()
+    await engine.release_due()
     assert await payloads(engine, topic_queue(b"t")) == [b"e", b"l"]
     await engine.close()
 
@@ -413,13 +413,13 @@ async def test_a_year_of_delay_with_an_hour_of_retention(tmp_path: Path):
     assert record.decode(got.data, 0)[1:3] == (FLAG_REVIVED | 2, 0)
     assert await timers(engine) == [year, both]
     clock.now = 1_000_000 + YEAR - 1
-    await engine.let_go()
+    await engine.release_due()
     assert (await engine.bounds(topic_queue(b"year"))).end == 0
     clock.now += 1
     commits: list[Commit] = []
     engine = await reopen(engine, clock, kill=True)
     engine.on_commit(commits.append)
-    await engine.let_go()
+    await engine.release_due()
     assert [(commit.topics, commit.moved) for commit in commits] == [([b"year", b"both"], [])]
     for name in (b"both", b"year"):
         got = await engine.fetch(topic_queue(name), 0, 9, 1 << 20)
@@ -450,7 +450,7 @@ async def test_messages_by_record_and_by_copy_keep_their_order(tmp_path: Path, m
     engine.on_commit(lambda commit: sizes.append(len(commit.data)))
     assert await engine.end_transaction([handle for pair in zip(old, new, strict=True) for handle in pair], True) == []
     clock.now += 2 * HOUR
-    await engine.let_go()
+    await engine.release_due()
     assert max(sizes) < 1200
     for name in (b"t", b"d"):
         assert [int(payload[:-200]) for payload in await payloads(engine, topic_queue(name))] == list(range(20))
@@ -471,7 +471,7 @@ async def test_a_retained_value_that_came_late_is_kept_too(tmp_path: Path):
     begin = engine.stats().log_begin
     assert begin > 0
     clock.now += 1
-    await engine.let_go()
+    await engine.release_due()
     assert rows(engine, b"b") == []
     clock.now += HOUR
     await engine.enforce_retention()
@@ -504,7 +504,7 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
     assert engine.stats().log_begin > gone
     assert [int.from_bytes(key[1:], "big") for key in rows(engine, b"b")] == [both]
     clock.now += YEAR
-    await engine.let_go()
+    await engine.release_due()
     assert await payloads(engine, topic_queue(b"t")) == [b"kept"]
     await engine.close()
 
@@ -528,7 +528,7 @@ async def test_what_enters_by_its_record_can_be_read_then(tmp_path: Path):
         await fill(engine)
         clock.now += HOUR + 1
         ends = [engine.end_transaction([half], True) for half in halves]
-        missing = await asyncio.gather(engine.enforce_retention(), engine.let_go(), *ends)
+        missing = await asyncio.gather(engine.enforce_retention(), engine.release_due(), *ends)
         assert missing[2:] == [[]] * 20
         await engine.enforce_retention()
     assert len(entered) == len(set(entered)) == 400
@@ -579,7 +579,7 @@ async def test_retention_waits_for_what_is_on_its_way_to_enter(tmp_path: Path, m
     begins: list[int] = []
     engine.on_commit(lambda commit: begins.extend(engine.stats().log_begin for _ in commit.moved))
     disk.free.clear()
-    firing = asyncio.ensure_future(engine.let_go())
+    firing = asyncio.ensure_future(engine.release_due())
     await disk.waits.wait()
     retaining = asyncio.ensure_future(engine.enforce_retention())
     assert await reached.get() == "waits"
@@ -603,7 +603,7 @@ async def test_a_busy_log_is_asked_again(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StoreBusy):
         await engine.end_transaction([half], True)
     fill_up(engine)
-    await engine.let_go()
+    await engine.release_due()
     assert await timers(engine) == [due]
     assert await waiting == [b"t"]
     assert await engine.end_transaction([half], True) == []
@@ -625,7 +625,7 @@ async def test_a_half_leaves_room_for_its_copy(tmp_path: Path):
     await engine.enforce_retention()
     assert len(rows(engine, b"b")) == 2
     assert await engine.end_transaction([half], True) == []
-    await engine.let_go()
+    await engine.release_due()
     assert len(await payloads(engine, topic_queue(b"t"))) == 2
     await engine.close()
 

@@ -82,7 +82,7 @@ async def test_what_was_done_stays_done(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(mover, "tell", lambda what, *numbers: told.hear(" ".join((what, *map(str, numbers)))))
     engine = await Engine.open(data, CONFIG)
     while (await engine.timers(None, 1)).messages:
-        await engine.let_go()
+        await engine.release_due()
         await asyncio.sleep(0.01)
     while (await engine.groups(None, 1))[0].queues[0].lag:
         if not await mover.consume(engine, 20, gives_back=True):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, Start, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Appended, PopRequest, Start, Subscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, NoSuchMessage, StoreError
@@ -476,7 +476,7 @@ async def test_groups_pass_over_damage(tmp_path: Path):
     engine = await Engine.open(path, TOLD)
     taken: list[int] = []
     while True:
-        popped = await engine.pop(b"g", [QUEUE], 5, 1 << 20, 60_000, Start.EARLIEST)
+        popped = await engine.pop(PopRequest(b"g", [QUEUE], 5, 1 << 20, 60_000, Start.EARLIEST))
         if not popped.runs:
             break
         taken += [run.offset + i for run in popped.runs for i in range(run.count)]

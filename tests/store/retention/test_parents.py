@@ -326,7 +326,7 @@ async def test_a_message_that_was_held_stays_as_long_as_its_parent_wants(tmp_pat
     for _ in range(4):
         await append(log.engine, frame(b"brief/1", bytes(2000)))
     log.now += 30_000
-    await log.engine.let_go()
+    await log.engine.release_due()
     for _ in range(4):
         await append(log.engine, frame(b"brief/1", bytes(2000)))
     log.now += 3_600_000
@@ -353,7 +353,7 @@ async def test_a_message_that_enters_while_others_are_kept_has_its_segment_stay(
     keep_all = retention._keep_all
 
     async def after_its_time_came(cut: int) -> None:
-        await log.engine.let_go()
+        await log.engine.release_due()
         await keep_all(cut)
 
     monkeypatch.setattr(retention, "_keep_all", after_its_time_came)

@@ -124,8 +124,8 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     known = [(row.producer, (row.sequence, row.position, row.records, row.digest)) for row in rows]
     assert known == sorted(model.producers.items()), "producers"
     held = sorted((group, sorted(nodes)) for group, nodes in model.shares.held.items())
-    assert await engine.shares_held(None, 100) == held
-    assert await engine.gateways(None, 100) == sorted(model.gateways)
+    assert await engine.transient_shares(None, 100) == held
+    assert engine._views.gateways.page(None, 100) == sorted(model.gateways)
     assert await engine.sessions(None, 100) == sorted(model.sessions.by_client)
     for user in USERS:
         of_user = sorted(name for name, session in model.sessions.by_client.items() if session.user == user)

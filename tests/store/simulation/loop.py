@@ -138,18 +138,18 @@ class Deferred:
 def replayable(loop: SimulatedLoop, on_flush: Callable[[list[Unit]], None]) -> Iterator[None]:
     """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
-    saved = store.log.SimpleQueue, store.segments.threading, store.retention.time
-    store.log.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
-    store.segments.threading = SimpleNamespace(  # type: ignore[assignment]
+    saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time
+    store.log.commitlog.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
+    store.log.segments.threading = SimpleNamespace(  # type: ignore[assignment]
         Thread=lambda target, args, name: Deferred(loop, target, args, name),
         Event=threading.Event,
         Lock=threading.Lock,
     )
-    store.retention.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    store.retention.retention.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        store.log.SimpleQueue, store.segments.threading, store.retention.time = saved  # type: ignore[misc]
+        store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time = saved  # type: ignore[misc]
         logging.disable(level)

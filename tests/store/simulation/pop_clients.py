@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from store.api import Popped, Receipts, Run, Start, dead_letter_queue
+from store.api import Popped, PopRequest, Receipts, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError
@@ -96,7 +96,7 @@ class PopClients:
             async with asyncio.timeout(rng.choice((0.001, 10, 10, 10))):
                 until = self._clock.now() + invisible
                 start = rng.choice(list(Start))
-                popped = await engine.pop(group, queues, limit, size, invisible, start, most, early=early)
+                popped = await engine.pop(PopRequest(group, queues, limit, size, invisible, start, most, early=early))
         except (StoreError, TimeoutError):
             self._unsure(group)
             return
@@ -247,7 +247,7 @@ class PopClients:
 
     async def _drain(self, engine: Engine, group: bytes) -> bool:
         """A member gets some messages and acknowledges them. False when there are none, and never will be."""
-        popped = await engine.pop(group, QUEUES, 100, ALL, LONG_MS, Start.EARLIEST)
+        popped = await engine.pop(PopRequest(group, QUEUES, 100, ALL, LONG_MS, Start.EARLIEST))
         self._take(engine, group, popped, self._config.max_deliveries, self._clock.now() + LONG_MS)
         if not popped.runs and popped.available_at is None:
             assert not popped.is_limited, "a group has to settle what it does not have"
