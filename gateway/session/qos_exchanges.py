@@ -159,8 +159,11 @@ class Exchanges:
     def send_reserved(
         self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> None:
-        """Send a message of QoS 2 for which the log knows already what it has to."""
+        """Send a shared subscription's message of QoS 2. The log has it as this session's own by now."""
         entry.phase = SENT
+        entry.leased = False
+        if self.durable:
+            self.note_recorded(entry)
         write_buffer = self.write_buffer
         head, tail = message.parts(write_buffer.version, 2, retain, False, identifiers, now_ms)
         if write_buffer.maximum_packet_size and self._is_oversized(head, tail):
@@ -169,11 +172,23 @@ class Exchanges:
         self.counters.messages_sent += 1
         write_buffer.send(head + _PACKET_IDS[packet_id] + tail)
 
-    def give_up(self, packet_id: int) -> None:
-        """Nothing comes of a reserved exchange."""
+    def cancel_reserved(self, packet_id: int) -> None:
+        """Free the packet id of a reserved exchange that does not begin."""
         if self.inflight.pop(packet_id, None) is not None:
             self.in_window -= 1
             self._note_room()
+
+    def wait_for_room(self) -> None:
+        """Have the shared subscriptions hear of it when there is room again."""
+        self.starved = True
+
+    def remove_leased(self) -> list[Inflight]:
+        """Remove what is leased from shared subscriptions: the connection has ended."""
+        inflight = self._inflight or {}
+        leased = {packet_id: entry for packet_id, entry in inflight.items() if entry.leased}
+        for packet_id in leased:
+            del inflight[packet_id]
+        return list(leased.values())
 
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         """Send, unless a record has to come first: of this packet id, or of one that this must not overtake."""

@@ -283,7 +283,15 @@ class Session(Exchanges):
         """There may be room for shared subscriptions that wait for it."""
         self.starved = False
         for membership in list(self.shares.values()):
-            membership.look()
+            membership.resume()
+
+    def join_group(self, topic_filter: bytes, membership: Membership) -> None:
+        """Add a shared subscription."""
+        self.shares[topic_filter] = membership
+
+    def leave_group(self, topic_filter: bytes) -> Membership | None:
+        """Remove a shared subscription and return it. None: there is no such subscription."""
+        return self._shares.pop(topic_filter, None) if self._shares is not None else None
 
     # --- messages out
 

@@ -116,6 +116,6 @@ class Membership:
         self.identifiers: tuple[int, ...] = ()
         self.retain_as_published = False
 
-    def look(self) -> None:
-        """The session may have room again."""
+    def resume(self) -> None:
+        """Get messages again: the session may have room."""
         raise NotImplementedError

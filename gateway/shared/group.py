@@ -149,7 +149,7 @@ class Share:
                 self._look_again(member)
             self.wake()
         elif not member.session.has_room:
-            member.session.starved = True
+            member.session.wait_for_room()
 
     def lost(self, entries: list[Leased]) -> None:
         """The connection of who had these is over: others get them."""
@@ -180,7 +180,7 @@ class Share:
         self._line.remove(member)
         member.is_ready = False
         if not member.session.has_room:
-            member.session.starved = True
+            member.session.wait_for_room()
 
     def _room(self) -> int:
         """Messages that the line takes, as far as it needs to be known."""
@@ -362,7 +362,7 @@ class Share:
         lost = [each for each in handing if each.entry.offset in refused]
         self._give_back([each.entry for each in lost])
         for each in lost:
-            each.entry.member.session.give_up(each.packet_id)
+            each.entry.member.session.cancel_reserved(each.packet_id)
 
     def _send(self, handed: _Handing, now_ms: int) -> None:
         """Send a message that is its session's by now."""
@@ -372,9 +372,6 @@ class Share:
             self._forget(entry)
         if session.closed:
             return
-        entry.leased = False
-        if session.durable:
-            session.note_recorded(entry)
         retain = message.retain and member.retain_as_published
         session.send_reserved(handed.packet_id, entry, message, retain, member.identifiers, now_ms)
 
@@ -461,7 +458,7 @@ class Share:
         now = self._hub.round
         self._listen(now)
         for member in list(self.members.values()):
-            member.look()
+            member.resume()
         if self._out or self._waiting or self._aside.items:
             self._keep(now)
         if self._is_due():

@@ -72,7 +72,7 @@ class Member(Membership):
         """Whether the message is not too large for it (MQTT-3.1.2-24)."""
         return not self.maximum or self.size_of(message, now_ms) <= self.maximum
 
-    def look(self) -> None:
+    def resume(self) -> None:
         if not self.is_ready:
             self.share.line_up(self)
 

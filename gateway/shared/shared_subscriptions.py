@@ -103,7 +103,8 @@ class Shares:
         is_new = member is None
         identifiers = (stored.identifier,) if stored.identifier else ()
         if member is None:
-            member = session.shares[name] = Member(share, session, self._max_in_flight)
+            member = Member(share, session, self._max_in_flight)
+            session.join_group(name, member)
             member.grant(stored.qos, identifiers, stored.retain_as_published)
             self.counters.shared_groups += not share.members
             self.counters.shared_members += 1
@@ -132,7 +133,7 @@ class Shares:
 
     def leave(self, session: Session, name: bytes) -> bool:
         """End a membership; what it has on its way goes on. Whether there was one."""
-        member = session.shares.pop(name, None)
+        member = session.leave_group(name)
         if not isinstance(member, Member):
             return False
         share = member.share
@@ -148,9 +149,8 @@ class Shares:
     def close(self, session: Session) -> None:
         """The connection is over: what was leased to it goes to others."""
         lost: dict[Share, list[Leased]] = {}
-        for packet_id, entry in list(session.inflight.items()):  # of memberships that ended before too
-            if entry.leased and isinstance(entry, Leased):
-                del session.inflight[packet_id]
+        for entry in session.remove_leased():  # of memberships that ended before too
+            if isinstance(entry, Leased):
                 lost.setdefault(entry.member.share, []).append(entry)
         if session.has_shares:
             for name in list(session.shares):
