@@ -24,6 +24,7 @@ PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --du
 # What nothing compiled is in, or that takes whole programs: once is enough.
 UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks system sluice cloud_sdk)
 WORK ?= ingest
+SITE := build/docs-env
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
 HOT := compiled.txt $(wildcard gateway/listen/*.pyx record/*.pyx record/*.pxd store/views/*.pyx $(shell sed '/^\#/d' compiled.txt))
@@ -33,7 +34,7 @@ export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -131,6 +132,14 @@ $(LOADER) $(OFFLINE): %: %.c benchmarks/load/wire.h
 
 conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests
 	@$(BIN)/python -m tests.conformance
+
+# The site has an environment of its own: its packages and nothing of Sluice.
+docs: ## build the site of docs/ into build/site
+	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@test -x $(SITE)/bin/zensical || $(SITE)/bin/python -m pip install -qq --disable-pip-version-check \
+		"$$($(SITE)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')"
+	@$(SITE)/bin/python docs/site.py
+	@$(SITE)/bin/zensical build --strict --clean --config-file build/zensical.toml
 
 proto: $(STAMP) ## generate the gRPC stubs
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

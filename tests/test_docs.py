@@ -1,7 +1,8 @@
-"""The documents: every relative link leads to a file, and every make target that is named exists."""
+"""The documents: links lead to files and headings, make targets exist, metrics and log lines are explained."""
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,28 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and the site give to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    inner = [(target, anchor) for target, anchor in links if "://" not in target]
+    assert not [link for link in inner if link[1] not in anchors(page.parent / link[0] if link[0] else page)]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning() -> None:
+    if not (ROOT / "build/docs-env/bin/zensical").exists():
+        pytest.skip("make docs installs the tool that builds the site")
+    subprocess.run(["make", "docs"], cwd=ROOT, check=True)
+    assert (ROOT / "build/site/operations.html").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
