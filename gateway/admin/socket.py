@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway.admin.sessions import SessionDirectory, SessionQueries
 from gateway.admin.users_and_rules import Administration, WrongRequest
-from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, listen_at
+from gateway.net.bounded_http import IDLE_SECONDS, REQUESTS, listen_at
 from store.data_folder import SOCKET
 from store.engine import Engine
 from store.errors import StoreError

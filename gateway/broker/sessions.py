@@ -18,13 +18,13 @@ from gateway.broker.append import LastRecords, append
 from gateway.broker.authentication import Authentication
 from gateway.broker.client_ownership import ALONE, Membership
 from gateway.broker.client_turns import Turns
+from gateway.broker.connack import Connack
 from gateway.broker.handle_subscribe import Subscriptions
 from gateway.broker.session_checkpoint import Progress, last_records, records_of_ended, records_of_unsubscribed
 from gateway.broker.session_restore import Restoring
 from gateway.broker.sys_topics import SysTree
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.config import MqttConfig
-from gateway.connection.connack import Connack
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.delivery.catch_up import Pump

@@ -15,7 +15,7 @@ from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
 from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
 from gateway.connection.enhanced_auth import EnhancedAuthentication
-from gateway.connection.publish_batch import AppendQueue, PublishBatch, PubrelBatch
+from gateway.connection.handle_publish import AppendQueue, PublishBatch, PubrelBatch
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import (
     ConnackProperties,

@@ -15,7 +15,7 @@ from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bind import is_local
-from gateway.net.bounded_site import IDLE_SECONDS, REQUESTS, bound_port, listen
+from gateway.net.bounded_http import IDLE_SECONDS, REQUESTS, bound_port, listen
 from gateway.net.proxy_protocol import address_text
 from matcher.reserved import SYS
 from store.api import Store

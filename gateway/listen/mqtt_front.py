@@ -12,7 +12,7 @@ from typing import cast
 from gateway.broker.sessions import Sessions
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
-from gateway.connection.publish_batch import AppendQueue
+from gateway.connection.handle_publish import AppendQueue
 from gateway.listen.connection_timer import ConnectionTimer
 from gateway.listen.partial_packets import PartialPackets
 from gateway.mqtt.decode import Decoder

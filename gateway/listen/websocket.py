@@ -13,7 +13,7 @@ from gateway.connection.connection import Connection
 from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.websocket_masking import MaskedFrames
 from gateway.net.admission import Admission, ConnectionInfo
-from gateway.net.bounded_site import REQUESTS, RejectedConnection
+from gateway.net.bounded_http import REQUESTS, RejectedConnection
 from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ class FlowControl(WriteBuffer):
         self.pacing: bool = False  # its socket is not read until the messages it sent are paid for
         self.connecting: bool = False  # CONNECT came and is being served
         self.uncommitted: int = 0  # bytes handed to the store and not yet on disk
-        self.held_back: int = 0  # reads whose messages wait for room in the store (`gateway.connection.publish_batch`)
+        self.held_back: int = 0  # reads whose messages wait for room in the store (`gateway.connection.handle_publish`)
         self.unanswered: int = 0  # bytes read while the socket took no answers
         self.putting_off: bool = False  # a part of what was read waits for the next turn of the loop
         self.reading_paused: bool = False

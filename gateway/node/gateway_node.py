@@ -5,9 +5,9 @@ import logging
 
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
-from gateway.config.ports import Ports
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
+from gateway.node.ports import Ports
 from gateway.node.services import make_authority, make_http, warn_of_open_ports
 from gateway.node.store_tls import of_gateway
 from gateway.observe.counters import Counters

@@ -5,10 +5,10 @@ import logging
 from gateway.admin.socket import AdminFront
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
-from gateway.config.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.config.store import store_config
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
+from gateway.node.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.node.services import make_authority, make_http, make_rpc, warn_of_open_ports
 from gateway.observe.counters import Counters
 from store.engine import Engine

@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import uvloop
 
 from gateway.config.config import Config
-from gateway.config.ports import Ports
 from gateway.net.tls import TlsError
 from gateway.node.gateway_node import GatewayNode
 from gateway.node.node import Node
+from gateway.node.ports import Ports
 from gateway.node.store_node import StoreNode
 from store.errors import StoreError
 

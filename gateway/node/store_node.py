@@ -8,10 +8,10 @@ from gateway.admin.socket import AdminFront
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions
 from gateway.config.config import Config
-from gateway.config.ports import Ports
 from gateway.config.store import store_config
 from gateway.http.metrics import Figures
 from gateway.net.bind import check_host
+from gateway.node.ports import Ports
 from gateway.node.services import make_authority, make_http, make_rpc, warn_of_open_ports
 from gateway.node.store_tls import of_store
 from gateway.observe.counters import Counters

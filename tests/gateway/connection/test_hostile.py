@@ -14,7 +14,7 @@ from gateway.connection.connection import Connection
 from gateway.listen.websocket_masking import _NO_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
 from gateway.mqtt.packets import Subscribe
-from gateway.net.bounded_site import REQUESTS
+from gateway.net.bounded_http import REQUESTS
 from gateway.node.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
