@@ -4,7 +4,7 @@ than a topic, and rules are asked about what they mean (see `matcher.reserved`).
 from time import time
 
 from gateway.mqtt.packets import SubscriptionRequest
-from gateway.topics.destination import InvalidDestination, address
+from gateway.topics.destination import InvalidDestination, parse_destination
 from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.reserved import inbox_of
 
@@ -16,7 +16,7 @@ class UnusableName(Exception):
 def published(topic: bytes) -> bytes:
     """The topic that rules are asked about when a message is published to `topic`. Raises UnusableName."""
     try:
-        return address(topic, int(time() * 1000)).topic
+        return parse_destination(topic, int(time() * 1000)).topic
     except InvalidDestination as refused:
         raise UnusableName(str(refused)) from refused
 

@@ -17,7 +17,7 @@ from gateway.auth.permissions import Permissions, RuleBook
 from gateway.auth.refusal import Refused
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
-from gateway.topics.destination import address
+from gateway.topics.destination import parse_destination
 from store.api import Commit, Store, User, Will
 
 _MAX_BOOKS: Final = 16_384  # rule books kept, of a user each
@@ -93,7 +93,7 @@ class Authority:
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
         book = await self._book(will.user_name)
-        return may_go(book.permissions(will.client_id, will.is_allowed), will.topic)
+        return may_publish_will(book.permissions(will.client_id, will.is_allowed), will.topic)
 
     async def _book(self, user_name: bytes) -> RuleBook:
         book = self._books.get(user_name)
@@ -121,6 +121,8 @@ def told(name: bytes, peer: str, why: str = WRONG) -> str:
     return f"refusing {name[:64]!r} from {peer}: {why}"
 
 
-def may_go(permissions: Permissions | None, topic: bytes) -> bool:
-    """Whether a will may go where it goes: the topic was looked at when it came."""
-    return permissions is None or permissions.may_publish(address(topic, int(time() * 1000), is_checked=True).topic)
+def may_publish_will(permissions: Permissions | None, topic: bytes) -> bool:
+    """Whether rules allow a will. Its topic was found valid when it came with CONNECT."""
+    if permissions is None:
+        return True
+    return permissions.may_publish(parse_destination(topic, int(time() * 1000), is_checked=True).topic)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
-from gateway.auth.authority import WRONG, Authority, WrongPassword, may_go, told
+from gateway.auth.authority import WRONG, Authority, WrongPassword, may_publish_will, told
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
 from gateway.auth.refusal import ClientGone, Refused
@@ -77,7 +77,7 @@ class Authentication:
         if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
             self._check_client_id(connection, identity)
         await self._authority.renew(identity)
-        if packet.will is not None and not may_go(identity.permissions, packet.will.topic):
+        if packet.will is not None and not may_publish_will(identity.permissions, packet.will.topic):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
         return identity
 
@@ -242,7 +242,7 @@ class Authentication:
         if permissions is None or session is None:
             return True
         will = connection.will
-        if will is not None and not may_go(permissions, will.topic):
+        if will is not None and not may_publish_will(permissions, will.topic):
             connection.is_will_dropped = True
             return False
         names = {filter_of(name) or name for name in session.subscribing.names}

@@ -9,7 +9,8 @@ from gateway.broker.session_checkpoint import (
     records_without,
 )
 from gateway.config.config import MqttConfig
-from gateway.connection.connection import PACKET_ID_IN_USE, Connection
+from gateway.connection.connection import Connection
+from gateway.connection.handle_publish import PACKET_ID_IN_USE
 from gateway.delivery.catch_up import Pump
 from gateway.delivery.router import Router
 from gateway.mqtt.encode import Explanation, suback, unsuback

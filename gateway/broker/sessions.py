@@ -40,7 +40,7 @@ from gateway.session.drop_counters import KeptDrops
 from gateway.session.ended_subscriptions import ended_of
 from gateway.session.session import Session
 from gateway.shared.shared_subscriptions import Shares
-from gateway.topics.destination import InvalidDestination, address
+from gateway.topics.destination import InvalidDestination, parse_destination
 from matcher.names import is_shared
 from matcher.reserved import inbox_of
 from store import control
@@ -176,7 +176,7 @@ class Sessions:
             raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.will is not None:
             try:
-                address(packet.will.topic, int(time() * 1000))
+                parse_destination(packet.will.topic, int(time() * 1000))
             except InvalidDestination as refused:
                 raise Refused(refused.reason, str(refused)) from refused
         if packet.will is not None and not self._config.takes_name(packet.will.topic):
@@ -371,7 +371,7 @@ class Sessions:
         """The connection is over. `clean`: by a DISCONNECT that drops the will."""
         self._counters.connections_closed += 1
         if connection.enhanced_auth is not None:
-            connection.enhanced_auth.gone()
+            connection.enhanced_auth.connection_lost()
         session = connection.session
         if session is None:
             return

@@ -18,7 +18,7 @@ from gateway.broker.append import append
 from gateway.mqtt.packets import Will
 from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import ThrottledLog
-from gateway.topics.destination import address, framed
+from gateway.topics.destination import frame_to, parse_destination
 from record.layout import FLAG_RETAIN, FLAG_WILL
 from store import control
 from store.api import SessionState, Store
@@ -53,8 +53,8 @@ def stored_message(will: StoredWill) -> bytes:
 
 
 def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payload: bytes) -> bytes:
-    where = address(topic, int(time() * 1000), is_checked=True)  # at CONNECT; `$delayed/…` counts from here
-    return framed(where, flags | FLAG_WILL, 0, client_id, properties, payload)
+    where = parse_destination(topic, int(time() * 1000), is_checked=True)  # at CONNECT; `$delayed/…` counts from here
+    return frame_to(where, flags | FLAG_WILL, 0, client_id, properties, payload)
 
 
 class Alone(Protocol):

@@ -1,39 +1,41 @@
-"""Whom a connection asks: who serves what it cannot answer on the spot, and who holds it and watches its clock."""
+"""Callbacks that a Connection needs: for requests that take time, and for its lifetime.
 
-from typing import TYPE_CHECKING, Protocol
+They are generic over the connection's class, so that this module does not import it.
+"""
+
+from typing import Protocol, TypeVar
 
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
 
-if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+ConnectionT_contra = TypeVar("ConnectionT_contra", contravariant=True)
 
 
-class RequestCallbacks(Protocol):
-    """Who serves what a connection cannot answer on the spot."""
+class RequestCallbacks(Protocol[ConnectionT_contra]):
+    """Serves the requests that a connection cannot answer at once."""
 
-    def connect(self, connection: "Connection", packet: Connect) -> None: ...
+    def connect(self, connection: ConnectionT_contra, packet: Connect) -> None: ...
 
-    def subscribe(self, connection: "Connection", packet: Subscribe) -> None: ...
+    def subscribe(self, connection: ConnectionT_contra, packet: Subscribe) -> None: ...
 
-    def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None: ...
+    def unsubscribe(self, connection: ConnectionT_contra, packet: Unsubscribe) -> None: ...
 
-    def auth(self, connection: "Connection", packet: Auth) -> None: ...
+    def auth(self, connection: ConnectionT_contra, packet: Auth) -> None: ...
 
-    def lost(self, connection: "Connection", clean: bool) -> None: ...
-
-    def is_unreached(self, position: int) -> bool:
-        """Whether a message of the commit that is being answered was addressed to nobody."""
+    def lost(self, connection: ConnectionT_contra, clean: bool) -> None:
+        """The connection has ended. clean: by a DISCONNECT that drops the will (MQTT-3.14.4-3)."""
 
 
-class LifetimeCallbacks(Protocol):
-    """Who holds the connections and watches their clocks."""
+class LifetimeCallbacks(Protocol[ConnectionT_contra]):
+    """Keeps the connections of a node and watches their timers."""
 
-    def opened(self, connection: "Connection") -> None:
-        """It has a session now, and perhaps a keep-alive."""
+    def opened(self, connection: ConnectionT_contra) -> None:
+        """The connection has a session, and perhaps a keep-alive."""
 
-    def partial(self, connection: "Connection", size: int, is_new: bool) -> None:
-        """So many bytes of a large packet have come, which has not ended; 0: it has. `is_new`: it is another one than
-        before."""
+    def partial(self, connection: ConnectionT_contra, size: int, is_new: bool) -> None:
+        """`size` bytes of a large packet have come, and its end has not. 0: the end has come.
 
-    def gone(self, connection: "Connection") -> None:
+        is_new: this is another packet than the one reported before.
+        """
+
+    def closed(self, connection: ConnectionT_contra) -> None:
         """The network connection has ended."""

@@ -1,33 +1,23 @@
 """One client's connection: packets in, to the log and the session; acknowledgements out.
 
-The walk of a PUBLISH: `receive` decodes everything one read of the socket brought, frames each message,
-and hands all of them to the store as one append with one ready-made run of acknowledgements. When the
-commit is durable, `PublishBatch.done` sends that run. Nothing is acknowledged before (design section 5.1).
+The walk of a PUBLISH: `receive` decodes everything that one read of the socket brought. `_handle` adds each message to
+the batch of this read (`gateway.connection.handle_publish`), which goes to the store as one append with one run of
+acknowledgements. When the commit is durable, `PublishBatch.done` sends that run.
 
-What may take time (CONNECT, subscriptions of durable sessions, retained messages) is handed to `RequestCallbacks`.
+Requests that may take time (CONNECT, AUTH, SUBSCRIBE, UNSUBSCRIBE) go to the `RequestCallbacks`.
 """
 
 import logging
-from time import monotonic, time
+from time import monotonic
 from typing import Final
 
 from gateway.auth.identity import Identity
-from gateway.auth.permissions import Permissions
 from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
 from gateway.connection.enhanced_auth import EnhancedAuthentication
-from gateway.connection.handle_publish import AppendQueue, PublishBatch, PubrelBatch
+from gateway.connection.handle_publish import AppendQueue, PublishBatch, PublishHandler, UnreachedMessages
 from gateway.mqtt.decode import Decoder
-from gateway.mqtt.encode import (
-    ConnackProperties,
-    Explanation,
-    connack,
-    disconnect,
-    pingresp,
-    puback,
-    pubcomp,
-    pubrec,
-)
-from gateway.mqtt.errors import PacketTooLarge, ProtocolError, TopicNameInvalid
+from gateway.mqtt.encode import ConnackProperties, Explanation, connack, disconnect, pingresp
+from gateway.mqtt.errors import PacketTooLarge, ProtocolError
 from gateway.mqtt.packets import (
     Auth,
     Connect,
@@ -44,32 +34,22 @@ from gateway.mqtt.packets import (
     Will,
 )
 from gateway.mqtt.properties import varint
-from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission, ConnectionInfo
-from gateway.net.flow_control import FlowControl
 from gateway.net.peer_closed import has_left
 from gateway.net.proxy_protocol import address_text
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
-from gateway.session.qos_exchanges import ARRIVING, RESTORED
 from gateway.session.session import Session
-from gateway.topics.destination import Destination, InvalidDestination, address
-from matcher.reserved import DOLLAR
-from record.layout import FLAG_RETAIN, FLAG_TRACK_ID
 from store.api import Store
-from store.control import inbound_released
-from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
-PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
-_MAX_EXPLAINED: Final = 16  # answers to one read that say why
-_LARGE: Final = 64 * 1024  # bytes of a packet that has not ended: smaller ones cost about what connections cost
+_LARGE: Final = 64 * 1024  # bytes of a partial packet; smaller ones cost about what connections cost
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
-class Connection(FlowControl):
+class Connection(PublishHandler):
     """A network connection that speaks MQTT."""
 
     def __init__(
@@ -79,38 +59,35 @@ class Connection(FlowControl):
         decoder: Decoder,
         store: Store,
         append_queue: AppendQueue,
-        requests: RequestCallbacks,
+        requests: "RequestCallbacks[Connection]",
+        unreached: UnreachedMessages,
         counters: Counters,
         max_uncommitted: int,
-        lifetime: LifetimeCallbacks,
+        lifetime: "LifetimeCallbacks[Connection]",
         admission: Admission,
     ) -> None:
-        super().__init__(flusher, transport, counters, admission, max_uncommitted)
+        super().__init__(
+            flusher, transport, decoder, store, append_queue, unreached, counters, max_uncommitted, admission
+        )
         self.info: ConnectionInfo | None = None
-        self.decoder = decoder
-        self.store = store
-        self.append_queue = append_queue
         self.requests = requests
         self.lifetime = lifetime
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
-        self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is on its way to disk
-        self.early: list[Packet] | None = None  # what came behind CONNECT meanwhile; the socket is not read on
-        self.explained: int = 0  # answers to one read that said why
-        self.last_received: float = 0.0  # monotonic seconds: a packet, or a good part of one
-        self.dripped: int = 0  # bytes since then
+        self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
+        self.last_received: float = 0.0  # monotonic seconds: a packet, or _LIVELY bytes of one
+        self.received_since: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
-        self.tick: int = 0  # of the clock, when it is to be looked at
-        self.problem_information: bool = True  # the client wants to hear why, beside reason codes
+        self.tick: int = 0  # of the connection timer: when the connection is due
         self.will: Will | None = None
-        self.is_will_dropped: bool = False  # however the connection ends: it may not be sent any more
+        self.is_will_dropped: bool = False  # it may not be sent any more, however the connection ends
         self.disconnect_packet: Disconnect | None = None
-        self.is_partial: bool = False  # a large packet has begun, and not ended
-        self.outside: int = 0  # bytes of one that wait for others in front of the decoder: in a WebSocket's message
+        self.is_partial: bool = False  # a large packet has begun and not ended
+        self.undecoded: int = 0  # bytes of a WebSocket message whose end has not come, not yet given to the decoder
 
-    # --- what the event loop tells the protocol of a socket
+    # --- the protocol of an asyncio transport
 
     def data_received(self, data: bytes) -> None:
         self.receive(data)
@@ -126,60 +103,61 @@ class Connection(FlowControl):
         self.uncongested()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.lifetime.gone(self)
+        self.lifetime.closed(self)
 
     # --- bytes in
 
     def receive(self, data: bytes) -> None:
-        """Everything one read of the socket brought."""
+        """Handle everything that one read of the socket brought."""
         if self.closed:
             return
         self.counters.bytes_received += len(data)
         if self.congested:
             self.note_unanswered(len(data))
-        self._take(data)
+        self._decode(data)
 
-    def _take(self, data: bytes) -> None:
+    def _decode(self, data: bytes) -> None:
         decoder = self.decoder
         packets = decoder.feed(data)
         self.explained = 0
-        self.dripped += len(data)
-        if packets or self.dripped >= _LIVELY:
+        self.received_since += len(data)
+        if packets or self.received_since >= _LIVELY:
             self.last_received = monotonic()
-            self.dripped = 0
+            self.received_since = 0
         if self.session is None:
             self._before_session(packets)
         elif packets:
             self._handle(packets)
         if self.closed:
             return
-        self._count_partial(bool(packets))
+        if self.is_partial or self.undecoded + decoder.partial_size > _LARGE:
+            self._count_partial(bool(packets))
         error = decoder.error
         if error is not None:
             self.fail(error)
-        elif decoder.has_more and not self.putting_off:
-            self.putting_off = True
+        elif decoder.has_more and not self.yielding:
+            self.yielding = True
             self.pause_reading()
             self.flusher.call_later(0.0, self._go_on)
 
-    def held_outside(self, size: int, is_new: bool) -> None:
-        """So many bytes have come that are not handed on before others come."""
-        self.outside = size
+    def undecoded_received(self, size: int, is_new: bool) -> None:
+        """`size` bytes of a WebSocket message wait for its end. is_new: another message than before."""
+        self.undecoded = size
         if not self.closed:
             self._count_partial(is_new)
 
     def _count_partial(self, is_new: bool) -> None:
-        held = self.outside + (0 if self.decoder.has_more else self.decoder.held())
-        if held > _LARGE or self.is_partial:
-            self.is_partial = held > _LARGE
-            self.lifetime.partial(self, held if self.is_partial else 0, is_new)
+        size = self.undecoded + (0 if self.decoder.has_more else self.decoder.partial_size)
+        if size > _LARGE or self.is_partial:
+            self.is_partial = size > _LARGE
+            self.lifetime.partial(self, size if self.is_partial else 0, is_new)
 
     def _go_on(self) -> None:
-        """The other clients have had their turn: on with what this one has sent."""
-        self.putting_off = False
+        """Decode on: the other clients have had their turn."""
+        self.yielding = False
         if self.closed or self.connecting:
             return  # `opened` goes on
-        self._take(b"")
+        self._decode(b"")
         self.resume_reading()
 
     def _before_session(self, packets: list[Packet]) -> None:
@@ -200,7 +178,7 @@ class Connection(FlowControl):
                 self.early.append(packet)
 
     def _during_authentication(self, enhanced_auth: EnhancedAuthentication, packet: Packet) -> None:
-        """Nothing but AUTH and DISCONNECT comes between CONNECT and CONNACK then (MQTT-3.1.2-30)."""
+        """Only AUTH and DISCONNECT may come between CONNECT and CONNACK then (MQTT-3.1.2-30)."""
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
         elif not isinstance(packet, Auth) or not enhanced_auth.answer(packet):
@@ -221,7 +199,7 @@ class Connection(FlowControl):
         self.requests.lost(self, True)
 
     def opened(self, session: Session, keep_alive: int) -> None:
-        """CONNECT was accepted: go on with what came behind it. keep_alive: seconds, 0 for none."""
+        """CONNECT was accepted: handle what came behind it. keep_alive: seconds, 0 for none."""
         self.connecting = False
         self.session = session
         self.keep_alive = keep_alive
@@ -245,7 +223,7 @@ class Connection(FlowControl):
                 published += 1
                 if batch is None:
                     batch = PublishBatch(self, session)
-                self._publish(session, packet, batch)
+                self.add_publish(session, packet, batch)
                 if self.closed:
                     break
             elif isinstance(packet, PubAck):
@@ -259,93 +237,16 @@ class Connection(FlowControl):
             elif not self._handle_rare(session, packet):
                 break
         if batch is not None and batch.frames:
-            self.counters.messages_received += len(batch.frames)
-            self.uncommitted += batch.size
-            if not self.append_queue.append(batch) or self.uncommitted > self.max_uncommitted:
-                self.pause_reading()
+            self.append_batch(batch)
         if published and self.admission.publish_rate:
-            self.keep_pace(published)
+            self.limit_rate(published)
         if released is not None:
-            self._release(session, released)
+            self.release(session, released)
         if self.disconnect_packet is not None:
             self._disconnected(self.disconnect_packet)
 
-    def _publish(self, session: Session, packet: Publish, batch: PublishBatch) -> None:
-        """PUBLISH: into the append of this read. Its acknowledgement waits there for the commit."""
-        where: Destination | None = None
-        if packet.topic[0] == DOLLAR:
-            where = self._where(packet)
-            if where is None:
-                return
-        if self.permissions is not None and self._denied(session, self.permissions, packet, where):
-            return
-        if where is not None and where.due_ms is not None and self._unheld(session, packet):
-            return
-        if packet.is_text and not is_utf8(packet.payload):
-            self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
-            return
-        qos = packet.qos
-        flags = (qos | FLAG_RETAIN) if packet.retain else qos
-        if qos == 0:
-            batch.add(packet, flags, 0, where)
-            return
-        packet_id: int = packet.packet_id
-        if qos == 1:
-            if self.version == 5 and packet_id in session.inbound:
-                self._refuse(packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, PACKET_ID_IN_USE)
-                return
-            batch.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
-            batch.settled += 1
-            batch.add(packet, flags, 0, where)
-            return
-        if packet_id in session.inbound:
-            # Received already (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
-            self.decoder.acknowledged(1)
-            if session.inbound[packet_id] != ARRIVING:
-                self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
-            return
-        session.inbound[packet_id] = ARRIVING
-        if batch.received is None:
-            batch.received = []
-        batch.received.append(packet_id)
-        batch.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
-        if session.durable:
-            batch.add(packet, flags | FLAG_TRACK_ID, packet_id, where)
-        else:
-            batch.add(packet, flags, 0, where)
-
-    def _denied(self, session: Session, permissions: Permissions, packet: Publish, where: Destination | None) -> bool:
-        """Whether a message may not go where it goes; its sender was told then."""
-        if permissions.may_publish(packet.topic if where is None else where.topic):
-            return False
-        if packet.qos == 2 and packet.packet_id in session.inbound:
-            return False  # it was taken when it still might be: the exchange goes to its end
-        self.counters.messages_denied += 1
-        self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
-        return True
-
-    def _unheld(self, session: Session, packet: Publish) -> bool:
-        """Whether there is no room for one more message that waits; its sender was told then."""
-        if self.store.may_hold() or (packet.qos == 2 and packet.packet_id in session.inbound):
-            return False
-        self.counters.messages_unheld += 1
-        self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"as many messages wait for their time as may (store.max_held)")
-        return True
-
-    def _where(self, packet: Publish) -> Destination | None:
-        """Where a message goes whose topic begins with $; None when it goes nowhere, and its sender was told."""
-        try:
-            return address(packet.topic, int(time() * 1000))
-        except InvalidDestination as refused:
-            if self.version < 5 and refused.reason == ReasonCode.TOPIC_NAME_INVALID:
-                self.counters.messages_refused += 1
-                self.fail(TopicNameInvalid(str(refused)))
-            else:
-                self._refuse(packet, refused.reason, refused.text)
-            return None
-
     def _handle_rare(self, session: Session, packet: Packet) -> bool:
-        """Packets that are not of the hot path. False: the connection is closing."""
+        """Handle a packet that is not of the hot path. Returns False when the connection is closing."""
         if isinstance(packet, Disconnect):
             self.disconnect_packet = packet
             return False
@@ -369,26 +270,8 @@ class Connection(FlowControl):
         self.fail(ProtocolError(f"packet id {packet_id} is in another exchange", ReasonCode.PROTOCOL_ERROR))
         return False
 
-    def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:
-        """Do not take a message. 3.1.1 has no way to say so but a normal acknowledgement (3.1.1: MQTT-3.3.5-2)."""
-        self.counters.messages_refused += 1
-        if packet.qos == 1:
-            self.send(puback(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
-        elif packet.qos == 2:
-            self.send(pubrec(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
-        if packet.qos == 1 or (packet.qos == 2 and self.version == 5):
-            self.decoder.acknowledged(1)
-
-    def explain(self, text: bytes) -> Explanation | None:
-        """What an acknowledgement may say beside its reason code, where the client wants it (MQTT-3.1.2-29). Who makes
-        the same mistake over and over is not told each time: the answers would be many times as long as the mistake."""
-        if self.version != 5 or not self.problem_information or self.explained >= _MAX_EXPLAINED:
-            return None
-        self.explained += 1
-        return Explanation(text)
-
     def may_answer(self, filters: int) -> bool:
-        """Whether a SUBACK or UNSUBACK for so many filters is within what the client takes; else close."""
+        """Whether a SUBACK or UNSUBACK for so many filters is within the client's maximum packet size; close if not."""
         limit = self.maximum_packet_size
         size = 3 + filters  # packet id, length of the properties, reason codes
         if not limit or 1 + len(varint(size)) + size <= limit:
@@ -396,49 +279,10 @@ class Connection(FlowControl):
         self.fail(PacketTooLarge(f"the answer would be larger than the {limit} bytes the client takes", limit))
         return False
 
-    # --- QoS 2 in
-
-    def _release(self, session: Session, packet_ids: list[int]) -> None:
-        """PUBREL: the packet ids are free again once the log says so (at once in a transient session)."""
-        known: list[int] = []
-        releasing = self.releasing
-        if releasing is None:
-            releasing = set()
-            self.releasing = releasing
-        for packet_id in packet_ids:
-            if packet_id not in session.inbound:
-                why = self.explain(b"no message was received under this packet id")
-                unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-                self.send(pubcomp(self.version, packet_id, unknown, why, self.maximum_packet_size))
-            elif packet_id not in releasing:  # else the client repeats itself: one PUBCOMP answers both
-                releasing.add(packet_id)
-                known.append(packet_id)
-        if not known:
-            return
-        if session.durable:
-            self.store.append([inbound_released(session.client_id, known)], PubrelBatch(self, session, known).done)
-            return
-        for packet_id in known:
-            self.finish_inbound(session, packet_id)
-
-    def finish_inbound(self, session: Session, packet_id: int) -> None:
-        """The exchange is over on both sides (MQTT-4.3.3-11)."""
-        if self.releasing is not None:
-            self.releasing.discard(packet_id)
-        if session.inbound.pop(packet_id, RESTORED) != RESTORED:
-            self.decoder.acknowledged(1)
-        self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
-
     # --- closing
 
-    def append_failed(self, error: Exception) -> None:
-        """The store did not take it: nothing was acknowledged, and the client has to hear that."""
-        busy = isinstance(error, StoreBusy)
-        reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        self.fail(ProtocolError(str(error), reason))
-
     def fail(self, error: ProtocolError) -> None:
-        """Close because of an error, saying so where the protocol can (MQTT-4.13.1-1)."""
+        """Close because of an error, and name it where the protocol can (MQTT-4.13.1-1)."""
         if self.closed:
             return
         self.counters.protocol_errors += 1
@@ -463,14 +307,14 @@ class Connection(FlowControl):
         self.requests.lost(self, False)
 
     def _disconnected(self, packet: Disconnect) -> None:
-        """DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
+        """Close after DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
         if self.closed:
             return
         self._shut()
         self.requests.lost(self, packet.reason == ReasonCode.SUCCESS)
 
     def peer(self) -> str:
-        """The client's address, as a proxy told it or as the socket has it."""
+        """The client's address, as a proxy reported it or as the socket has it."""
         if self.info is not None and self.info.peer:
             return self.info.peer
         try:
@@ -480,18 +324,21 @@ class Connection(FlowControl):
         return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else "a local process"
 
     def lost(self) -> None:
-        """The network connection is gone."""
+        """The network connection has ended."""
         if self.closed:
             return
         self.closed = True
         self.requests.lost(self, False)
 
     def has_left(self) -> bool:
-        """The client has gone while it waited for CONNACK: its socket is not read, and tells nothing by itself. One
-        that sent more behind CONNECT did not mean to wait, and is served."""
+        """Whether the client has closed its end while it waited for CONNACK.
+
+        Its socket is not read meanwhile, so nothing reports that. A client that sent more behind CONNECT did not mean
+        to wait, and is served.
+        """
         if self.closed:
             return True
-        is_silent = self.early is None and not self.decoder.held()
+        is_silent = self.early is None and not self.decoder.partial_size
         return is_silent and has_left(self.transport)
 
     def uncongested(self) -> None:

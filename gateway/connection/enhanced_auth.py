@@ -1,24 +1,21 @@
-"""The AUTH packets of one authentication: asks the client, and waits for what it says (MQTT 5.0 section 4.12)."""
+"""The AUTH packets of one authentication (MQTT 5.0 section 4.12)."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from gateway.auth.refusal import ClientGone, Refused
 from gateway.mqtt.encode import auth
 from gateway.mqtt.packets import Auth
 from gateway.mqtt.reasons import ReasonCode
-
-if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+from gateway.net.flow_control import FlowControl
 
 
 class EnhancedAuthentication:
-    """From CONNECT, or from an AUTH that begins anew, to its end."""
+    """One authentication, from CONNECT or from the AUTH that starts a re-authentication to its end."""
 
     __slots__ = ("_awaited", "_connection", "_deadline", "_loop", "method")
 
-    def __init__(self, connection: "Connection", method: bytes, seconds: float) -> None:
-        """seconds: that the client has for all of it."""
+    def __init__(self, connection: FlowControl, method: bytes, seconds: float) -> None:
+        """seconds: time limit for the whole exchange."""
         self.method = method
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -26,8 +23,10 @@ class EnhancedAuthentication:
         self._awaited: asyncio.Future[bytes] | None = None
 
     async def ask(self, data: bytes | None) -> bytes:
-        """Send AUTH 0x18 (MQTT-4.12.0-2) and return the data of the client's. Raises Refused when that comes too late,
-        ClientGone when it does not come."""
+        """Send AUTH 0x18 (MQTT-4.12.0-2) and return the authentication data of the client's answer.
+
+        Raises Refused when the answer comes too late, ClientGone when the connection ends before it.
+        """
         connection = self._connection
         packet = auth(ReasonCode.CONTINUE_AUTHENTICATION, self.method, data)
         limit = connection.maximum_packet_size
@@ -53,14 +52,14 @@ class EnhancedAuthentication:
                 connection.pause_reading()
 
     def answer(self, packet: Auth) -> bool:
-        """AUTH from the client. False: it was not asked for."""
+        """Pass on an AUTH packet of the client. Returns False when none was asked for."""
         awaited = self._awaited
         if awaited is None or awaited.done() or packet.reason != ReasonCode.CONTINUE_AUTHENTICATION:
             return False
         awaited.set_result(packet.authentication_data or b"")
         return True
 
-    def gone(self) -> None:
-        """The connection has ended."""
+    def connection_lost(self) -> None:
+        """End the wait for an answer: the connection has ended."""
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_exception(ClientGone())

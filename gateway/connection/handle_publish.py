@@ -1,51 +1,256 @@
-"""What clients have sent and is not yet on disk, with the answers that wait for it."""
+"""PUBLISH and PUBREL from a client: messages go into the log, and are acknowledged when they are durable.
+
+All messages of one read of the socket are one append. Their acknowledgements are encoded before it and wait in the
+`PublishBatch` until the append is committed. Nothing is acknowledged before that.
+"""
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from time import time
+from typing import Final, Protocol
 
-from gateway.mqtt.encode import puback, pubrec
+from gateway.auth.permissions import Permissions
+from gateway.mqtt.decode import Decoder
+from gateway.mqtt.encode import Explanation, puback, pubcomp, pubrec
+from gateway.mqtt.errors import ProtocolError, TopicNameInvalid
 from gateway.mqtt.packets import Publish
+from gateway.mqtt.reader import is_utf8
 from gateway.mqtt.reasons import ReasonCode
-from gateway.session.qos_exchanges import ARRIVED
+from gateway.net.admission import Admission
+from gateway.net.flow_control import FlowControl
+from gateway.net.write_buffer import Flusher, Transport
+from gateway.observe.counters import Counters
+from gateway.session.qos_exchanges import ARRIVED, ARRIVING, RESTORED
 from gateway.session.session import Session
-from gateway.topics.destination import Destination
-from gateway.topics.destination import framed as framed_to
+from gateway.topics.destination import Destination, InvalidDestination, frame_to, parse_destination
+from matcher.reserved import DOLLAR
 from record import frame
-from record.layout import FLAG_ADDRESSED, Kind
+from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
-
-if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+from store.control import inbound_released
+from store.errors import StoreBusy
 
 _MESSAGE: Final = int(Kind.MESSAGE)
+_MAX_EXPLAINED: Final = 16  # acknowledgements for one read that carry a reason string
+
+PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
+
+
+class UnreachedMessages(Protocol):
+    """Knows which messages to an inbox reached no client."""
+
+    def is_unreached(self, position: int) -> bool:
+        """Whether the message at this position of the log, whose commit is under way, is addressed to nobody."""
+
+
+class PublishHandler(FlowControl):
+    """The side of a connection that takes messages from the client."""
+
+    def __init__(
+        self,
+        flusher: Flusher,
+        transport: Transport,
+        decoder: Decoder,
+        store: Store,
+        append_queue: "AppendQueue",
+        unreached: UnreachedMessages,
+        counters: Counters,
+        max_uncommitted: int,
+        admission: Admission,
+    ) -> None:
+        super().__init__(flusher, transport, counters, admission, max_uncommitted)
+        self.decoder = decoder
+        self.store = store
+        self.append_queue = append_queue
+        self.unreached = unreached
+        self.permissions: Permissions | None = None  # None: everything is allowed
+        self.releasing: set[int] | None = None  # QoS 2 packet ids whose release is being written to the log
+        self.explained: int = 0  # acknowledgements for the current read that carry a reason string
+        self.problem_information: bool = True  # the client wants reason strings (MQTT-3.1.2-29)
+
+    def fail(self, error: ProtocolError) -> None:
+        """Close the connection because of an error."""
+        raise NotImplementedError
+
+    def append_failed(self, error: Exception) -> None:
+        """Close the connection because an append failed: nothing of it was acknowledged."""
+        busy = isinstance(error, StoreBusy)
+        reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        self.fail(ProtocolError(str(error), reason))
+
+    def may_receive(self, _topic_filter: bytes) -> bool:
+        permissions = self.permissions
+        return permissions is None or permissions.may_subscribe(_topic_filter)
+
+    def explain(self, text: bytes) -> Explanation | None:
+        """Return the reason string for an acknowledgement, or None if it is to have none (MQTT-3.1.2-29).
+
+        A client that repeats a mistake does not get the text each time: the answers would be much longer than the
+        mistakes.
+        """
+        if self.version != 5 or not self.problem_information or self.explained >= _MAX_EXPLAINED:
+            return None
+        self.explained += 1
+        return Explanation(text)
+
+    # --- PUBLISH
+
+    def add_publish(self, session: Session, packet: Publish, batch: "PublishBatch") -> None:
+        """Add the message and its acknowledgement to the batch of this read, or refuse it."""
+        destination: Destination | None = None
+        if packet.topic[0] == DOLLAR:
+            destination = self._destination(packet)
+            if destination is None:
+                return
+        if self.permissions is not None and self._is_denied(session, self.permissions, packet, destination):
+            return
+        if destination is not None and destination.due_ms is not None and self._exceeds_held(session, packet):
+            return
+        if packet.is_text and not is_utf8(packet.payload):
+            self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
+            return
+        qos = packet.qos
+        flags = (qos | FLAG_RETAIN) if packet.retain else qos
+        if qos == 0:
+            batch.add(packet, flags, 0, destination)
+            return
+        packet_id: int = packet.packet_id
+        if qos == 1:
+            if self.version == 5 and packet_id in session.inbound:
+                self._refuse(packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, PACKET_ID_IN_USE)
+                return
+            batch.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
+            batch.acknowledged += 1
+            batch.add(packet, flags, 0, destination)
+            return
+        if packet_id in session.inbound:
+            # A duplicate (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
+            self.decoder.acknowledged(1)
+            if session.inbound[packet_id] != ARRIVING:
+                self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
+            return
+        session.inbound[packet_id] = ARRIVING
+        if batch.received is None:
+            batch.received = []
+        batch.received.append(packet_id)
+        batch.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
+        if session.durable:
+            batch.add(packet, flags | FLAG_TRACK_ID, packet_id, destination)
+        else:
+            batch.add(packet, flags, 0, destination)
+
+    def append_batch(self, batch: "PublishBatch") -> None:
+        """Append the messages of one read, and stop reading while too many bytes wait for the disk."""
+        self.counters.messages_received += len(batch.frames)
+        self.uncommitted += batch.size
+        if not self.append_queue.append(batch) or self.uncommitted > self.max_uncommitted:
+            self.pause_reading()
+
+    def _destination(self, packet: Publish) -> Destination | None:
+        """Return where a message goes whose topic begins with $, or refuse it and return None."""
+        try:
+            return parse_destination(packet.topic, int(time() * 1000))
+        except InvalidDestination as refused:
+            if self.version < 5 and refused.reason == ReasonCode.TOPIC_NAME_INVALID:
+                self.counters.messages_refused += 1
+                self.fail(TopicNameInvalid(str(refused)))
+            else:
+                self._refuse(packet, refused.reason, refused.text)
+            return None
+
+    def _is_denied(
+        self, session: Session, permissions: Permissions, packet: Publish, destination: Destination | None
+    ) -> bool:
+        """Whether rules deny the message; it was refused then."""
+        if permissions.may_publish(packet.topic if destination is None else destination.topic):
+            return False
+        if packet.qos == 2 and packet.packet_id in session.inbound:
+            return False  # a duplicate of a message that was allowed: its exchange goes to its end
+        self.counters.messages_denied += 1
+        self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
+        return True
+
+    def _exceeds_held(self, session: Session, packet: Publish) -> bool:
+        """Whether the store holds as many delayed messages as it may; the message was refused then."""
+        if self.store.may_hold() or (packet.qos == 2 and packet.packet_id in session.inbound):
+            return False
+        self.counters.messages_unheld += 1
+        self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"as many messages wait for their time as may (store.max_held)")
+        return True
+
+    def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:
+        """Acknowledge a message that is not accepted. 3.1.1 has only the normal acknowledgement (MQTT-3.3.5-2)."""
+        self.counters.messages_refused += 1
+        if packet.qos == 1:
+            self.send(puback(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
+        elif packet.qos == 2:
+            self.send(pubrec(self.version, packet.packet_id, reason, self.explain(text), self.maximum_packet_size))
+        if packet.qos == 1 or (packet.qos == 2 and self.version == 5):
+            self.decoder.acknowledged(1)
+
+    # --- PUBREL
+
+    def release(self, session: Session, packet_ids: list[int]) -> None:
+        """Answer PUBRELs. The packet ids of a durable session are free again once the log says so (MQTT-4.3.3-11)."""
+        known: list[int] = []
+        releasing = self.releasing
+        if releasing is None:
+            releasing = set()
+            self.releasing = releasing
+        for packet_id in packet_ids:
+            if packet_id not in session.inbound:
+                why = self.explain(b"no message was received under this packet id")
+                unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+                self.send(pubcomp(self.version, packet_id, unknown, why, self.maximum_packet_size))
+            elif packet_id not in releasing:  # else the client repeats itself: one PUBCOMP answers both
+                releasing.add(packet_id)
+                known.append(packet_id)
+        if not known:
+            return
+        if session.durable:
+            self.store.append([inbound_released(session.client_id, known)], PubrelBatch(self, session, known).done)
+            return
+        for packet_id in known:
+            self.finish_inbound(session, packet_id)
+
+    def finish_inbound(self, session: Session, packet_id: int) -> None:
+        """Send PUBCOMP: the exchange is over on both sides."""
+        if self.releasing is not None:
+            self.releasing.discard(packet_id)
+        if session.inbound.pop(packet_id, RESTORED) != RESTORED:
+            self.decoder.acknowledged(1)
+        self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
 
 
 class PublishBatch:
-    """The messages of one read on their way to disk, and what is owed for them."""
+    """The messages of one read on their way to disk, and the acknowledgements that wait for them."""
 
-    __slots__ = ("acks", "addressed", "connection", "frames", "received", "session", "settled", "size")
+    __slots__ = ("acknowledged", "acks", "addressed", "connection", "frames", "received", "session", "size")
 
-    def __init__(self, connection: "Connection", session: Session) -> None:
+    def __init__(self, connection: PublishHandler, session: Session) -> None:
         self.connection = connection
         self.session = session
         self.frames: list[bytes] = []
-        self.size = 0  # of the frames, in bytes
+        self.size = 0  # bytes of all frames
         self.acks: list[bytes] = []
-        # To one client: index of frame and ack, QoS, packet id.
+        # Messages to inboxes: index in `frames`, index in `acks`, QoS, packet id.
         self.addressed: list[tuple[int, int, int, int]] | None = None
-        self.settled = 0  # QoS 1 messages: their share of the receive maximum is free again
+        self.acknowledged = 0  # QoS 1 messages, which leave the receive maximum with their PUBACK
         self.received: list[int] | None = None  # QoS 2 packet ids
 
-    def add(self, packet: Publish, flags: int, packet_id: int, where: Destination | None) -> None:
-        """Frame a message. `packet_id` is what its record remembers: 0 but for QoS 2 in a durable session. `where`: its
-        topic says something else than where it goes."""
-        if where is None:
+    def add(self, packet: Publish, flags: int, packet_id: int, destination: Destination | None) -> None:
+        """Frame a message.
+
+        packet_id: kept in the record; 0 unless the message is QoS 2 in a durable session. destination: of a topic
+        that begins with $.
+        """
+        if destination is None:
             framed = frame(
                 _MESSAGE, flags, packet_id, packet.topic, self.session.client_id, packet.properties, packet.payload
             )
         else:
-            framed = framed_to(where, flags, packet_id, self.session.client_id, packet.properties, packet.payload)
-            if where.flags == FLAG_ADDRESSED and packet.qos:
+            publisher = self.session.client_id
+            framed = frame_to(destination, flags, packet_id, publisher, packet.properties, packet.payload)
+            if destination.flags == FLAG_ADDRESSED and packet.qos:
                 if self.addressed is None:
                     self.addressed = []
                 self.addressed.append((len(self.frames), len(self.acks) - 1, packet.qos, packet.packet_id))
@@ -53,6 +258,7 @@ class PublishBatch:
         self.frames.append(framed)
 
     def done(self, appended: Appended) -> None:
+        """The append is committed, or has failed: send the acknowledgements, or close the connection."""
         connection = self.connection
         connection.uncommitted -= self.size
         connection.append_queue.committed(self.size)
@@ -66,12 +272,12 @@ class PublishBatch:
             for packet_id in self.received:
                 if packet_id in inbound:
                     inbound[packet_id] = ARRIVED
-        if self.settled:
-            connection.decoder.acknowledged(self.settled)
+        if self.acknowledged:
+            connection.decoder.acknowledged(self.acknowledged)
         acks = self.acks
         if self.addressed is not None:
             for index, at, qos, packet_id in self.addressed:
-                if connection.requests.is_unreached(appended.positions[index]):
+                if connection.unreached.is_unreached(appended.positions[index]):
                     answer = puback if qos == 1 else pubrec
                     acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         if acks:
@@ -80,57 +286,58 @@ class PublishBatch:
             connection.resume_reading()
 
 
-class AppendQueue:
-    """What all connections together have handed to the store and is not yet on disk.
-
-    Over the limit a read's messages are held back instead, and their socket is not read on: so the store's own
-    bound is never reached by devices, and what is held is one read a connection at the most.
-    """
-
-    def __init__(self, store: Store, limit: int) -> None:
-        self._store = store
-        self._limit = limit  # bytes
-        self._size: int = 0
-        self._held: deque[PublishBatch] = deque()
-
-    def append(self, batch: PublishBatch) -> bool:
-        """Hand the batch to the store, or hold it. Whether its connection may read on."""
-        if self._size > self._limit or self._held:
-            self._held.append(batch)
-            batch.connection.held_back += 1
-            return False
-        self._size += batch.size
-        self._store.append(batch.frames, batch.done)
-        return True
-
-    def committed(self, size: int) -> None:
-        """So many bytes have left the store; what is held goes on in its order."""
-        self._size -= size
-        held = self._held
-        while held and self._size <= self._limit:
-            batch = held.popleft()
-            batch.connection.held_back -= 1
-            if batch.received and batch.connection.closed:
-                # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
-                continue
-            self._size += batch.size
-            self._store.append(batch.frames, batch.done)
-
-
 class PubrelBatch:
     """PUBRELs of a durable session on their way to disk."""
 
     __slots__ = ("connection", "packet_ids", "session")
 
-    def __init__(self, connection: "Connection", session: Session, packet_ids: list[int]) -> None:
+    def __init__(self, connection: PublishHandler, session: Session, packet_ids: list[int]) -> None:
         self.connection = connection
         self.session = session
         self.packet_ids = packet_ids
 
     def done(self, appended: Appended) -> None:
+        """The append is committed, or has failed: send the PUBCOMPs, or close the connection."""
         connection = self.connection
         if appended.error is not None:
             connection.append_failed(appended.error)
             return
         for packet_id in self.packet_ids:
             connection.finish_inbound(self.session, packet_id)
+
+
+class AppendQueue:
+    """The batches of all connections that the store has and has not yet committed.
+
+    Above the limit a batch waits here, and its connection is not read. So devices never reach the store's own limit,
+    and at most one read of each connection waits.
+    """
+
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store = store
+        self._limit = limit  # bytes
+        self._size: int = 0  # bytes that the store has
+        self._waiting: deque[PublishBatch] = deque()
+
+    def append(self, batch: PublishBatch) -> bool:
+        """Hand the batch to the store, or let it wait. Returns whether its connection may be read."""
+        if self._size > self._limit or self._waiting:
+            self._waiting.append(batch)
+            batch.connection.waiting_batches += 1
+            return False
+        self._size += batch.size
+        self._store.append(batch.frames, batch.done)
+        return True
+
+    def committed(self, size: int) -> None:
+        """The store has committed `size` bytes: append what waits, in its order."""
+        self._size -= size
+        waiting = self._waiting
+        while waiting and self._size <= self._limit:
+            batch = waiting.popleft()
+            batch.connection.waiting_batches -= 1
+            if batch.received and batch.connection.closed:
+                # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
+                continue
+            self._size += batch.size
+            self._store.append(batch.frames, batch.done)

@@ -359,11 +359,10 @@ def _may_send(session: Session) -> bool:
 def _may_have(session: Session, entry: Inflight, message: Message) -> bool:
     """Whether the client may read what an earlier connection, perhaps another user's, left on its way. Rules may have
     changed since the session was opened; of a retained value there is the topic alone to go by."""
-    permissions = session.write_buffer.permissions
     name = filter_of(entry.topic_filter) or entry.topic_filter
-    if permissions is None or (name and permissions.may_subscribe(name)):
+    if name and session.write_buffer.may_receive(name):
         return True
-    return permissions.may_subscribe(message.topic)
+    return session.write_buffer.may_receive(message.topic)
 
 
 def _without_cursors(session: Session, topic: bytes) -> Route | None:

@@ -84,7 +84,7 @@ cdef class Streams:
 
     cdef int epoll
     cdef object loop
-    cdef object gone  # called with a connection when its socket is closed
+    cdef object on_closed  # called with a connection when its socket is closed
     cdef set members  # every stream that has a socket
     cdef list ending  # streams that are to be closed
     cdef list again  # streams that may have more to read
@@ -93,10 +93,10 @@ cdef class Streams:
     def __cinit__(self):
         self.epoll = -1
 
-    def __init__(self, loop, gone):
+    def __init__(self, loop, on_closed):
         """Raises OSError."""
         self.loop = loop
-        self.gone = gone
+        self.on_closed = on_closed
         self.members = set()
         self.ending = []
         self.again = []
@@ -193,7 +193,7 @@ cdef class Streams:
             connection, stream.connection = stream.connection, None
             if connection is not None:
                 try:
-                    self.gone(connection)
+                    self.on_closed(connection)
                 except Exception:
                     log.exception("ending a connection failed")
 

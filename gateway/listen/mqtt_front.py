@@ -55,7 +55,7 @@ class MqttFront:
         self._limit = min(config.max_connections, room_for_connections(services))
         self.admissions: list[Admission] = []  # of all listeners
         self.connections: set[Connection] = set()
-        self._streams = Streams(self._loop, self.gone) if Streams is not None else None
+        self._streams = Streams(self._loop, self.closed) if Streams is not None else None
         self._timer = ConnectionTimer(self._loop, self._look)
         self._partial_packets = PartialPackets(config.max_partial_bytes, self._end_partial)
 
@@ -119,6 +119,7 @@ class MqttFront:
             self._store,
             self._append_queue,
             self._sessions,
+            self._sessions,
             self._counters,
             config.max_uncommitted,
             self,
@@ -134,7 +135,7 @@ class MqttFront:
         self._timer.set(connection, admission.connect_timeout)
         return connection
 
-    def gone(self, connection: Connection) -> None:
+    def closed(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
         self._partial_packets.drop(connection)
@@ -159,7 +160,7 @@ class MqttFront:
     def _end_partial(self, connection: Connection) -> None:
         text = "packets that began and have not ended take more memory than they may (mqtt.max_partial_bytes)"
         connection.admission.warn("partial", f"closing the connection of {connection.peer()}: {text}")
-        connection.decoder.forget()
+        connection.decoder.stop()
         connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 
     def _look(self, connection: Connection, late: float) -> None:

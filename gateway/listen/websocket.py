@@ -101,7 +101,7 @@ class WebSocketFront:
                     break
                 connection.receive(message.data)
         finally:
-            self._front.gone(connection)
+            self._front.closed(connection)
             transport.close()
             await writer
         return socket
@@ -177,7 +177,7 @@ class _Handshake(web.RequestHandler):
 
     def _held(self, size: int, has_ended: bool) -> None:
         if self.connection is not None:
-            self.connection.held_outside(size, has_ended)
+            self.connection.undecoded_received(size, has_ended)
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)
@@ -191,7 +191,7 @@ async def _close_after(_request: web.Request, response: web.StreamResponse) -> N
 
 
 class _WebSocketTransport:
-    """The socket as an write_buffer sees it: writes are queued, and sent by one task."""
+    """The transport of a WebSocket: writes are queued, and one task sends them."""
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket

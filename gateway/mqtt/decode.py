@@ -142,6 +142,7 @@ class Decoder:
         "_topics",
         "error",
         "has_more",
+        "partial_size",
         "receive_maximum",
         "topic_alias_maximum",
         "unacknowledged",
@@ -171,7 +172,8 @@ class Decoder:
         self._keeps_session = False  # its session outlives the connection
         self._method: bytes | None = None  # of authentication, in CONNECT
         self._ended = False  # DISCONNECT came
-        self._pending: bytearray | None = None  # the start of a packet
+        self.partial_size: i64 = 0  # bytes of a packet whose end has not come
+        self._pending: bytearray | None = None  # the start of that packet
         self._heavy: i64 = 0  # what the last PUBLISH weighs beyond others
         self._needed: i64 = 0  # bytes in `_pending` that are worth a new attempt
         self._aliases: dict[int, bytes] | None = None
@@ -189,9 +191,11 @@ class Decoder:
         if pending is not None:
             if len(pending) + len(data) < self._needed:
                 pending += data
+                self.partial_size = len(pending)
                 return packets
             data = b"".join((pending, data))
             self._pending = None
+            self.partial_size = 0
         try:
             at = self._parse(data, packets)
         except ProtocolError as error:
@@ -199,16 +203,13 @@ class Decoder:
             return packets
         if at < len(data):
             self._pending = bytearray(data[at:])
+            self.partial_size = len(data) - at
         return packets
 
-    def held(self) -> i64:
-        """Bytes of a packet that has begun and not ended."""
-        pending = self._pending
-        return 0 if pending is None else len(pending)
-
-    def forget(self) -> None:
-        """The packet that has begun will not be ended, and there is no other."""
+    def stop(self) -> None:
+        """Drop the start of the packet whose end has not come, and parse nothing more."""
         self._pending = None
+        self.partial_size = 0
         self._ended = True
 
     def acknowledged(self, count: int) -> None:

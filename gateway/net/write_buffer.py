@@ -1,7 +1,6 @@
-"""The way out to one client, and the gathering of writes.
+"""Packets on their way out to clients. All packets for one client in one turn of the loop are one write.
 
-uvloop writes at once when its queue is empty, so a write per packet is a system call per packet.
-Everything a client is owed in one turn of the loop is gathered here and written once.
+uvloop writes at once when its queue is empty, so a write per packet would be a system call per packet.
 """
 
 import asyncio
@@ -9,7 +8,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.auth.permissions import Permissions
 from gateway.mqtt.aliases import TopicAliases
 from gateway.observe.counters import Counters
 
@@ -17,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
-    """What an write_buffer needs of a socket."""
+    """The part of a socket that a WriteBuffer uses."""
 
     def write(self, data: bytes) -> None: ...
 
     def close(self) -> bool | None:
-        """True: nothing waits for the client, and it is gone in a moment."""
+        """Close when the client has taken what waits for it. Returns True when nothing waits."""
 
     def abort(self) -> None: ...
 
@@ -33,11 +31,11 @@ class Transport(Protocol):
     def get_extra_info(self, name: str) -> Any: ...
 
 
-LINGER_SECONDS: Final = 5.0  # that a closed connection has to take what waits for it
+LINGER_SECONDS: Final = 5.0  # for a closed connection to take what waits for it
 
 
 class Flusher:
-    """The outlets with something to write in this turn of the loop."""
+    """The write buffers with something to write in this turn of the loop."""
 
     __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled", "counters")
 
@@ -82,11 +80,10 @@ class WriteBuffer:
         self.flusher = flusher
         self.transport = transport
         self.version: int = 4  # of the protocol: 4 (3.1.1) or 5
-        self.congested: bool = False  # the socket takes no more for now
+        self.congested: bool = False  # the socket takes nothing for now
         self.closed: bool = False
         self.maximum_packet_size: int = 0  # the client's; 0: no limit
-        self.aliases: TopicAliases | None = None  # None: the client takes none (MQTT-3.1.2-27)
-        self.permissions: Permissions | None = None  # the client's; None: everything is allowed
+        self.aliases: TopicAliases | None = None  # None: the client accepts none (MQTT-3.1.2-27)
         self._out: list[bytes] | None = None  # None: nothing
 
     def send(self, data: bytes) -> None:
@@ -97,6 +94,10 @@ class WriteBuffer:
         elif not self.closed:
             self._out = [data]
             self.flusher.add(self)
+
+    def may_receive(self, _topic_filter: bytes) -> bool:
+        """Whether rules let the client read what the filter matches. A connection with rules overrides it."""
+        return True
 
     def is_closed(self) -> bool:
         return self.closed

@@ -9,7 +9,7 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.told import CALLER
-from gateway.topics.destination import MAX_DELAY, InvalidDestination, address
+from gateway.topics.destination import MAX_DELAY, InvalidDestination, parse_destination
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind
@@ -72,7 +72,7 @@ class MessageCheck:
         if not is_valid_topic(topic):
             return False
         try:
-            if address(topic, 0).topic != topic:  # a delay is no matter of the topic here
+            if parse_destination(topic, 0).topic != topic:  # a delay is no matter of the topic here
                 return False
         except InvalidDestination:
             return False

@@ -35,7 +35,7 @@ class Destination:
         self.due_ms = due_ms  # None: at once
 
 
-def address(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
+def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
     """Parse the topic of a PUBLISH.
 
     is_checked: the topic was parsed before, at another time. A due time that is too far away is then the farthest one
@@ -61,7 +61,7 @@ def address(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
     return Destination(topic, flags, due_ms)
 
 
-def framed(
+def frame_to(
     where: Destination, flags: int, packet_id: int, publisher: bytes, properties: bytes, payload: bytes
 ) -> bytes:
     """The record of a message that goes there, unsealed."""

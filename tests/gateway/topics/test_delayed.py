@@ -7,7 +7,7 @@ import pytest
 import record
 from cloud_sdk import Client, InvalidArgument
 from gateway.node.node import Node
-from gateway.topics.destination import MAX_DELAY, InvalidDestination, address, framed
+from gateway.topics.destination import MAX_DELAY, InvalidDestination, frame_to, parse_destination
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
@@ -30,7 +30,7 @@ class HeldClock:
         self.now_ms = int(time.time() * 1000)
         opened = Engine.open
         monkeypatch.setattr(Engine, "open", lambda path, config: opened(path, config, clock=lambda: self.now_ms))
-        for module in ("connection", "pump", "router"):
+        for module in ("connection.handle_publish", "delivery.catch_up", "delivery.router"):
             monkeypatch.setattr(f"gateway.{module}.time", lambda: self.now_ms / 1000)
 
 
@@ -48,12 +48,12 @@ class HeldClock:
     ],
 )
 def test_where_a_delayed_message_goes(topic: bytes, inner: bytes, due: int | None) -> None:
-    where = address(topic, NOW)
+    where = parse_destination(topic, NOW)
     assert (where.topic, where.due_ms, where.flags) == (inner, due, 0 if due is None else FLAG_DELAYED)
 
 
 def test_a_message_for_later_to_an_inbox() -> None:
-    where = address(b"$delayed/7/$inbox/lamp", NOW)
+    where = parse_destination(b"$delayed/7/$inbox/lamp", NOW)
     assert (where.topic, where.due_ms, where.flags) == (b"$inbox/lamp", NOW + 7000, FLAG_DELAYED | FLAG_ADDRESSED)
 
 
@@ -83,14 +83,14 @@ def test_a_message_for_later_to_an_inbox() -> None:
 )
 def test_what_nothing_can_be_published_to(topic: bytes) -> None:
     with pytest.raises(InvalidDestination) as refused:
-        address(topic, NOW)
+        parse_destination(topic, NOW)
     assert refused.value.reason == 0x90
 
 
 @pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/x", b"$delayed/7/$SYS/x", b"$topics/x"])
 def test_what_is_the_node_s_own(topic: bytes) -> None:
     with pytest.raises(InvalidDestination) as refused:
-        address(topic, NOW)
+        parse_destination(topic, NOW)
     assert refused.value.reason == 0x87
 
 
@@ -241,7 +241,7 @@ async def test_exactly_once_also_for_later(make_node: MakeNode) -> None:
 
 
 def test_a_record_says_when_it_is_due() -> None:
-    data = framed(address(b"$delayed/60/t", NOW), 1, 0, b"p", b"", b"x")
+    data = frame_to(parse_destination(b"$delayed/60/t", NOW), 1, 0, b"p", b"", b"x")
     assert record.trailer_of(data, 0) == NOW + 60_000
 
 
