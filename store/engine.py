@@ -16,6 +16,7 @@ from store.api import (
     CommitListener,
     Done,
     Handed,
+    NamedClaim,
     Popped,
     PopRequest,
     Receipts,
@@ -26,7 +27,7 @@ from store.config import StoreConfig
 from store.data_folder import Folder
 from store.errors import StoreError, StoreFailed
 from store.exports.stage import Staged, link_segments, remove_left
-from store.gateway_registry import Members
+from store.gateways.registry import GatewayRegistry
 from store.groups.pop import GroupService
 from store.held.release import HeldMessages
 from store.log.commitlog import Log
@@ -81,7 +82,7 @@ class Engine(Queries):
             opened.clock,
         )
         self._retention.start()
-        self.members = Members(self._views.gateways, self._log.append, opened.config.lease_s)
+        self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._listeners: list[CommitListener] = []
         self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
         self._checkpoint_timer: asyncio.TimerHandle | None = None
@@ -196,22 +197,20 @@ class Engine(Queries):
         """`release`, but for what gateways are known to have."""
         await self._groups.release_unowned(group, queue)
 
-    async def join_gateway(
-        self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False
-    ) -> float:
-        return await self.members.join(gateway, held, more)
+    async def join_gateway(self, gateway: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
+        return await self.gateway_registry.join(gateway, claims, more)
 
     async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
-        return await self.members.attend(gateway, figures)
+        return await self.gateway_registry.heartbeat(gateway, figures)
 
     async def leave_gateway(self, gateway: bytes) -> None:
-        await self.members.leave(gateway)
+        await self.gateway_registry.leave(gateway)
 
-    async def claim_client(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
-        await self.members.hold(gateway, client_id, user)
+    async def claim_client(self, gateway: bytes, client_id: bytes, number: int, user: bytes) -> None:
+        await self.gateway_registry.claim_client(gateway, client_id, number, user)
 
-    async def release_clients(self, gateway: bytes, clients: Sequence[bytes]) -> None:
-        await self.members.free(gateway, clients)
+    async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
+        await self.gateway_registry.release_clients(gateway, claims)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._groups.hand_over(group, handed)

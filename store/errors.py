@@ -31,7 +31,7 @@ class GatewayEnded(StoreError):
         super().__init__(f"the gateway {gateway.decode(errors='replace')} has ended: it was not heard of, or replaced")
 
 
-class HeldByAnother(StoreError):
+class ClaimedByAnotherUser(StoreError):
     """Another user is connected with this client id."""
 
     def __init__(self, client_id: bytes) -> None:

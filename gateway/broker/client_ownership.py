@@ -1,8 +1,11 @@
-"""This gateway among the others of its store (`store.gateway_registry`): which clients are its own.
+"""Which clients this gateway may serve, among the other gateways of its store (`store.gateways`).
 
-The process of the store itself is alone, and asks nobody. A gateway that is a process of its own has the store's word
-for each client that it serves. It attends as long as it runs, closes the connections that others are to have, and when
-the store has ended it, it is over: it has to begin anew, under another name.
+The store's own process has no other gateways and asks nobody. A gateway that is a process of its own claims each client
+before it serves it. It sends heartbeats as long as it runs, and closes the connections of clients that other gateways
+claim. When the store has ended it, the process starts again under another name.
+
+Claims are numbered, and all that gateway and store say about a client names a number. An order for an older claim, or
+the release of one, changes nothing, however late it arrives.
 """
 
 import asyncio
@@ -13,225 +16,230 @@ from typing import Final, Protocol
 
 from gateway.broker.wait_limit import HasLeft, WaitLimit
 from gateway.observe.throttled_log import tell_failure
-from store.api import Store
+from store.api import GatewayStore, NamedClaim
 from store.errors import GatewayEnded, StoreClosed, StoreError
 
 log = logging.getLogger(__name__)
 
-_AGAIN_SECONDS: Final = 0.1  # until a store that does not answer is asked again
-_COUNT_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.1  # until a store that does not answer is asked again
+_FIGURES_SECONDS: Final = 1.0
 _PAGE: Final = 1000  # clients
-_MAX_WAITING: Final = 256  # that the store is asked for at a time: others may have to be closed elsewhere first
+_MAX_REQUESTS: Final = 256  # claims under way at a time: other gateways may have to close connections first
 
-GiveUp = Callable[[bytes, bool], Awaitable[None]]  # client id, whether another connection takes over
-
-
-class Membership(Protocol):
-    """What a node needs to know of the other gateways."""
-
-    name: bytes  # of this one; b"": the process of the store itself
-    is_shared: bool  # there may be others
-    others: Mapping[str, int]  # what they count, added up
-
-    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
-        """Have a client to ourselves: whoever has it closes its connection first. `has_left`: the client does not wait
-        for that any more. Raises ClientGone then, and StoreError."""
-
-    def free(self, client_id: bytes) -> None:
-        """Nothing of the client is here any more, if anything was."""
+# Closes the connection of a client, and returns when its records are committed; True: another connection takes over.
+CloseClient = Callable[[bytes, bool], Awaitable[None]]
 
 
-class _Alone:
-    """There are no others."""
+class ClientOwnership(Protocol):
+    """What the sessions of a node need to know of other gateways."""
+
+    name: bytes  # of this gateway; b"": the process of the store itself
+    is_shared: bool  # there may be other gateways
+    others: Mapping[str, int]  # the counters of the other gateways, added up
+
+    async def claim(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
+        """Become the only gateway that serves the client. A gateway that has it closes its connection first. `has_left`
+        tells whether the client has gone meanwhile. Raises `Gone` then, and StoreError."""
+
+    def release(self, client_id: bytes) -> None:
+        """Let other gateways have the client: nothing of it is left here. Harmless if it was not claimed."""
+
+
+class _SingleNode:
+    """There are no other gateways."""
 
     name = b""
     is_shared = False
     others: Mapping[str, int] = {}
 
-    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
-        """Nobody else has it."""
+    async def claim(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
+        """All clients belong to this node."""
 
-    def free(self, client_id: bytes) -> None:
-        """Nobody else waits for it."""
+    def release(self, client_id: bytes) -> None:
+        """No other gateway waits for the client."""
 
 
-ALONE: Final[Membership] = _Alone()
+SINGLE_NODE: Final[ClientOwnership] = _SingleNode()
 
 
 def gateway_name(place: str) -> bytes:
-    """A name for this process as a gateway: who comes after it at the same place replaces it. "": its own place."""
+    """A name for this process as a gateway. A process that joins later with the same `place` replaces it; "" is a place
+    of its own."""
     return f"{place or uuid.uuid4().hex[:8]}/{uuid.uuid4().hex}".encode()
 
 
-class _Held:
-    """One that the store has given us."""
+class _Claim:
+    """A client that this gateway has, or waits for."""
 
-    __slots__ = ("user",)
+    __slots__ = ("is_closing", "is_granted", "number", "user")
 
-    def __init__(self, user: bytes) -> None:
+    def __init__(self, number: int, user: bytes) -> None:
+        self.number = number
         self.user = user
+        self.is_granted = False
+        self.is_closing = False  # the store has ordered its release, and that is under way
 
 
-class Joined:
-    """A gateway that is a process of its own, by its name (`gateway_name`)."""
+class JoinedGateway:
+    """A gateway that is a process of its own. `name`: see `gateway_name`. `figures` returns its counters."""
 
     is_shared = True
 
-    def __init__(self, store: Store, name: bytes, figures: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, store: GatewayStore, name: bytes, figures: Callable[[], Mapping[str, int]]) -> None:
         self.name = name
         self.others: Mapping[str, int] = {}
         self._store = store
-        self._figures = figures
         self._loop = asyncio.get_running_loop()
-        self._holds: dict[bytes, _Held] = {}  # by client
-        self._asking: set[bytes] = set()  # those that it is asked for
-        self._freed: dict[bytes, None] = {}  # it is to be told of
-        self._patience = WaitLimit()
-        self._ordered: set[bytes] = set()  # clients that are being given up
-        self._room = asyncio.Semaphore(_MAX_WAITING)
+        self._claims: dict[bytes, _Claim] = {}  # by client
+        self._last_number = 0
+        self._releases: list[tuple[bytes, int]] = []  # to be sent in this turn of the loop
+        self._wait_limit = WaitLimit()
+        self._requests = asyncio.Semaphore(_MAX_REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._here = asyncio.Event()  # the store knows of us, and of all that we hold
-        self._losses = 0  # times that it did not any more
-        self._is_over = False
-        self._count: Mapping[str, int] = {}
-        self._count_at = 0.0
+        self._has_joined = asyncio.Event()  # the store knows this gateway, and all claims that it was granted
+        self._losses = 0  # how often the store was lost
+        self._has_ended = False
+        self._count_figures = figures
+        self._figures: Mapping[str, int] = {}
+        self._figures_due = 0.0  # loop time
 
-    async def start(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
-        """Join. `look` is called with shared subscriptions of which there may be messages, `on_ended` when the store
-        has ended us. Raises StoreError."""
+    async def start(
+        self, close_client: CloseClient, wake_group: Callable[[bytes], None], on_ended: Callable[[], None]
+    ) -> None:
+        """Join. `wake_group` is called with shared subscriptions that have messages again, `on_ended` when the store
+        has ended this gateway. Raises StoreError."""
         await self._store.join_gateway(self.name, None)
-        self._here.set()
-        self._spawn(self._attend(give_up, look, on_ended))
+        self._has_joined.set()
+        self._spawn(self._send_heartbeats(close_client, wake_group, on_ended))
 
     async def stop(self) -> None:
         """Leave, when all connections are closed and their last records committed."""
-        await asyncio.sleep(0)  # what was freed is about to be told
+        await asyncio.sleep(0)  # releases of this turn are sent first
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._is_over:
+        if not self._has_ended:
             try:
                 await self._store.leave_gateway(self.name)
             except StoreError as error:
                 log.warning("the store was not told that this gateway stops: %s", error)
 
-    async def hold(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
-        held = self._holds.get(client_id)
-        if held is not None and held.user == user:
-            return
-        if client_id in self._freed:
-            await asyncio.sleep(0)  # told behind our question it would undo the answer
-        self._asking.add(client_id)
-        try:
-            await self._patience.keep(client_id, has_left, self._ask_for(client_id, user))
-        except BaseException:
-            self._holds.pop(client_id, None)
-            self._free(client_id)  # it may have come to that
-            raise
-        finally:
-            self._asking.discard(client_id)
-        if held is None:
-            self._holds[client_id] = _Held(user)
-        else:
-            held.user = user  # from here on only this one may take it over
+    # --- claims
 
-    async def _ask_for(self, client_id: bytes, user: bytes) -> None:
-        """Where the store goes away meanwhile, it is asked again when it is back: what it said before does not count,
-        for `_come_back` does not name what we only ask for. Another gateway may have it, and come back after us."""
-        while True:
-            await self._here.wait()
+    async def claim(self, client_id: bytes, user: bytes, has_left: HasLeft) -> None:
+        """See `ClientOwnership`. One call at a time for a client."""
+        claim = self._claims.get(client_id)
+        if claim is not None and claim.user == user:
+            return
+        self._last_number += 1
+        claim = self._claims[client_id] = _Claim(self._last_number, user)
+        try:
+            await self._wait_limit.keep(client_id, has_left, self._request(client_id, claim))
+        except BaseException:
+            self.release(client_id)  # the store may have granted it
+            raise
+
+    async def _request(self, client_id: bytes, claim: _Claim) -> None:
+        """Ask for a claim until it is granted by the store that is there. A grant does not count if the store was lost
+        meanwhile: the next one heard only of claims that had been granted before."""
+        while not claim.is_granted:
+            await self._has_joined.wait()
             losses = self._losses
             try:
-                async with self._room:
-                    await self._store.claim_client(self.name, client_id, user)
+                async with self._requests:
+                    await self._store.claim_client(self.name, client_id, claim.number, claim.user)
             except StoreClosed:
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
             else:
-                if losses == self._losses:
-                    return
+                claim.is_granted = losses == self._losses
 
-    def free(self, client_id: bytes) -> None:
-        if self._holds.pop(client_id, None) is not None:
-            self._free(client_id)
+    def release(self, client_id: bytes) -> None:
+        """See `ClientOwnership`."""
+        claim = self._claims.pop(client_id, None)
+        if claim is not None:
+            self._send_release(client_id, claim.number)
 
-    def _free(self, client_id: bytes) -> None:
-        if not self._freed:
-            self._spawn(self._tell())
-        self._freed[client_id] = None
+    def _send_release(self, client_id: bytes, number: int) -> None:
+        if not self._releases:
+            self._spawn(self._send_releases())
+        self._releases.append((client_id, number))
 
-    async def _tell(self) -> None:
-        freed, self._freed = list(self._freed), {}
-        if freed:
-            await self._tell_of(freed)
-
-    async def _tell_of(self, freed: list[bytes]) -> None:
-        """Where this fails the store is told what we have when we come back to it."""
+    async def _send_releases(self) -> None:
+        releases, self._releases = self._releases, []
         try:
-            await self._store.release_clients(self.name, freed)
-        except StoreError as error:
+            await self._store.release_clients(self.name, releases)
+        except StoreError as error:  # the store hears of all claims when this gateway comes back to it
             log.debug("the store was not told of connections that ended: %s", error)
 
-    async def _attend(self, give_up: GiveUp, look: Callable[[bytes], None], on_ended: Callable[[], None]) -> None:
+    # --- the store
+
+    async def _send_heartbeats(
+        self, close_client: CloseClient, wake_group: Callable[[bytes], None], on_ended: Callable[[], None]
+    ) -> None:
         while True:
             try:
-                if not self._here.is_set():
-                    await self._come_back()
-                attendance = await self._store.heartbeat(self.name, self._counted())
+                if not self._has_joined.is_set():
+                    await self._return()
+                attendance = await self._store.heartbeat(self.name, self._current_figures())
             except GatewayEnded as error:
                 log.error("%s", error)
-                self._is_over = True
+                self._has_ended = True
                 on_ended()
                 return
             except StoreError as error:
-                if self._here.is_set():
+                if self._has_joined.is_set():
                     tell_failure(log, error, "gateway %r has no answer of the store: %s", self.name)
-                self._here.clear()
+                self._has_joined.clear()
                 self._losses += 1
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self.others = attendance.others
             for group in attendance.groups:
-                look(group)
-            for client_id, is_taken_over in attendance.orders:
-                # One that we only ask for may have an order from before we let it go; one that counts is told again.
-                if client_id not in self._ordered and client_id not in self._asking:
-                    self._ordered.add(client_id)
-                    self._spawn(self._give_up(client_id, self._holds.get(client_id), is_taken_over, give_up))
+                wake_group(group)
+            for client_id, number, is_taken_over in attendance.orders:
+                self._obey(client_id, number, is_taken_over, close_client)
 
-    def _counted(self) -> Mapping[str, int]:
-        """What we count: looked at once a second, though orders may come more often."""
-        now = self._loop.time()
-        if now >= self._count_at:
-            self._count_at = now + _COUNT_SECONDS
-            self._count = self._figures()
-        return self._count
+    def _obey(self, client_id: bytes, number: int, is_taken_over: bool, close_client: CloseClient) -> None:
+        """Carry out an order to release a claim. The store repeats it until it has heard of the release."""
+        claim = self._claims.get(client_id)
+        if claim is None or claim.number != number:
+            self._send_release(client_id, number)
+        elif not claim.is_closing:
+            claim.is_closing = True
+            self._spawn(self._close(client_id, claim, is_taken_over, close_client))
 
-    async def _come_back(self) -> None:
-        """Tell the store which clients we have: it was away, and may have been opened anew. Raises StoreError."""
-        held = [(client_id, each.user) for client_id, each in self._holds.items()]
-        for at in range(0, max(len(held), 1), _PAGE):
-            await self._store.join_gateway(self.name, held[at : at + _PAGE], more=at + _PAGE < len(held))
-        gone = [client_id for client_id, _ in held if client_id not in self._holds and client_id not in self._asking]
-        self._here.set()
-        if gone:
-            await self._tell_of(gone)
-
-    async def _give_up(self, client_id: bytes, held: _Held | None, is_taken_over: bool, give_up: GiveUp) -> None:
-        """`held`: what the order is about; None: nothing of the client is here any more."""
+    async def _close(self, client_id: bytes, claim: _Claim, is_taken_over: bool, close_client: CloseClient) -> None:
         try:
-            while held is not None and self._holds.get(client_id) is held:  # whose turn came has a connection of it now
-                await give_up(client_id, is_taken_over)
-            if held is None and client_id not in self._holds and client_id not in self._asking:
-                await self._tell_of([client_id])  # the store may not have heard
+            while self._claims.get(client_id) is claim:  # a CONNECT that waited for its turn goes on with the claim
+                await close_client(client_id, is_taken_over)
         finally:
-            self._ordered.discard(client_id)
+            claim.is_closing = False
+
+    def _current_figures(self) -> Mapping[str, int]:
+        """This gateway's counters, read once a second at most."""
+        now = self._loop.time()
+        if now >= self._figures_due:
+            self._figures_due = now + _FIGURES_SECONDS
+            self._figures = self._count_figures()
+        return self._figures
+
+    async def _return(self) -> None:
+        """Name all granted claims to a store that was away and may have been opened anew. Raises StoreError."""
+        claims: list[NamedClaim] = [(c, each.number, each.user) for c, each in self._claims.items() if each.is_granted]
+        for at in range(0, max(len(claims), 1), _PAGE):
+            await self._store.join_gateway(self.name, claims[at : at + _PAGE], more=at + _PAGE < len(claims))
+        self._has_joined.set()
+        for client_id, number, _ in claims:  # released meanwhile, and perhaps before the store heard of the claim
+            claim = self._claims.get(client_id)
+            if claim is None or claim.number != number:
+                self._send_release(client_id, number)
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._forget)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the membership failed", exc_info=task.exception())

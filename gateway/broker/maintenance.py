@@ -3,7 +3,7 @@ what nodes left behind that died. It runs in the process that has the store."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from time import time
 from typing import Final
 
@@ -25,13 +25,16 @@ _PAGE: Final = 1000
 
 
 class Maintenance:
-    """The duties of one store. `held`: clients of whom nothing expires now. `takes_gateways`: other processes."""
+    """The duties of one store. `is_held`: whether a client is in use, so that its session does not expire now.
+    `takes_gateways`: other processes may be gateways of the store."""
 
-    def __init__(self, store: Engine, wills: Wills, held: Container[bytes], takes_gateways: bool = False) -> None:
+    def __init__(
+        self, store: Engine, wills: Wills, is_held: Callable[[bytes], bool], takes_gateways: bool = False
+    ) -> None:
         self._store = store
         self._producers = ExpiredProducers(store, takes_gateways)
         self.wills = wills
-        self._held = held
+        self._is_held = is_held
         self._tasks: list[asyncio.Task[None]] = []
 
     async def clean_up_after(self, is_gone: Callable[[bytes], bool]) -> None:
@@ -68,7 +71,7 @@ class Maintenance:
         while True:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _PAGE):
-                    ended = [(c, e) for c, e in expired if c not in self._held]
+                    ended = [(c, e) for c, e in expired if not self._is_held(c)]
                     await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
                     if len(expired) < _PAGE or not ended:
                         break  # those that are held come back, or are looked at again
@@ -82,20 +85,20 @@ class SplitMaintenance(Maintenance):
 
     def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
         self._engine = engine
-        self._members = engine.members
-        wills = Wills(engine, counters, self._members, authority.may_send)
-        super().__init__(engine, wills, engine.members, takes_gateways=True)
-        self._members.on_free = wills.waits
-        self._members.on_nobody_back = self._release
-        engine.on_back(self._members.came_back)
+        self._registry = registry = engine.gateway_registry
+        wills = Wills(engine, counters, registry.claim_if_unowned, authority.may_send)
+        super().__init__(engine, wills, registry.may_have, takes_gateways=True)
+        registry.on_released = wills.waits
+        registry.on_none_returned = self._release
+        engine.on_back(registry.notify_returned)
 
     async def serve(self) -> None:
         """Take gateways, and see to what earlier ones left. Raises StoreError."""
-        await self._members.serve(self._clean_up_after_gateway)
+        await self._registry.start(self._clean_up_after_gateway)
         self.start()
 
     async def stop(self) -> None:
-        await self._members.stop()
+        await self._registry.stop()
         await super().stop()
 
     async def _clean_up_after_gateway(self, is_gone: Callable[[bytes], bool]) -> None:

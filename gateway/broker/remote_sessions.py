@@ -10,7 +10,7 @@ from gateway.session.drop_counters import KeptDrops
 from gateway.session.session import Session
 from store import control
 from store.api import Store
-from store.gateway_registry import Members
+from store.gateways.registry import GatewayRegistry
 
 _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
 
@@ -20,32 +20,32 @@ class RemoteSessions:
 
     held = _NONE
 
-    def __init__(self, store: Store, members: Members, wills: Wills) -> None:
+    def __init__(self, store: Store, registry: GatewayRegistry, wills: Wills) -> None:
         self._store = store
-        self._members = members
+        self._registry = registry
         self._wills = wills
         self.kept_drops = KeptDrops()
 
     @property
     def connected(self) -> Collection[bytes]:
         """Client ids of those with a connection."""
-        return self._members.held
+        return self._registry.clients
 
     def gateway_of(self, client_id: bytes) -> str:
         """The gateway that has the client."""
-        return (self._members.holder(client_id) or b"").decode(errors="replace")
+        return (self._registry.owner(client_id) or b"").decode(errors="replace")
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""
-        return await self._members.kick(client_id)
+        return await self._registry.kick(client_id)
 
     async def remove(self, client_id: bytes) -> bool:
         """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
         Raises StoreError."""
-        async with self._members.taken(client_id) as was_held:
+        async with self._registry.evict(client_id) as had_connection:
             state = await self._store.session_row(client_id)
             frames, wills = await self._wills.overdue(client_id, None)
             if state is not None:
                 await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
                 self._wills.sent(wills)
-            return was_held or state is not None
+            return had_connection or state is not None

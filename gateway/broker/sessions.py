@@ -16,7 +16,7 @@ from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientGone, Refused
 from gateway.broker.append import LastRecords, append
 from gateway.broker.authentication import Authentication
-from gateway.broker.client_ownership import ALONE, Membership
+from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
 from gateway.broker.client_turns import Turns
 from gateway.broker.connack import Connack
 from gateway.broker.handle_subscribe import Subscriptions
@@ -45,7 +45,7 @@ from matcher.names import is_shared
 from matcher.reserved import inbox_of
 from store import control
 from store.api import SessionState, Store
-from store.errors import HeldByAnother, RecordTooLarge, StoreError
+from store.errors import ClaimedByAnotherUser, RecordTooLarge, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +62,10 @@ class Sessions:
         authority: Authority,
         config: MqttConfig,
         counters: Counters,
-        membership: Membership = ALONE,
+        ownership: ClientOwnership = SINGLE_NODE,
     ) -> None:
         self._store = store
-        self._membership = membership
+        self._ownership = ownership
         self._router = router
         self._config = config
         self._counters = counters
@@ -73,20 +73,20 @@ class Sessions:
         self._pump = Pump(store, router, self._store_failed)
         self._progress = Progress(store, self._store_failed)
         self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
-        self.shares = Shares(store, config, counters, membership.name)
+        self.shares = Shares(store, config, counters, ownership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
-        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, membership)
+        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, ownership)
         self._subscriptions = Subscriptions(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
         self._connack = Connack(config)
         self._restoring = Restoring(router, self._subscriptions)
-        self._inboxes = Inboxes(router, counters, self.held, membership.is_shared)
+        self._inboxes = Inboxes(router, counters, self.held, ownership.is_shared)
         self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
         self._authority = authority
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.turns = Turns()
-        self.wills = Wills(store, counters, self.turns, authority.may_send)
+        self.wills = Wills(store, counters, self.turns.of, authority.may_send)
         self._ending = LastRecords(store)
         self.kept_drops = KeptDrops()
         self._beginning = 0  # durable sessions whose first record is on its way
@@ -147,7 +147,7 @@ class Sessions:
         except ClientGone:
             if not connection.is_closed():
                 connection.transport.abort()
-        except HeldByAnother as error:
+        except ClaimedByAnotherUser as error:
             self._give_up(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error))
         except StoreError as error:
             # Nothing is large in it but a will with very many user properties.
@@ -208,7 +208,7 @@ class Sessions:
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
-        await self._membership.hold(client_id, identity.user_name, connection.has_left)
+        await self._ownership.claim(client_id, identity.user_name, connection.has_left)
         state = await self._store.session_row(client_id)
         expiry = self._connack.expiry(packet)
         if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
@@ -217,7 +217,7 @@ class Sessions:
         epoch = 1 if state is None else state.epoch + 1
         window = min(packet.receive_maximum, self._config.max_in_flight)
         frames, wills = await self.wills.overdue(client_id, None if fresh else state)
-        gateway = self._membership.name
+        gateway = self._ownership.name
         if expiry > 0 or state is not None:
             # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
             user_name = identity.user_name
@@ -427,7 +427,7 @@ class Sessions:
     def _free(self, client_id: bytes) -> None:
         """If the client has nothing here any more, other gateways may have it."""
         if client_id not in self.held and client_id not in self.turns and self._ending.of(client_id) is None:
-            self._membership.free(client_id)
+            self._ownership.release(client_id)
 
     async def give_up(self, client_id: bytes, is_taken_over: bool) -> None:
         """Close the client's connection: another gateway is to have the client, or nobody (not `is_taken_over`)."""

@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import Final
 
 import record
-from gateway.broker.client_ownership import Membership
+from gateway.broker.client_ownership import ClientOwnership
 from gateway.connection.connection import Connection
 from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
@@ -57,10 +57,10 @@ class SysTree:
         counters: Counters,
         held: Mapping[bytes, tuple[Session, Connection]],
         interval_s: int,
-        membership: Membership,
+        ownership: ClientOwnership,
     ) -> None:
         self._store = store
-        self._membership = membership
+        self._ownership = ownership
         # Compiled, its fields are the class's: there is no `vars` of it.
         self._totals = [name for name in dir(counters) if not name.startswith("_")]
         self._held = held
@@ -102,7 +102,7 @@ class SysTree:
 
     def _figures(self, now: float, seconds: float) -> dict[bytes, bytes]:
         counters = self.figures()
-        for name, value in self._membership.others.items():
+        for name, value in self._ownership.others.items():
             counters[name] = counters.get(name, 0) + value
         stats = self._store.stats()
         clients = counters["connected"]

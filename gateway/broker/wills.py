@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from time import time
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.auth.identity import Identity
 from gateway.broker.append import append
@@ -57,25 +57,26 @@ def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payl
     return frame_to(where, flags | FLAG_WILL, 0, client_id, properties, payload)
 
 
-class Alone(Protocol):
-    """Has clients be spoken for by one task at a time."""
-
-    def of(self, client_id: bytes) -> AbstractAsyncContextManager[bool]:
-        """Tells the block whether it is the one; if not, nothing is to be done for the client now."""
+# Gives a block of code a client for itself; the block hears False if it may do nothing for the client now.
+LockClient = Callable[[bytes], AbstractAsyncContextManager[bool]]
 
 
 class Wills:
     """Sends the wills whose delay has passed."""
 
     def __init__(
-        self, store: Store, counters: Counters, turns: Alone, may_send: Callable[[StoredWill], Awaitable[bool]]
+        self,
+        store: Store,
+        counters: Counters,
+        lock_client: LockClient,
+        may_send: Callable[[StoredWill], Awaitable[bool]],
     ) -> None:
         """may_send: whether a will may go where it goes, by the users and rules of now."""
         self._store = store
         self._may_send = may_send
         self._throttled_log = ThrottledLog(log)
         self._counters = counters
-        self._turns = turns
+        self._lock_client = lock_client
         self._new = asyncio.Event()  # one has begun to wait
 
     async def send_left(self, is_gone: Callable[[bytes], bool]) -> None:
@@ -142,7 +143,7 @@ class Wills:
 
     async def _send_one(self, client_id: bytes) -> bool:
         """Whether that is done with: not while another node is about to open the client's session."""
-        async with self._turns.of(client_id) as is_ours:
+        async with self._lock_client(client_id) as is_ours:
             will = await self._store.will(client_id) if is_ours else None
             if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):
                 await self._send([will])

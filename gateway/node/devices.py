@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gateway.auth.authority import Authority
-from gateway.broker.client_ownership import ALONE, Joined, Membership
+from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership, JoinedGateway
 from gateway.broker.sessions import Sessions
 from gateway.config.config import Config
 from gateway.delivery.router import Router
@@ -31,12 +31,12 @@ class Devices:
     ) -> None:
         self._config = config
         self._way = way
-        self._joined = Joined(store, name, self.figures) if name is not None else None
-        membership: Membership = self._joined or ALONE
+        self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
+        ownership: ClientOwnership = self._joined or SINGLE_NODE
         self.router = Router(store.stats().log_end, store.wants)
         notifier = Notifier(store)
         notifier.register("local", self.router.deliver)
-        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, membership)
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
         notifier.register("shared subscriptions", self.sessions.shares.deliver)
         has_services = config.split.role != "gateway"
         services = room_for_services(config.grpc.max_connections) if has_services else 0

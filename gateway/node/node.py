@@ -35,7 +35,7 @@ class Node:
         self._authority = authority = make_authority(engine, config)
         self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
-        self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.held)
+        self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.held.__contains__)
         self._rpc = make_rpc(engine, authority, config, settings)
         self._http = make_http(
             engine, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.admissions, self._rpc

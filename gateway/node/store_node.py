@@ -43,12 +43,12 @@ class StoreNode:
         self._authority = authority = make_authority(engine, config)
         self._maintenance = SplitMaintenance(engine, authority, self.counters)
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
-        engine.members.on_ended = self._end
-        self._server.on_gone(lambda name, _producer: engine.members.gone(name.encode()))
+        engine.gateway_registry.on_ended = self._end
+        self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
         self._rpc = make_rpc(engine, authority, config, settings)
         self._http = make_http(engine, authority, config, self._figures, rpc=self._rpc)
         self._admin = AdminFront(
-            engine, RemoteSessions(engine, engine.members, self._maintenance.wills), config.data_dir
+            engine, RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills), config.data_dir
         )
         try:
             await self._admin.start()
@@ -71,10 +71,10 @@ class StoreNode:
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left."""
-        members = self._engine.members if self._engine is not None else None
+        registry = self._engine.gateway_registry if self._engine is not None else None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while members is not None and members.gateways:  # noqa: ASYNC110  once in the life of a process
+                while registry is not None and registry.figures:  # noqa: ASYNC110  once in the life of a process
                     await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
@@ -98,4 +98,4 @@ class StoreNode:
         engine = self._engine
         if engine is None:
             return {}
-        return {name.partition(b"/")[0].decode(): each for name, each in engine.members.gateways.items()}
+        return {name.partition(b"/")[0].decode(): each for name, each in engine.gateway_registry.figures.items()}

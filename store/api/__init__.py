@@ -14,7 +14,7 @@ from typing import Protocol
 
 from store.api.accounts import AccountStore, Rule, User
 from store.api.appended import Appended
-from store.api.gateways import Attendance, GatewayStore
+from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import GroupQueueState, GroupState, GroupStore, Handed, Popped, PopRequest, Receipts, Run, Start
 from store.api.held import HeldMessage, HeldPage, HeldStore, TransactionListener
 from store.api.log import Addressed, Chunk, Commit, CommitListener, Done, LogStore, Moved, Produced, StoreStats, Wants
@@ -61,6 +61,7 @@ __all__ = [
     "HeldStore",
     "LogStore",
     "Moved",
+    "NamedClaim",
     "Outbound",
     "Owed",
     "PopRequest",

@@ -19,6 +19,7 @@ from store.api import (
     GroupState,
     Handed,
     HeldPage,
+    NamedClaim,
     Popped,
     PopRequest,
     Receipts,
@@ -201,10 +202,8 @@ class RemoteCalls:
     async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return await self._ask(TRANSIENT_SHARES, after, limit)
 
-    async def join_gateway(
-        self, gateway: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False
-    ) -> float:
-        return await self._ask(JOIN_GATEWAY, gateway, held, more)
+    async def join_gateway(self, gateway: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
+        return await self._ask(JOIN_GATEWAY, gateway, claims, more)
 
     async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
         return await self._ask(HEARTBEAT, gateway, figures)
@@ -212,11 +211,11 @@ class RemoteCalls:
     async def leave_gateway(self, gateway: bytes) -> None:
         return await self._ask(LEAVE_GATEWAY, gateway)
 
-    async def claim_client(self, gateway: bytes, client_id: bytes, user: bytes) -> None:
-        return await self._ask(CLAIM_CLIENT, gateway, client_id, user)
+    async def claim_client(self, gateway: bytes, client_id: bytes, number: int, user: bytes) -> None:
+        return await self._ask(CLAIM_CLIENT, gateway, client_id, number, user)
 
-    async def release_clients(self, gateway: bytes, clients: Sequence[bytes]) -> None:
-        return await self._ask(RELEASE_CLIENTS, gateway, clients)
+    async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
+        return await self._ask(RELEASE_CLIENTS, gateway, claims)
 
     async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         return await self._ask(RESET_GROUP, group, offsets)

@@ -11,8 +11,16 @@ from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
 _PLAIN: Final[dict[str, type[Exception]]] = {
     error.__name__: error
     for error in (
-        *(errors.StoreClosed, errors.StoreBusy, errors.StoreFailed, errors.TooManyGroups, errors.RecordTooLarge),
-        *(errors.RecordInvalid, errors.NoSuchMessage, errors.GatewayEnded, errors.HeldByAnother, errors.ViewsDamaged),
+        errors.StoreClosed,
+        errors.StoreBusy,
+        errors.StoreFailed,
+        errors.TooManyGroups,
+        errors.RecordTooLarge,
+        errors.RecordInvalid,
+        errors.NoSuchMessage,
+        errors.GatewayEnded,
+        errors.ClaimedByAnotherUser,
+        errors.ViewsDamaged,
         ValueError,
     )
 }

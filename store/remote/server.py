@@ -154,7 +154,7 @@ class StoreServer:
                 return None, self._welcome()  # it was given up
             await self._record([control.produced(hello.producer, 0, 0)])
             produced = (0, 0, 0)
-        if hello.store and self._engine.members.has_ended(hello.gateway.encode()):
+        if hello.store and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
             # While it was away, a restart of the store ago: what it has under way others may have sent again by now.
             return None, self._welcome()
         gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)

@@ -15,14 +15,14 @@ from typing import Any, cast
 import pytest
 
 from gateway.auth.refusal import ClientGone
-from gateway.broker import client_ownership as membership
+from gateway.broker import client_ownership
 from gateway.broker import wait_limit as patience
-from gateway.broker.client_ownership import Joined
+from gateway.broker.client_ownership import JoinedGateway
 from gateway.broker.client_turns import Turns
 from gateway.broker.wait_limit import HasLeft
-from store.api import Appended, Attendance, Done, Store
-from store.errors import HeldByAnother, StoreClosed
-from store.gateway_registry import Members
+from store.api import Appended, Attendance, Done, NamedClaim, Store
+from store.errors import ClaimedByAnotherUser, StoreClosed
+from store.gateways.registry import GatewayRegistry
 from store.views.gateways import Gateways
 
 LEASE = 4.0
@@ -49,14 +49,14 @@ class Shop:
 
     async def open(self) -> None:
         self.life += 1
-        self.members = Members(cast("Gateways", self.known), self._append, LEASE)
-        await self.members.serve(nothing_left)
+        self.registry = GatewayRegistry(cast("Gateways", self.known), self._append, LEASE)
+        await self.registry.start(nothing_left)
 
     async def close(self) -> None:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.members.stop()
+        await self.registry.stop()
 
     def _append(self, _frames: list[bytes], done: Done) -> None:
         asyncio.get_running_loop().call_soon(done, Appended())
@@ -144,7 +144,7 @@ class Link:
 
         async def question() -> Any:
             self.asked.append(what)
-            return await getattr(self._shop.members, what)(*arguments)
+            return await getattr(self._shop.registry, what)(*arguments)
 
         self._open.add(answer)
         self._there.append((question, answer))
@@ -154,20 +154,20 @@ class Link:
         finally:
             self._open.discard(answer)
 
-    async def join_gateway(self, name: bytes, held: Sequence[tuple[bytes, bytes]] | None, more: bool = False) -> float:
-        return cast("float", await self._ask("join", name, held, more))
+    async def join_gateway(self, name: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
+        return cast("float", await self._ask("join", name, claims, more))
 
     async def heartbeat(self, name: bytes, figures: Mapping[str, int]) -> Attendance:
-        return cast("Attendance", await self._ask("attend", name, figures))
+        return cast("Attendance", await self._ask("heartbeat", name, figures))
 
     async def leave_gateway(self, name: bytes) -> None:
         await self._ask("leave", name)
 
-    async def claim_client(self, name: bytes, client_id: bytes, user: bytes) -> None:
-        await self._ask("hold", name, client_id, user)
+    async def claim_client(self, name: bytes, client_id: bytes, number: int, user: bytes) -> None:
+        await self._ask("claim_client", name, client_id, number, user)
 
-    async def release_clients(self, name: bytes, clients: Sequence[bytes]) -> None:
-        await self._ask("free", name, clients)
+    async def release_clients(self, name: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
+        await self._ask("release_clients", name, claims)
 
 
 class Gate:
@@ -177,7 +177,7 @@ class Gate:
     def __init__(self, shop: Shop, name: bytes, owners: dict[bytes, bytes], pace: Callable[[], int]) -> None:
         self.name = name
         self.link = Link(shop, pace)
-        self.joined = Joined(cast("Store", self.link), name, dict)
+        self.joined = JoinedGateway(cast("Store", self.link), name, dict)
         self.held: set[bytes] = set()
         self.records = asyncio.Event()  # last ones get to the log
         self.records.set()
@@ -196,7 +196,7 @@ class Gate:
         try:
             async with self._turns.of(client_id):
                 await self._end(client_id)
-                await self.joined.hold(client_id, b"", has_left)
+                await self.joined.claim(client_id, b"", has_left)
                 assert self._owners.setdefault(client_id, self.name) == self.name, "two gateways have a client"
                 self.held.add(client_id)
         finally:
@@ -226,7 +226,7 @@ class Gate:
 
     def _free(self, client_id: bytes) -> None:
         if client_id not in self.held and client_id not in self._turns and client_id not in self._ending:
-            self.joined.free(client_id)
+            self.joined.release(client_id)
 
     async def stop(self) -> None:
         for client_id in list(self.held):
@@ -276,7 +276,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that did not answer is asked again without a rest, and who has left is noticed in no time."""
-    monkeypatch.setattr(membership, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(client_ownership, "_RETRY_SECONDS", 0)
     monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
 
 
@@ -299,18 +299,18 @@ async def test_who_only_asks_for_a_client_does_not_get_it_by_coming_back_first(o
         await a.connect(b"s")
         asking = asyncio.ensure_future(b.connect(b"s"))
         a.records.clear()
-        await until(lambda: "hold" in b.link.asked)
+        await until(lambda: "claim_client" in b.link.asked)
         await world.restart()
         a.drop(b"s")
         for each in order:
             gate = a if each == ord("a") else b
             gate.link.find()
-            await until(lambda gate=gate: gate.name in world.shop.members.gateways)  # type: ignore[misc]
-        assert world.shop.members.holder(b"s") == b"a"
+            await until(lambda gate=gate: gate.name in world.shop.registry.figures)  # type: ignore[misc]
+        assert world.shop.registry.owner(b"s") == b"a"
         assert not asking.done()
         a.records.set()
         await asking
-        assert world.shop.members.holder(b"s") == b"b"
+        assert world.shop.registry.owner(b"s") == b"b"
 
 
 async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,10 +318,10 @@ async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(mo
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
         given, late = asyncio.Event(), asyncio.Event()
-        hold = a.link.claim_client
+        claim = a.link.claim_client
 
-        async def held_up(name: bytes, client_id: bytes, user: bytes) -> None:
-            await hold(name, client_id, user)
+        async def held_up(name: bytes, client_id: bytes, number: int, user: bytes) -> None:
+            await claim(name, client_id, number, user)
             given.set()
             await late.wait()
 
@@ -331,7 +331,7 @@ async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(mo
         await world.restart()
         a.link.find()
         b.link.find()
-        await until(lambda: len(world.shop.members.gateways) == 2)
+        await until(lambda: len(world.shop.registry.figures) == 2)
         await b.connect(b"s")
         late.set()
         await first
@@ -344,10 +344,10 @@ async def test_a_client_that_is_asked_for_in_the_turn_it_was_let_go_of_is_not_fr
         a = world.gates[b"a"]
         await a.connect(b"s")
         a.held.clear()  # its records are in the log
-        a.joined.free(b"s")
-        await a.joined.hold(b"s", b"", stays)
+        a.joined.release(b"s")
+        await a.joined.claim(b"s", b"", stays)
         await a.connect(b"t")  # what was said before has arrived
-        assert world.shop.members.holder(b"s") == b"a"
+        assert world.shop.registry.owner(b"s") == b"a"
 
 
 async def test_a_connection_that_waited_behind_an_order_is_ended_by_it_too() -> None:
@@ -372,12 +372,12 @@ async def test_an_order_about_what_was_let_go_of_does_not_end_what_came_after() 
         a = world.gates[b"a"]
         await a.connect(b"s")
         a.link.lose()
-        kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
+        kicking = asyncio.ensure_future(world.shop.registry.kick(b"s"))
         await settle()
         assert not kicking.done()
         a.held.clear()  # its records are in the log
         del world.owners[b"s"]
-        a.joined.free(b"s")
+        a.joined.release(b"s")
         again = asyncio.ensure_future(a.connect(b"s"))
         await settle()
         a.link.find()  # the order comes
@@ -395,20 +395,20 @@ async def test_an_order_that_comes_with_a_connection_of_what_was_let_go_of_does_
         a = world.gates[b"a"]
         await a.connect(b"s")
         a.link.lose()
-        kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
+        kicking = asyncio.ensure_future(world.shop.registry.kick(b"s"))
         await settle()
         a.held.clear()  # its records are in the log
         del world.owners[b"s"]
-        a.joined.free(b"s")
+        a.joined.release(b"s")
         await settle()
-        give_up, again = a.joined._give_up, list[asyncio.Task[None]]()
+        obey, again = a.joined._obey, list[asyncio.Task[None]]()
 
         async def second(*arguments: Any) -> None:
             again.append(asyncio.create_task(a.connect(b"s")))
-            await until(lambda: b"s" in a.joined._asking)
-            await give_up(*arguments)
+            await until(lambda: b"s" in a.joined._claims)
+            obey(*arguments)
 
-        monkeypatch.setattr(a.joined, "_give_up", second)
+        monkeypatch.setattr(a.joined, "_obey", lambda *order: a.joined._spawn(second(*order)))
         a.link.find()  # the order comes
         await until(lambda: bool(again))
         await again[0]
@@ -421,39 +421,41 @@ async def test_a_client_is_held_for_the_user_of_its_last_connection() -> None:
     """Of nobody in particular at first; then a user comes at the same gateway."""
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
-        await a.joined.hold(b"s", b"", stays)
-        await a.joined.hold(b"s", b"u", stays)
-        with pytest.raises(HeldByAnother):
-            await b.joined.hold(b"s", b"v", stays)
+        await a.joined.claim(b"s", b"", stays)
+        await a.joined.claim(b"s", b"u", stays)
+        with pytest.raises(ClaimedByAnotherUser):
+            await b.joined.claim(b"s", b"v", stays)
         await world.restart()
         a.link.find()
         b.link.find()
-        with pytest.raises(HeldByAnother):
-            await b.joined.hold(b"s", b"v", stays)
+        with pytest.raises(ClaimedByAnotherUser):
+            await b.joined.claim(b"s", b"v", stays)
 
 
-async def test_an_order_that_comes_while_the_client_is_asked_for_again_is_told_again_at_once(
+async def test_an_order_for_an_older_claim_does_not_end_a_newer_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The client's connection has ended, and another user connects with the same client id."""
     async with World([b"a"], random.Random(1)) as world:
         a = world.gates[b"a"]
         await a.connect(b"s")
-        late, hold = asyncio.Event(), a.link.claim_client
+        a.held.clear()
+        del world.owners[b"s"]
+        late, claim = asyncio.Event(), a.link.claim_client
 
-        async def held_up(name: bytes, client_id: bytes, user: bytes) -> None:
+        async def held_up(name: bytes, client_id: bytes, number: int, user: bytes) -> None:
             await late.wait()
-            await hold(name, client_id, user)
+            await claim(name, client_id, number, user)
 
         monkeypatch.setattr(a.link, "claim_client", held_up)
-        again = asyncio.ensure_future(a.joined.hold(b"s", b"u", stays))
-        kicking = asyncio.ensure_future(world.shop.members.kick(b"s"))
+        again = asyncio.ensure_future(a.joined.claim(b"s", b"u", stays))
+        kicking = asyncio.ensure_future(world.shop.registry.kick(b"s"))
         await settle()
-        assert not a.joined._ordered
+        assert kicking.done()
         late.set()
         await again
         await settle()
-        assert kicking.done()
-        assert a.held == set()
+        assert world.shop.registry.owner(b"s") == b"a"
 
 
 async def test_a_gateway_that_was_not_heard_is_asked_to_come_back() -> None:
@@ -462,7 +464,7 @@ async def test_a_gateway_that_was_not_heard_is_asked_to_come_back() -> None:
         await world.shop.close()
         await world.shop.open()
         with pytest.raises(StoreClosed):
-            await world.shop.members.attend(b"a", {})
+            await world.shop.registry.heartbeat(b"a", {})
 
 
 @pytest.mark.parametrize("seed", range(*SEEDS))

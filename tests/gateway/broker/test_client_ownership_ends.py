@@ -1,6 +1,6 @@
 """Whose a client is where gateways die, stop and are followed by others, links break, and the store is opened anew.
 
-What is between them is that of `test_membership`. Seeded: `MODEL_SEEDS=100:200` runs those.
+What is between them is that of `test_client_ownership`. Seeded: `MODEL_SEEDS=100:200` runs those.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.broker import client_ownership as membership
+from gateway.broker import client_ownership
 from store import control
-from store import gateway_registry as members
 from store.api import Appended, Done
-from store.errors import GatewayEnded, HeldByAnother, StoreBusy, StoreError
+from store.errors import ClaimedByAnotherUser, GatewayEnded, StoreBusy, StoreError
+from store.gateways import registry
 from tests.gateway.broker.test_client_ownership import SEEDS, Gate, Shop, stays, until
 
 PLACES: Final = [b"a", b"b", b"c"]
@@ -25,8 +25,8 @@ STEPS: Final = 150
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was not answered, or found no room, asks again without a rest."""
-    monkeypatch.setattr(membership, "_AGAIN_SECONDS", 0)
-    monkeypatch.setattr(members, "_BUSY_SECONDS", 0)
+    monkeypatch.setattr(client_ownership, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(registry, "_BUSY_SECONDS", 0)
 
 
 class Market(Shop):
@@ -40,21 +40,21 @@ class Market(Shop):
 
     async def open(self) -> None:
         self.life += 1
-        self.members = members.Members(self.known, self._append, 3600.0)  # type: ignore[arg-type]
-        self.members.on_ended = lambda name: self.gates[name].cut() if name in self.gates else None
-        await self.members.serve(self._see_to)
+        self.registry = registry.GatewayRegistry(self.known, self._append, 3600.0)  # type: ignore[arg-type]
+        self.registry.on_ended = lambda name: self.gates[name].cut() if name in self.gates else None
+        await self.registry.start(self._see_to)
 
     async def _see_to(self, is_gone: Callable[[bytes], bool]) -> None:
         for _ in range(self.chance.randrange(6)):
             await asyncio.sleep(0)
-        if self.chance.random() < 0.2 and self.members._endings:
+        if self.chance.random() < 0.2 and self.registry._endings:
             raise StoreBusy("no room")
         for client_id in [c for c, name in self.owners.items() if is_gone(name)]:
             del self.owners[client_id]
 
     def _append(self, frames: list[bytes], done: Done) -> None:
         loop = asyncio.get_running_loop()
-        if self.members._endings and self.chance.random() < 0.2:
+        if self.registry._endings and self.chance.random() < 0.2:
             loop.call_soon(done, Appended(error=StoreBusy("no room")))
             return
         for name in self.gates:
@@ -101,14 +101,14 @@ class Process(Gate):
                 if client_id in self.held and self.users[client_id] not in (b"", user):
                     return
                 await self._end(client_id)
-                await self.joined.hold(client_id, user, stays)
-                if not self._market.members.is_there(self.name):
+                await self.joined.claim(client_id, user, stays)
+                if not self._market.registry.is_registered(self.name):
                     return  # its first record does not count
                 owner = self._owners.setdefault(client_id, self.name)
                 assert owner == self.name, f"{self.name!r} and {owner!r} have a client"
                 self.held.add(client_id)
                 self.users[client_id] = user
-        except (HeldByAnother, GatewayEnded):
+        except (ClaimedByAnotherUser, GatewayEnded):
             pass
         finally:
             self._free(client_id)
@@ -185,7 +185,7 @@ class Town:
         elif step < 0.8:
             gate.find()
         elif step < 0.83:
-            self.kicks.add(asyncio.ensure_future(self.market.members.kick(self.chance.choice(clients))))
+            self.kicks.add(asyncio.ensure_future(self.market.registry.kick(self.chance.choice(clients))))
 
     async def _ends(self, step: float, gate: Process) -> None:
         if step < 0.86:
@@ -198,7 +198,7 @@ class Town:
         elif step < 0.94 and self.market.gates:
             gone = self.chance.choice(list(self.market.gates.values()))
             if gone.is_cut:
-                self.market.members.gone(gone.name)
+                self.market.registry.expire(gone.name)
         else:
             await self.bury()
 
@@ -210,10 +210,10 @@ class Town:
                 self.begin(PLACES[0])
             for gate in self.market.gates.values():
                 gate.find()
-            for name in list(self.market.members._gateways):
+            for name in list(self.market.registry._gateways):
                 gate = self.market.gates[name]
                 if gate.is_cut or (gate.is_leaving and all(each.done() for each in gate.life)):
-                    self.market.members.gone(name)
+                    self.market.registry.expire(name)
             for _ in range(5):
                 await asyncio.sleep(0)
 
@@ -244,11 +244,11 @@ async def test_whoever_dies_a_client_is_never_at_two_gateways_and_somebody_can_h
             while client_id not in gate.held:  # it may be another user's until that one's end is told
                 await gate.serve(client_id, b"last")
         await until(lambda: all(each.done() for each in town.kicks))
-    found = town.market.members
-    assert set(found.held) == set(clients)
-    assert not found._waiting
+    found = town.market.registry
+    assert set(found.clients) == set(clients)
+    assert not found._claims._waiting
     assert not found._endings
-    assert {each.name for each in town.gates} >= set(found.gateways)
+    assert {each.name for each in town.gates} >= set(found.figures)
     for gate in town.market.gates.values():
         await gate.kill()
     await town.market.close()

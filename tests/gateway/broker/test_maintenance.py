@@ -28,7 +28,7 @@ async def test_expired_sessions_that_are_all_being_opened_do_not_keep_the_loop(
 ) -> None:
     monkeypatch.setattr("gateway.broker.maintenance._PAGE", 2)
     store = Expired([b"a", b"b", b"c"])
-    keeping = Maintenance(cast("Engine", store), cast("Wills", None), {b"a", b"b"})
+    keeping = Maintenance(cast("Engine", store), cast("Wills", None), {b"a", b"b"}.__contains__)
     sweep = asyncio.create_task(keeping._sweep())
     await asyncio.sleep(0)
     assert store.asked == 1

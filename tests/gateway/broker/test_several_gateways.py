@@ -57,7 +57,7 @@ async def test_a_client_is_taken_over_from_another_gateway(several: Several, exp
     again = await client(several, "a", b"c", expiry=expiry)
     assert (await new.expect(DISCONNECT)).reason == ReasonCode.SESSION_TAKEN_OVER
     await again.quiet()
-    assert several.engine.members.holder(b"c").partition(b"/")[0] == b"a"  # type: ignore[union-attr]
+    assert several.engine.gateway_registry.owner(b"c").partition(b"/")[0] == b"a"  # type: ignore[union-attr]
     await again.disconnect()
 
 
@@ -125,7 +125,7 @@ async def test_a_gateway_that_dies_has_its_wills_sent_once_and_its_sessions_clos
     await watcher.quiet()
     await other.quiet()
     assert [each[3] for each in await several.engine.sessions_open(None, 9)] == [
-        gateway.sessions._membership.name for gateway in [several.gateways["b"]] * 3
+        gateway.sessions._ownership.name for gateway in [several.gateways["b"]] * 3
     ]
     for each in (stays, passes, other, back, watcher):
         await each.drop()
@@ -150,11 +150,11 @@ async def test_a_client_of_a_dead_gateway_waits_for_its_end_and_resumes(several:
 
 
 async def test_who_is_taken_for_dead_hears_of_it_and_what_it_says_does_not_count(several: Several) -> None:
-    name = several.gateways["a"].sessions._membership.name
-    several.engine.members._end(several.engine.members._gateways[name])
+    name = several.gateways["a"].sessions._ownership.name
+    several.engine.gateway_registry._end(several.engine.gateway_registry._gateways[name])
     async with asyncio.timeout(10):
         await several.ended["a"].wait()
-    assert not several.engine.members.is_there(name)
+    assert not several.engine.gateway_registry.is_registered(name)
     refused = await RawClient.open(several.ports["a"], 5)
     refused.send(connect(5, b"c"))
     assert (await refused.expect(CONNACK)).reason == ReasonCode.SERVER_UNAVAILABLE
@@ -180,7 +180,7 @@ async def test_a_gateway_that_stops_leaves_its_clients_to_others_at_once(tmp_pat
     old = await client(several, "a", b"c")
     await several.leave("a")
     assert (await old.expect(DISCONNECT)).reason == ReasonCode.SERVER_SHUTTING_DOWN
-    assert len(several.engine.members.gateways) == 1
+    assert len(several.engine.gateway_registry.figures) == 1
     assert len(several.engine._views.gateways.page(None, 9)) == 1
     new = await client(several, "b", b"c")
     assert new.session_present
@@ -212,7 +212,7 @@ async def test_what_a_dead_gateway_had_of_a_shared_subscription_goes_to_the_othe
     several.die("a")
     assert [m.payload for m in await member.take(2)] == [b"1", b"2"]
     assert [each[1] for each in await several.engine.transient_shares(None, 9)] == [
-        [several.gateways["b"].sessions._membership.name]
+        [several.gateways["b"].sessions._ownership.name]
     ]
     await member.drop()
     await lost.drop()
@@ -238,7 +238,7 @@ async def test_figures_are_those_of_all_gateways(several: Several) -> None:
     clients = [await client(several, name, b"c-" + name.encode()) for name in ("a", "a", "b")]
     several.gateways["a"].sessions.sys_tree._interval = 0
     tree = several.gateways["b"].sessions.sys_tree
-    while several.gateways["b"].sessions._membership.others.get("connected") != 1:  # noqa: ASYNC110
+    while several.gateways["b"].sessions._ownership.others.get("connected") != 1:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     tree.tell(1.0)
     assert tree._values[b"$SYS/broker/clients/connected"].payload == b"2"
@@ -276,8 +276,8 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     await several.join("a")
     passing = await client(several, "a", b"c", expiry=1)
     await passing.disconnect()
-    name = several.gateways["a"].sessions._membership.name
-    while several.engine.members.holder(b"c"):  # noqa: ASYNC110  of what has no events
+    name = several.gateways["a"].sessions._ownership.name
+    while several.engine.gateway_registry.owner(b"c"):  # noqa: ASYNC110  of what has no events
         await asyncio.sleep(0.001)
     await several.keeping.stop()
     several.die("a")
@@ -296,7 +296,7 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     while len(looks) < 9:  # noqa: ASYNC110  as above
         await asyncio.sleep(0.001)
     assert await several.engine.session_row(b"c") is not None
-    several.engine.members.gone(name)
+    several.engine.gateway_registry.expire(name)
     while await several.engine.session_row(b"c") is not None:  # noqa: ASYNC110  as above
         await asyncio.sleep(0.001)
     await several.close()
@@ -310,14 +310,14 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"wills/#", 1))
     way, word, asked = several._ways["b"], asyncio.Event(), asyncio.Event()
-    hold = way.hold
+    claim = way.claim_client
 
     async def late(*arguments: object) -> object:
         asked.set()
         await word.wait()
-        return await hold(*arguments)
+        return await claim(*arguments)
 
-    monkeypatch.setattr(way, "hold", late, raising=False)
+    monkeypatch.setattr(way, "claim_client", late, raising=False)
     tries = [await RawClient.open(several.ports["b"], 5) for _ in range(2)]
     for each in tries:
         each.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"of b")))
@@ -344,13 +344,13 @@ async def test_who_said_all_behind_connect_is_heard_though_it_left(
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"t", 1))
     way, word, looked = several._ways["b"], asyncio.Event(), asyncio.Event()
-    hold = way.hold
+    claim = way.claim_client
 
     async def late(*arguments: object) -> object:
         await word.wait()
-        return await hold(*arguments)
+        return await claim(*arguments)
 
-    monkeypatch.setattr(way, "hold", late, raising=False)
+    monkeypatch.setattr(way, "claim_client", late, raising=False)
     look = WaitLimit._look
 
     def look_now(waiting: WaitLimit) -> None:
@@ -382,25 +382,25 @@ async def test_a_will_on_its_way_while_the_store_restarts_is_sent_once(tmp_path:
     append, waiting = way.append, list[tuple[list[bytes], Done]]()
     way.append = lambda frames, done: waiting.append((frames, done))  # type: ignore[method-assign]
     back, late = asyncio.Event(), way if first == "b" else other
-    join = late.join
+    join = late.join_gateway
 
     async def join_late(*arguments: object, **more: object) -> object:
         await back.wait()
         return await join(*arguments, **more)
 
-    late.join = join_late  # type: ignore[attr-defined]
+    late.join_gateway = join_late  # type: ignore[attr-defined]
     new = await RawClient.open(several.ports["b"], 5)
     new.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"2")))
     while not waiting:  # noqa: ASYNC110  of what has no events: the last records of the old connection
         await asyncio.sleep(0.001)
     await several.restart()
-    members = several.engine.members
-    while not members.gateways:  # noqa: ASYNC110  as above
+    registry = several.engine.gateway_registry
+    while not registry.figures:  # noqa: ASYNC110  as above
         await asyncio.sleep(0.001)
     back.set()
-    while len(members.gateways) < 2:  # noqa: ASYNC110  as above
+    while len(registry.figures) < 2:  # noqa: ASYNC110  as above
         await asyncio.sleep(0.001)
-    assert (members.holder(b"c") or b"").startswith(b"a/")
+    assert (registry.owner(b"c") or b"").startswith(b"a/")
     way.append = append  # type: ignore[method-assign]
     for frames, done in waiting:
         append(frames, done)

@@ -16,7 +16,7 @@ async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(t
     store = await Linked.open(tmp_path, StoreConfig(segment_size=1 << 20))
     (gateway,) = store.server.gateways.values()
     way, number = Link(1 << 20), NUMBER.pack(1 << 20)
-    way.put(Item.CALL, number + bytes([CLAIM_CLIENT.number]) + encode((b"g1", b"c", b"")))
+    way.put(Item.CALL, number + bytes([CLAIM_CLIENT.number]) + encode((b"g1", b"c", 1, b"")))
     way.put(Item.CANCEL, number)
     message = way.next()
     assert message is not None

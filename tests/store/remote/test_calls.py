@@ -9,8 +9,8 @@ from matcher.selector import SelectorError
 from store import errors
 from store.api import Store
 from store.errors import (
+    ClaimedByAnotherUser,
     GatewayEnded,
-    HeldByAnother,
     LogCorrupt,
     NoSuchMessage,
     OffsetOutOfRange,
@@ -40,7 +40,7 @@ def test_every_question_travels_as_it_is_asked():
         TooManyGroups("many"),
         StoreError("else"),
         GatewayEnded(b"g/1"),
-        HeldByAnother(b"c"),
+        ClaimedByAnotherUser(b"c"),
         ValueError("wrong"),
         SelectorError("wrong", 3, "a = = b"),
     ],
@@ -54,7 +54,7 @@ def test_errors_are_what_they_were(error: Exception):
 
 def test_every_error_of_the_store_travels(tmp_path: Path):
     kinds = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StoreError)}
-    given = {GatewayEnded: (b"g/1",), HeldByAnother: (b"c",), ViewsDamaged: (tmp_path, OSError("torn"))}
+    given = {GatewayEnded: (b"g/1",), ClaimedByAnotherUser: (b"c",), ViewsDamaged: (tmp_path, OSError("torn"))}
     given |= {OffsetOutOfRange: (b"tx", 7, 1, 3), LogCorrupt: ("0000", 12, "a hole")}
     for kind in kinds:
         error = kind(*given.get(kind, ("words",)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from store.config import StoreConfig
 from store.engine import Engine
-from store.gateway_registry import Members, SeeTo
+from store.gateways.registry import CleanUp, GatewayRegistry
 
 
 async def nothing_left(_is_gone: object) -> None:
@@ -15,54 +15,54 @@ async def nothing_left(_is_gone: object) -> None:
 
 
 @asynccontextmanager
-async def come_back(folder: Path) -> AsyncIterator[Members]:
+async def come_back(folder: Path) -> AsyncIterator[GatewayRegistry]:
     """Gateways a and b were there before the store was opened anew. Both name the same client, a first."""
     for is_back in (False, True):
         engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
         try:
-            await engine.members.serve(nothing_left)
+            await engine.gateway_registry.start(nothing_left)
             for name in (b"a", b"b"):
-                await engine.members.join(name, [(b"s", b"")] if is_back else None, False)
+                await engine.gateway_registry.join(name, [(b"s", 1, b"")] if is_back else None, False)
             if is_back:
-                yield engine.members
+                yield engine.gateway_registry
         finally:
             await engine.close()
 
 
-async def orders(members: Members, name: bytes) -> list[tuple[bytes, bool]]:
+async def orders(registry: GatewayRegistry, name: bytes) -> list[tuple[bytes, int, bool]]:
     """What a gateway is told to give up, now."""
-    members._gateways[name].waiter.set()
-    return (await members.attend(name, {})).orders
+    registry._gateways[name].has_news.set()
+    return (await registry.heartbeat(name, {})).orders
 
 
 async def test_an_order_about_what_another_gateway_has_ends_with_the_grant(tmp_path: Path) -> None:
-    async with come_back(tmp_path) as members:
-        asked = asyncio.ensure_future(members.hold(b"b", b"s", b""))
+    async with come_back(tmp_path) as registry:
+        asked = asyncio.ensure_future(registry.claim_client(b"b", b"s", 2, b""))
         await asyncio.sleep(0)
-        assert await orders(members, b"a") == [(b"s", True)]
-        await members.free(b"a", [b"s"])
+        assert await orders(registry, b"a") == [(b"s", 1, True)]
+        await registry.release_clients(b"a", [(b"s", 1)])
         await asked
-        assert members.holder(b"s") == b"b"
-        assert await orders(members, b"b") == []
+        assert registry.owner(b"s") == b"b"
+        assert await orders(registry, b"b") == []
 
 
 async def test_an_order_about_what_a_gateway_has_not_ends_when_it_says_so(tmp_path: Path) -> None:
-    async with come_back(tmp_path) as members:
-        assert await orders(members, b"b") == [(b"s", True)]
-        await members.free(b"b", [b"s"])
-        assert await orders(members, b"b") == []
-        assert members.holder(b"s") == b"a"
+    async with come_back(tmp_path) as registry:
+        assert await orders(registry, b"b") == [(b"s", 1, True)]
+        await registry.release_clients(b"b", [(b"s", 1)])
+        assert await orders(registry, b"b") == []
+        assert registry.owner(b"s") == b"a"
 
 
 @asynccontextmanager
-async def opened(folder: Path, clean_up_after: SeeTo = nothing_left) -> AsyncIterator[Engine]:
+async def opened(folder: Path, clean_up_after: CleanUp = nothing_left) -> AsyncIterator[Engine]:
     """A store that takes gateways."""
     engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
     try:
-        await engine.members.serve(clean_up_after)
+        await engine.gateway_registry.start(clean_up_after)
         yield engine
     finally:
-        await engine.members.stop()
+        await engine.gateway_registry.stop()
         await engine.close()
 
 
@@ -78,38 +78,38 @@ async def test_a_gateway_that_does_not_wait_for_its_end_is_ended(tmp_path: Path)
     goes_on.set()
     async with opened(tmp_path, clean_up_after) as engine:
         for name in (b"a", b"b"):
-            await engine.members.join(name, None, False)
-        await engine.members.hold(b"a", b"s", b"")
+            await engine.gateway_registry.join(name, None, False)
+        await engine.gateway_registry.claim_client(b"a", b"s", 1, b"")
         goes_on.clear()
-        leaving = asyncio.ensure_future(engine.members.leave(b"a"))
+        leaving = asyncio.ensure_future(engine.gateway_registry.leave(b"a"))
         begun.clear()
         await begun.wait()
         leaving.cancel()
         await asyncio.wait([leaving])
         goes_on.set()
         async with asyncio.timeout(10):
-            await engine.members.hold(b"b", b"s", b"")
+            await engine.gateway_registry.claim_client(b"b", b"s", 1, b"")
 
 
 async def test_a_gateway_that_does_not_wait_for_its_beginning_is_ended(tmp_path: Path) -> None:
     """Else the next process of the store would wait for it for a lease, and give no client to anybody meanwhile."""
     async with opened(tmp_path) as engine:
-        joining = asyncio.ensure_future(engine.members.join(b"a", None, False))
-        while not engine.members.is_there(b"a"):  # noqa: ASYNC110
+        joining = asyncio.ensure_future(engine.gateway_registry.join(b"a", None, False))
+        while not engine.gateway_registry.is_registered(b"a"):  # noqa: ASYNC110
             await asyncio.sleep(0)
         joining.cancel()
         await asyncio.wait([joining])
-        await engine.members.join(b"b", None, False)
+        await engine.gateway_registry.join(b"b", None, False)
         assert engine._views.gateways.page(None, 9) == [b"b"]
-        assert not engine.members.is_there(b"a")
+        assert not engine.gateway_registry.is_registered(b"a")
 
 
 async def test_until_all_gateways_of_before_are_back_they_may_have_any_client(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
-        await engine.members.join(b"a", None, False)
-        assert b"s" not in engine.members
+        await engine.gateway_registry.join(b"a", None, False)
+        assert not engine.gateway_registry.may_have(b"s")
     async with opened(tmp_path) as engine:
-        assert b"s" in engine.members
-        await engine.members.join(b"a", [(b"t", b"")], False)
-        assert b"s" not in engine.members
-        assert b"t" in engine.members
+        assert engine.gateway_registry.may_have(b"s")
+        await engine.gateway_registry.join(b"a", [(b"t", 1, b"")], False)
+        assert not engine.gateway_registry.may_have(b"s")
+        assert engine.gateway_registry.may_have(b"t")

@@ -1,0 +1,1 @@
+"""The gateways of a store: which processes take connections for it, and which of them has which client."""
