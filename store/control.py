@@ -14,7 +14,6 @@ import orjson
 import record
 from record.layout import Kind
 from store.api.sessions import Owed
-from store.ended import Ended
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
 PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left
@@ -138,25 +137,19 @@ def outbound_changed(
     completed: Sequence[int] = (),
     owed: Sequence[Owed] = (),
     settled: Sequence[bytes] = (),
-    ended: Sequence[Ended] = (),
-    forgotten: Sequence[tuple[bytes, int]] = (),
 ) -> bytes:
     """Exchanges with the client, folded in this order: messages sent as (packet id, filter, offset, QoS), packet ids
     whose PUBREC came, packet ids that are free again. QoS + `PASSED`: `store.api.Outbound.passed`. And what retained
     values the client is owed, by filter, as of these: in place of what was said of the filter before (`owed`), or none
-    any more (`settled`). And of subscriptions that ended (`store.api.Ended`): what is to be known of them, or that
-    nothing is any more, by filter and start (`forgotten`)."""
+    any more (`settled`)."""
     rows = [[packet_id, name.decode(), offset, qos] for packet_id, name, offset, qos in sent]
     fields: list[list[Any]] = [rows, list(received), list(completed)]
-    if owed or settled or ended or forgotten:
+    if owed or settled:
         ahead = [[topic.decode() for topic in each.ahead] for each in owed]
         after = [None if each.after is None else each.after.decode() for each in owed]
         debts = zip(owed, after, ahead, strict=True)
         fields.append([[each.topic_filter.decode(), each.since, *places] for each, *places in debts])
         fields[3] += [[topic_filter.decode()] for topic_filter in settled]
-    if ended or forgotten:
-        fields.append([[each.topic_filter.decode(), each.start_position, each.offset, each.open] for each in ended])
-        fields[4] += [[topic_filter.decode(), start_position] for topic_filter, start_position in forgotten]
     return _record(Kind.OUTBOUND_CHANGED, client_id, fields)
 
 
@@ -341,8 +334,6 @@ class OutboundChange(NamedTuple):
     completed: list[int]
     owed: list[Owed] = []  # noqa: RUF012  nobody changes it
     settled: list[bytes] = []  # noqa: RUF012
-    ended: list[Ended] = []  # noqa: RUF012
-    forgotten: list[tuple[bytes, int]] = []  # noqa: RUF012
 
 
 class WillSet(NamedTuple):
@@ -453,14 +444,7 @@ def parse_outbound_changed(payload: bytes) -> OutboundChange:
         since, after, ahead = places
         after = None if after is None else after.encode()
         owed.append(Owed(name.encode(), since, after, [topic.encode() for topic in ahead]))
-    ended: list[Ended] = []
-    forgotten: list[tuple[bytes, int]] = []
-    for name, start_position, *places in debts[1] if len(debts) > 1 else ():
-        if places:
-            ended.append(Ended(name.encode(), start_position, *places))
-        else:
-            forgotten.append((name.encode(), start_position))
-    return OutboundChange(rows, received, completed, owed, settled, ended, forgotten)
+    return OutboundChange(rows, received, completed, owed, settled)
 
 
 def parse_will_set(payload: bytes) -> WillSet:

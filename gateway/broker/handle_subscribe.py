@@ -3,7 +3,6 @@
 from collections.abc import Callable, Coroutine
 
 from gateway.broker.session_checkpoint import (
-    records_of_formers,
     records_of_subscribed,
     records_of_unsubscribed,
     records_without,
@@ -166,19 +165,16 @@ class Subscriptions:
         """These are granted with QoS 0: the log has no cursor of theirs from here on, and others that match the same
         messages send them. Returns the records of what such cursors did."""
         frames = records_without(session, {stored.topic_filter for stored in granted})
-        known = [(stored, session.subscriptions.get(stored.topic_filter)) for stored in granted]
-        waning = [(stored, old) for stored, old in known if old is not None and old.qos and old.cursor is not None]
-        frames += self._remember(session, [old for _, old in waning], list(session.subscriptions.values()))
-        for stored, _ in waning:
+        waning: list[StoredSubscription] = []
+        for stored in granted:
+            old = session.subscriptions.get(stored.topic_filter)
+            if old is not None and old.qos and old.cursor is not None:
+                waning.append(stored)
+        for stored in waning:
             self._attach(session, stored)
+        if waning and session.lagging:
+            self._pump.start(session)  # others may have waited for these
         return frames
-
-    def _remember(self, session: Session, subscriptions: list[Subscription], others: list[Subscription]) -> list[bytes]:
-        """The cursors of these send no more. Returns the records of what came by them, if others may be behind."""
-        formers = session.remember(subscriptions, others)
-        if session.is_puzzled:
-            self._pump.start(session)
-        return records_of_formers(session.client_id, formers) if session.durable else []
 
     def _answer_transient(
         self,
@@ -230,7 +226,7 @@ class Subscriptions:
             return ReasonCode.TOPIC_FILTER_INVALID, why
         if is_shared(topic_filter) and not self._shares.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
-        if topic_filter not in names and len(names) + len(session.formers or ()) >= self._config.max_subscriptions:
+        if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
         if topic_filter in names:
             request.start = None  # it goes on where it is
@@ -256,8 +252,6 @@ class Subscriptions:
         session.subscribe(subscription)
         if subscription.is_live:
             self._router.add(subscription)
-        if old is None and subscription.cursor is not None:
-            session.find_out(subscription.cursor)
         return old is None
 
     def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
@@ -340,10 +334,6 @@ class Subscriptions:
         names = {*filters, *map(replay_name, filters)}
         coming = session.subscribing.end(names)
         frames = records_without(session, set(filters))
-        ended = [s for s in session.subscriptions.values() if s.topic_filter in names]
-        frames += self._remember(
-            session, ended, [s for s in session.subscriptions.values() if s.topic_filter not in names]
-        )
         for topic_filter in filters:
             known = self._detach(session, topic_filter) or topic_filter in coming
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)

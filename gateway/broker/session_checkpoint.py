@@ -17,13 +17,12 @@ from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.cursor import Cursor
-from gateway.session.ended_subscriptions import Former
 from gateway.session.inflight import COMPLETED, RELEASED, SENT
 from gateway.session.replay_cursor import History
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, Ended, Owed, Store, Subscription
+from store.api import Appended, Owed, Store, Subscription
 from store.control import PASSED
 from store.errors import StoreError
 
@@ -36,7 +35,6 @@ _SOME: Final = 128  # sessions that are recorded in one turn of the loop
 _PAUSE: Final = 0.01  # seconds before the next of them
 _SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a single filter asks for it
 _BESIDES: Final = 32  # bytes of it for each filter, at the most
-_PLACE: Final = 12  # bytes of it for an offset, roughly
 
 
 class Progress:
@@ -116,7 +114,6 @@ class Progress:
         if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
             sent += session.unrecorded({b""})
         frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
-        frames += _forgotten(session)
         if not frames and not staged:
             return
 
@@ -130,7 +127,6 @@ class Progress:
                 return
             for cursor in cursors:
                 cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
-            session.forget_formers()
             for waiting in staged:
                 session.write_buffer.send(waiting.data)
             for packet_id in received:
@@ -205,8 +201,6 @@ def last_records(session: Session) -> list[bytes]:
     owed, settled, _ = session.take_owed()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
-    session.forget_formers(is_closing=True)
-    frames += _forgotten(session)
     frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
     return frames
 
@@ -220,16 +214,6 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
     return _sent(session.client_id, session.unrecorded(names))
 
 
-def records_of_formers(client_id: bytes, formers: list[Former]) -> list[bytes]:
-    """What the log must know of subscriptions that end while others are behind them: in front of their end."""
-    return records_of_ended(client_id, [former.ended for former in formers])
-
-
-def records_of_ended(client_id: bytes, ended: list[Ended]) -> list[bytes]:
-    parts = _parts(ended, [len(each.topic_filter) + _PLACE * len(each.open) for each in ended])
-    return [control.outbound_changed(client_id, ended=few) for few in parts]
-
-
 def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:
     """As `control.subscribed`: a packet may name more than a record holds."""
     return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
@@ -238,12 +222,6 @@ def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list
 def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
     """The same of `control.unsubscribed`."""
     return [control.unsubscribed(client_id, few) for few in _parts(filters, list(map(len, filters)))]
-
-
-def _forgotten(session: Session) -> list[bytes]:
-    forgotten = session.take_forgotten()
-    parts = _parts(forgotten, [len(topic_filter) for topic_filter, _ in forgotten])
-    return [control.outbound_changed(session.client_id, forgotten=few) for few in parts]
 
 
 def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:

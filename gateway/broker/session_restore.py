@@ -2,7 +2,6 @@
 
 from gateway.broker.handle_subscribe import Subscriptions
 from gateway.delivery.router import Router
-from gateway.session.ended_subscriptions import Former
 from gateway.session.inflight import Inflight
 from gateway.session.qos_exchanges import RESTORED
 from gateway.session.session import Session
@@ -47,7 +46,6 @@ class Restoring:
         session.marked = [cursor for cursor in cursors if cursor.next < cursor.sent_before]
         for owed in state.owed:
             session.owe(owed)
-        session.formers = [Former(ended, recorded=True) for ended in state.ended] or None
 
     def take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)

@@ -20,7 +20,7 @@ from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
 from gateway.broker.client_turns import Turns
 from gateway.broker.connack import Connack
 from gateway.broker.handle_subscribe import Subscriptions
-from gateway.broker.session_checkpoint import Progress, last_records, records_of_ended, records_of_unsubscribed
+from gateway.broker.session_checkpoint import Progress, last_records, records_of_unsubscribed
 from gateway.broker.session_restore import Restoring
 from gateway.broker.sys_topics import SysTree
 from gateway.broker.wills import Wills, will_message, will_set
@@ -37,7 +37,6 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor, reach_of
 from gateway.session.drop_counters import KeptDrops
-from gateway.session.ended_subscriptions import ended_of
 from gateway.session.session import Session
 from gateway.shared.shared_subscriptions import Shares
 from gateway.topics.destination import InvalidDestination, parse_destination
@@ -318,7 +317,6 @@ class Sessions:
                     completed = [each.packet_id for each in withheld if each.qos != 2]
                     frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
                 if forbidden := self._authentication.forbidden(identity, state):
-                    frames += records_of_ended(state.client_id, ended_of(state, set(forbidden)))
                     frames += records_of_unsubscribed(state.client_id, forbidden)
             if state is not None and frames:
                 await append(self._store, frames)

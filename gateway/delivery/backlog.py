@@ -40,8 +40,6 @@ def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_
             _resend(session, cursor.open.pop(offset), message, route, now_ms)
         else:
             owner = cursor if is_own else _owner(route, message) if route is not None else None
-            if owner is cursor and not is_own and session.formers and session.had_before(cursor, offset, message):
-                owner = None  # it came by a subscription that is no more
             if owner is cursor and route is not None:
                 sent = counters.messages_sent
                 if not session.take(cursor, offset, message, route, now_ms):

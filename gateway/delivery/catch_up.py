@@ -16,7 +16,6 @@ from time import monotonic, time
 from typing import Final, cast
 
 from gateway.delivery.backlog import deliver, forget_lost
-from gateway.delivery.ended_subscriptions import Formers
 from gateway.delivery.released_messages import LateMessages, lets_in
 from gateway.delivery.replay import Replays
 from gateway.delivery.retained import RetainedPages
@@ -55,7 +54,6 @@ class Pump:
         self._late = LateMessages(store)
         self._retained = RetainedPages(store)
         self._replays = Replays(store, router, self._late, self.start, on_failed)
-        self._formers = Formers(store)
         self._ranges = Ranges()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._due: deque[Session] = deque()  # in line for this slice of time
@@ -171,7 +169,7 @@ class Pump:
         session.tidy()
 
     def _has_work(self, session: Session) -> bool:
-        if session.retained or session.resends or session.is_puzzled or self._replays.has_work(session):
+        if session.retained or session.resends or self._replays.has_work(session):
             return True
         return self._has_messages(session)
 
@@ -191,8 +189,6 @@ class Pump:
             await self._retained.send(session, self._has_messages(session))
             if not _may_send(session):
                 return True
-        if session.is_puzzled:
-            await self._formers.learn(session)
         if session.behind >= 0:
             await self._read_log(session)
             return True
@@ -221,7 +217,7 @@ class Pump:
             stretch = Stretch(asked, fetched)
             if stretch.messages:
                 self._ranges.keep(cursor.queue, stretch)
-            if session.closed or cursor.next != asked or session.is_puzzled:
+            if session.closed or cursor.next != asked:
                 return not session.closed
             subscription = session.subscriptions.get(cursor.topic_filter)
             if subscription is None or subscription.cursor is not cursor:
@@ -312,15 +308,10 @@ class Pump:
         if session.closed:
             return False
         now_ms = int(time() * 1000)
-        if session.is_puzzled:
-            session.behind = position
-            return False
         seen = session.late_at(store_time)
         for number in range(session.behind_sent, len(messages)):
             message = messages[number]
             if message is None or message.position in seen:
-                continue
-            if session.formers and session.had_entry(position, store_time, message):
                 continue
             if not self._send_one_behind(session, message, position, now_ms):
                 session.behind, session.behind_sent = position, number

@@ -49,7 +49,6 @@ class Unfinished:
     """What a session has to do besides handing on what comes."""
 
     __slots__ = (
-        "forgotten",
         "is_answered",
         "is_paged",
         "late",
@@ -68,7 +67,6 @@ class Unfinished:
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self.settled: set[bytes] = set()  # filters of whose requests the log knows, though nothing is left of them
         self.is_answered: bool = False  # a request came to its end: what is on its way of it, only this node knows
-        self.forgotten: list[tuple[bytes, int]] = []  # subscriptions that ended of which the log needs to know no more
         self.waiting: bytes = b""  # topic of a message that waits for its retained value
         self.is_paged: bool = False  # retained values had the last turn
         self.resends: deque[int] = deque()  # packet ids of an earlier connection; bounded by its window
@@ -79,7 +77,7 @@ class Unfinished:
 
     def __bool__(self) -> bool:
         is_sending = self.retained or self.settled or self.resends or self.staged or self.received
-        return bool(self.subscribing.names or is_sending or self.late_time or self.is_answered or self.forgotten)
+        return bool(self.subscribing.names or is_sending or self.late_time or self.is_answered)
 
     def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
         """What has changed of the retained values that a persistent session is owed, for a record that is written now:

@@ -404,14 +404,6 @@ class Exchanges:
             return [], [], False
         return unfinished.take_owed()
 
-    def take_forgotten(self) -> list[tuple[bytes, int]]:
-        """Subscriptions that ended, by filter and start, of which the log needs to know no more."""
-        unfinished = self._unfinished
-        if unfinished is None or not unfinished.forgotten:
-            return []
-        forgotten, unfinished.forgotten = unfinished.forgotten, []
-        return forgotten
-
     def free_completed(self) -> list[int]:
         """Take out the recorded packet ids that are done with and whose cursors have passed them."""
         if not self.recorded:

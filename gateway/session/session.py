@@ -15,13 +15,11 @@ from typing import Final
 from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
-from gateway.session.ended_subscriptions import Former, former_of, shapes_of
 from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.pending_work import RetainedRequest
 from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED, Exchanges
 from gateway.session.subscription import Membership, Route, Subscription
-from matcher.cover import Shape
 from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
@@ -65,7 +63,6 @@ class Session(Exchanges):
         self._shares: dict[bytes, Membership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
-        self.formers: list[Former] | None = None  # subscriptions that are gone, while others may be behind them
         self.unsaid: list[bytes] = _NOTHING  # records that the log had no room for
 
     # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
@@ -169,59 +166,6 @@ class Session(Exchanges):
         if subscription is not None and self._trie is not None:
             self._trie.remove(topic_filter, subscription)
         return subscription
-
-    def remember(self, subscriptions: list[Subscription], others: list[Subscription]) -> list[Former]:
-        """The cursors of these send no more: what came by them is not to come by others. Returns what of that the log
-        has to know."""
-        ending = [each for each in subscriptions if each.cursor is not None]
-        if not ending:
-            return []
-        shapes = [(each, Shape(each.topic_filter)) for each in others]
-        coming = shapes_of(self.subscribing.names)
-        found = [former_of(each, shapes, coming, self.behind >= 0) for each in ending]
-        formers = [former for former in found if former is not None]
-        if formers:
-            self.formers = [*(self.formers or ()), *formers]
-            self.lagging = True
-        return [former for former in formers if former.recorded]
-
-    def had_before(self, cursor: Cursor, offset: int, message: Message) -> bool:
-        """Whether the message came by a subscription that is gone: the cursor, which was behind it, passes it over."""
-        return any(former.had(cursor, offset, message) for former in self.formers or ())
-
-    def had_entry(self, position: int, store_time: int, message: Message) -> bool:
-        """The same for what has no cursor, and a message that the record at `position` let into its queues."""
-        return any(former.had_entry(position, store_time, message) for former in self.formers or ())
-
-    def find_out(self, cursor: Cursor) -> None:
-        """The cursor is new here, and its record may be older than the end of others."""
-        if not self.formers:
-            return
-        shape = Shape(cursor.topic_filter)
-        for former in self.formers:
-            if former.concerns(cursor, shape):
-                former.is_known = False
-
-    @property
-    def is_puzzled(self) -> bool:
-        """Whether it has to be found out first what came by a subscription that is gone."""
-        return any(not former.is_known for former in self.formers or ())
-
-    def forget_formers(self, is_closing: bool = False) -> None:
-        """Forget the subscriptions that are gone of which nobody who is left is behind."""
-        if not self.formers:
-            return
-        cursors = {s.cursor for s in self.subscriptions.values() if s.cursor is not None}
-        coming = shapes_of(self.subscribing.names)
-        left: list[Former] = []
-        for former in self.formers:
-            is_done = former.is_done(cursors, is_closing) and not former.may_concern(coming)
-            if not is_done or (former.for_log and self.behind >= 0 and not is_closing):
-                left.append(former)
-            elif former.recorded:
-                self.unfinished.forgotten.append((former.ended.topic_filter, former.ended.start_position))
-                self.note_change()
-        self.formers = left or None
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""

@@ -34,7 +34,6 @@ from store.api.queues import (
     topic_queue,
 )
 from store.api.sessions import Outbound, Owed, SessionState, SessionStore, Subscription, Will
-from store.ended import Ended
 
 __all__ = [
     "AccountStore",
@@ -48,7 +47,6 @@ __all__ = [
     "Commit",
     "CommitListener",
     "Done",
-    "Ended",
     "Fetched",
     "Found",
     "GatewayStore",

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from store.ended import Ended
-
 
 @dataclass(slots=True)
 class Subscription:
@@ -62,7 +60,6 @@ class SessionState:
     outbound: list[Outbound] = field(default_factory=list)
     user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
     owed: list[Owed] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
-from store.api import Ended, Outbound, Owed, SessionState, Subscription, subscription_queue
+from store.api import Outbound, Owed, SessionState, Subscription, subscription_queue
 from store.control import MAX_REACH, PASSED, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
@@ -25,9 +25,7 @@ _OPEN: Final = b"a"  # client → reach of its connection, and the gateway that 
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
-# What is owed, by filter, and what came by subscriptions that ended, by `_ENDED`, start and filter: none begins so.
-_OWED: Final = b"R"
-_ENDED: Final = b"\0"
+_OWED: Final = b"R"  # retained values that the session is owed, by filter
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
@@ -197,14 +195,6 @@ class Sessions:
         for packet_id in event.completed:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
         self._owe(client, event)
-        bucket = owned(_OWED, client)
-        for each in event.ended:
-            places = b"".join([place.to_bytes(8, "big") for place in (each.offset, *each.open)])
-            self._state.put(bucket, _ENDED + each.start_position.to_bytes(8, "big") + each.topic_filter, places)
-        for topic_filter, start_position in event.forgotten:
-            name = _ENDED + start_position.to_bytes(8, "big") + topic_filter
-            if self._state.get(bucket, name) is not None:
-                self._state.delete(bucket, name)
 
     def _owe(self, client: bytes, event: OutboundChange) -> None:
         for debt in event.owed:
@@ -234,10 +224,7 @@ class Sessions:
             sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
             found.outbound.append(sent)
         for name, value in self._state.all(owned(_OWED, client_id)):
-            if name.startswith(_ENDED):
-                found.ended.append(_ended(name[1:], value))
-            else:
-                found.owed.append(_owed(name, value))
+            found.owed.append(_owed(name, value))
         return found
 
     def session_row(self, client_id: bytes) -> SessionState | None:
@@ -353,11 +340,6 @@ def _owed(topic_filter: bytes, row: bytes) -> Owed:
         topics.append(row[at + 2 : at + 2 + size])
         at += 2 + size
     return Owed(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
-
-
-def _ended(name: bytes, row: bytes) -> Ended:
-    offset, *is_open = [int.from_bytes(row[at : at + 8], "big") for at in range(0, len(row), 8)]
-    return Ended(name[8:], int.from_bytes(name[:8], "big"), offset, is_open)
 
 
 def _options(wish: Subscribed) -> int:

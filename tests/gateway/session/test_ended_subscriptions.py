@@ -1,4 +1,6 @@
-"""A subscription ends, or gets QoS 0, while a younger one that overlaps is behind it, and then the node is killed."""
+"""A subscription ends, or gets QoS 0, while another one that overlaps has yet to pass the same messages.
+
+Nothing is lost, and what was begun is finished. A message that was pending then may come once more."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,14 +11,15 @@ import record
 from gateway.node.node import Node
 from gateway.session.session import Session
 from record.layout import Kind
-from store.api import Appended, Ended, Subscription
+from store.api import Appended
 from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.device import Device, Publisher, check_delivery
 from tests.gateway.people import set_rules
-from tests.gateway.raw import PUBCOMP, PUBREC, SUBACK, Packet
-from tests.gateway.topics.test_delayed import HeldClock, engine_of
+from tests.gateway.raw import PUBCOMP, PUBREC
+from tests.gateway.session.pending import pending
+from tests.gateway.topics.test_delayed import engine_of
 
 OLD, YOUNG = b"n/b", b"n/#"
 GRANTED = {b"n/b": 2, b"n/c": 2}
@@ -38,7 +41,8 @@ async def killed(make_node: MakeNode, node: Node, device: Device, name: str = "k
     return node
 
 
-async def end(device: Device, way: str) -> None:
+async def end(node: Node, device: Device, way: str) -> None:
+    device.may_repeat |= await pending(node, b"d", OLD)
     if way == "UNSUBSCRIBE":
         await device.unsubscribe(OLD)
     else:
@@ -47,13 +51,6 @@ async def end(device: Device, way: str) -> None:
 
 def session_of(node: Node) -> Session:
     return node._sessions.held[b"d"][0]
-
-
-async def ended(node: Node) -> list[Ended]:
-    """What the log knows of subscriptions that ended."""
-    state = await engine_of(node).session(b"d")
-    assert state is not None
-    return state.ended
 
 
 async def acknowledge(device: Device, kind: int) -> None:
@@ -65,19 +62,12 @@ async def acknowledge(device: Device, kind: int) -> None:
     await device.poll()
 
 
-async def settled(device: Device) -> None:
-    """Acknowledge what came, to the end."""
-    while device.owed or device.held or device.unsettled:
-        device.acknowledge(len(device.owed))
-        await device.poll()
-
-
 @pytest.mark.mqtt5("3.10.4-3", "4.3.3-3")
 @pytest.mark.mqtt311("3.10.4-3", "4.3.3-1")
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
 @pytest.mark.parametrize("completes", [False, True])
-async def test_what_is_on_its_way_comes_once(make_node: MakeNode, way: str, completes: bool) -> None:
-    """The younger one went past it above a message that is not acknowledged: the log does not know."""
+async def test_what_is_on_its_way_is_finished(make_node: MakeNode, way: str, completes: bool) -> None:
+    """The younger one passed it behind a message that is not acknowledged, so the log does not know."""
     node = await make_node()
     device, publisher = await start(node)
     await publisher.burst([b"n/c", b"n/b"], [1, 2])
@@ -85,7 +75,7 @@ async def test_what_is_on_its_way_comes_once(make_node: MakeNode, way: str, comp
     if completes:
         for kind in (PUBREC, PUBCOMP):
             await acknowledge(device, kind)
-    await end(device, way)
+    await end(node, device, way)
     await killed(make_node, node, device)
     await device.connect()
     await check_delivery(device, publisher.sent, GRANTED)
@@ -103,7 +93,7 @@ async def test_right_after_a_restart_when_it_has_read_nothing_yet(make_node: Mak
     node = await killed(make_node, node, device)
     device.window = 1
     await device.connect()
-    await end(device, way)
+    await end(node, device, way)
     if kills:
         await killed(make_node, node, device, "again")
         await device.connect()
@@ -122,7 +112,7 @@ async def test_of_qos_1_nothing_is_lost_that_a_younger_one_went_past(make_node: 
     device.version, device.window = 5, 1  # it reads no more than one again before its end
     await device.connect()
     device.seen.clear()
-    await device.unsubscribe(OLD)
+    await end(node, device, "UNSUBSCRIBE")
     await check_delivery(device, publisher.sent[:2], GRANTED)
 
 
@@ -146,7 +136,7 @@ async def test_what_it_went_past_with_qos_0_is_the_others(make_node: MakeNode, q
 @pytest.mark.mqtt5("4.3.2-1", "4.3.3-3")
 @pytest.mark.parametrize("kills", [False, True])
 async def test_rules_that_end_it_leave_the_other_one_what_is_its_own(make_node: MakeNode, kills: bool) -> None:
-    """n/# may be subscribed to no more, and n/b may: what both match comes, and with QoS 2 once."""
+    """n/# may be subscribed to no more, and n/b may: what both match comes."""
     node = await make_node()
     device = Device(node.ports.mqtt, b"d", 4, 100)
     await device.connect()
@@ -159,6 +149,7 @@ async def test_rules_that_end_it_leave_the_other_one_what_is_its_own(make_node: 
         await acknowledge(device, kind)
     if kills:
         node = await killed(make_node, node, device)
+    device.may_repeat |= await pending(node, b"d", b"n/#")
     await set_rules(node, "", "deny subscribe n/x")
     await device.killed()
     before = len(device.seen)
@@ -169,115 +160,13 @@ async def test_rules_that_end_it_leave_the_other_one_what_is_its_own(make_node: 
     assert publisher.sent[0] in device.seen[before:]  # it was not acknowledged
 
 
-@pytest.mark.mqtt5("4.3.3-3")
-@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
-async def test_it_ends_before_the_younger_one_is_answered(
-    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """The younger one is in the log, and not yet made: it begins in front of what came by the old one meanwhile."""
-    node = await make_node()
-    device = Device(node.ports.mqtt, b"d", 4, 100)
-    await device.connect()
-    await device.subscribe(OLD, 2)
-    publisher = Publisher(node.ports.mqtt, b"p")
-    store = engine_of(node)
-    asked, goes_on = asyncio.Event(), asyncio.Event()
-    find = store.subscriptions
-
-    async def find_slowly(client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
-        found = await find(client_id, filters)
-        if YOUNG in filters:
-            asked.set()
-            await goes_on.wait()
-        return found
-
-    monkeypatch.setattr(store, "subscriptions", find_slowly)
-    waits = asyncio.create_task(device.subscribe(YOUNG, 2))
-    await asked.wait()
-    waits.cancel()
-    await publisher.burst([b"n/b"], [2])
-    await device.poll()
-    await end(device, way)
-    goes_on.set()
-    while YOUNG not in session_of(node).subscriptions:  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0.01)
-    await publisher.burst([b"n/c"], [2])
-    device._take = _without_subacks(device._take)  # type: ignore[method-assign]
-    await check_delivery(device, publisher.sent, GRANTED)
-
-
-def _without_subacks(take: Callable[[Packet], None]) -> Callable[[Packet], None]:
-    return lambda packet: None if packet.kind == SUBACK else take(packet)
-
-
-async def test_it_is_remembered_over_connections_and_no_longer_than_needed(make_node: MakeNode) -> None:
-    node = await make_node()
-    device, publisher = await start(node, 1)
-    device.window = 1
-    device.version = 5
-    await device.connect()
-    await publisher.burst([b"n/c", b"n/b"] * 10, [2] * 20)
-    await device.poll()
-    await device.unsubscribe(OLD)
-    assert [(e.topic_filter, e.open) for e in await ended(node)] == [(OLD, [])]
-    await device.disconnect()
-    assert [e.topic_filter for e in await ended(node)] == [OLD]
-    await device.connect()
-    await check_delivery(device, publisher.sent, GRANTED)
-    while await ended(node):
-        await device.poll()
-    assert session_of(node).formers is None
-
-
-async def test_nothing_is_remembered_where_no_other_one_overlaps(make_node: MakeNode) -> None:
-    node = await make_node()
-    device, publisher = await start(node)
-    await device.subscribe(b"m/+", 2)
-    await publisher.burst([b"n/c", b"n/b"], [2, 2])
-    await device.unsubscribe(YOUNG)  # younger than the other
-    await device.unsubscribe(OLD)
-    assert await ended(node) == []
-    assert session_of(node).formers is None
-    await settled(device)
-
-
-async def test_the_newest_of_many_of_one_millisecond_and_delayed_ones(
-    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the old one came to is a time: what entered its queue then is known by position."""
-    clock = HeldClock(monkeypatch)
-    node = await make_node()
-    device, publisher = await start(node, 3)
-    delayed = Publisher(node.ports.mqtt, b"q")
-    delayed._number = 500
-    await delayed.burst([b"$delayed/9/n/b"] * 4, [2] * 4)
-    await publisher.burst([b"n/c", b"n/b", b"n/b", b"n/c"], [2] * 4)
-    clock.now_ms += 10_000
-    await engine_of(node).release_due()
-    await publisher.burst([b"n/b", b"n/c"] * 3, [2] * 6)
-    sent = [*publisher.sent, *[(b"n/b", payload, qos) for _, payload, qos in delayed.sent]]
-    device.acknowledge(2)
-    await device.poll()
-    await device.unsubscribe(OLD)
-    for name in ("killed", "again"):
-        node = await killed(make_node, node, device, name)
-        await device.connect()
-        device.acknowledge(1)
-        await device.poll()
-    while len(device.seen) < len(sent):
-        device.acknowledge(len(device.owed))
-        await device.poll()
-    await settled(device)
-    assert sorted(payload for _, payload, _ in device.seen) == sorted(payload for _, payload, _ in sent)
-
-
 async def test_a_subscription_that_has_qos_0_in_between_begins_again(make_node: MakeNode) -> None:
     """Its cursor is younger then, in the log and in the session: the other one sends what both match."""
     node = await make_node()
     device, publisher = await start(node)
     await publisher.burst([b"n/c", b"n/b"], [2, 2])
     await device.poll()
-    await device.subscribe(OLD, 0)
+    await end(node, device, "QoS 0")
     await publisher.burst([b"n/b", b"n/c"], [2, 2])
     await device.poll()
     await device.subscribe(OLD, 2)
@@ -296,7 +185,7 @@ async def test_a_subscription_that_has_qos_0_in_between_begins_again(make_node: 
 @pytest.mark.mqtt5("3.10.4-3", "4.3.3-3")
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
 async def test_a_busy_store_hears_of_its_end_when_the_connection_ends(make_node: MakeNode, way: str) -> None:
-    """The log would have the subscription as it was, and what is done by it would be done again."""
+    """Until then the log has the subscription as it was."""
     node = await make_node()
     device, publisher = await start(node)
     if way == "UNSUBSCRIBE":
@@ -317,6 +206,39 @@ async def test_a_busy_store_hears_of_its_end_when_the_connection_ends(make_node:
 
     store.append = refuse  # type: ignore[method-assign]
     with pytest.raises(EOFError):
-        await end(device, way)
+        await end(node, device, way)
     await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+
+
+@pytest.mark.mqtt5("3.3.4-2")
+@pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
+async def test_what_all_have_passed_does_not_come_again(make_node: MakeNode, way: str) -> None:
+    node = await make_node()
+    device, publisher = await start(node)
+    await publisher.burst([b"n/b"] * 3, [1, 2, 2])
+    while len(device.seen) < len(publisher.sent) or device.unsettled:
+        await device.poll()
+        device.acknowledge(len(device.owed))
+    await device.disconnect()
+    await device.connect()
+    await end(node, device, way)
+    assert not device.may_repeat
+    await killed(make_node, node, device)
+    await device.connect()
+    await check_delivery(device, publisher.sent, GRANTED)
+    assert len(device.seen) == len(publisher.sent)
+
+
+async def test_a_pending_message_may_come_once_more_by_another_subscription(make_node: MakeNode) -> None:
+    node = await make_node()
+    device = Device(node.ports.mqtt, b"d", 5, 2)
+    await device.connect()
+    await device.subscribe(OLD, 2)
+    await device.subscribe(YOUNG, 2)
+    publisher = Publisher(node.ports.mqtt, b"p")
+    await publisher.burst([b"n/c", b"n/b", b"n/c"], [2, 2, 2])
+    await device.poll()
+    await end(node, device, "UNSUBSCRIBE")
+    assert publisher.sent[1][1] in device.may_repeat
     await check_delivery(device, publisher.sent, GRANTED)

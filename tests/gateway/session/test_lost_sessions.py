@@ -202,8 +202,8 @@ async def test_session_expiry_goes_on_over_restarts(
     await clients[0].disconnect()
     while b"away" in node._sessions.held or node._sessions._ending.of(b"away") is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    for module in ("keeping", "progress"):
-        monkeypatch.setattr(f"gateway.{module}.time", lambda: time() + 999)
+    for module in ("maintenance", "session_checkpoint"):
+        monkeypatch.setattr(f"gateway.broker.{module}.time", lambda: time() + 999)
     if dies:
         node = await crashed(make_node, node, "next")
     else:

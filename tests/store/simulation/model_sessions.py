@@ -7,7 +7,7 @@ from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from record.layout import Kind
 from store import control
-from store.api import Ended, Outbound, Owed, SessionState, Subscription, Will, subscription_queue
+from store.api import Outbound, Owed, SessionState, Subscription, Will, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -26,7 +26,6 @@ class Session:
     inbound: set[int] = field(default_factory=set)
     outbound: dict[int, Outbound] = field(default_factory=dict)
     owed: dict[bytes, Owed] = field(default_factory=dict)
-    ended: dict[tuple[int, bytes], Ended] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -146,8 +145,7 @@ class Sessions:
         outbound = [s.outbound[number] for number in sorted(s.outbound)]
         owed = [s.owed[name] for name in sorted(s.owed)]
         row = s.epoch, s.expiry, s.closed_at
-        ended = [s.ended[place] for place in sorted(s.ended)]
-        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user, owed, ended)
+        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user, owed)
 
     def open(self) -> list[tuple[bytes, int, int, bytes]]:
         return sorted((client, s.epoch, s.expiry, s.gateway) for client, s in self.by_client.items() if not s.closed_at)
@@ -236,7 +234,3 @@ def _outbound(session: Session, change: control.OutboundChange) -> None:
             session.owed[owed.topic_filter] = owed
     for name in change.settled:
         session.owed.pop(name, None)
-    for ended in change.ended:
-        session.ended[ended.start_position, ended.topic_filter] = ended
-    for name, start in change.forgotten:
-        session.ended.pop((start, name), None)

@@ -18,7 +18,6 @@ from record.layout import (
 )
 from store import control
 from store.api import (
-    Ended,
     Owed,
     Rule,
     Subscription,
@@ -207,10 +206,8 @@ class Records:
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
                 owed = [self._owed(name) for name in self._filters()] if rng.random() < 0.5 else []
                 settled = self._filters() if rng.random() < 0.2 else []
-                ended = [self._ended(name) for name in self._filters()] if rng.random() < 0.3 else []
-                gone = [(name, rng.randrange(4)) for name in self._filters()] if rng.random() < 0.3 else []
                 numbers = self._numbers(), self._numbers()
-                return control.outbound_changed(client, sent, *numbers, owed, settled, ended, gone)
+                return control.outbound_changed(client, sent, *numbers, owed, settled)
             case 11:
                 return self._access()
             case 12:
@@ -288,10 +285,6 @@ class Records:
         """What retained values a client is to get."""
         rng = self._rng
         return Owed(name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3)))
-
-    def _ended(self, name: bytes) -> Ended:
-        """A subscription that is no more."""
-        return Ended(name, self._rng.randrange(4), self._rng.randrange(30), self._numbers())
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
         """What a client has acknowledged of a filter's messages, or of its history in the log."""

@@ -200,9 +200,6 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
     for name, owed in session.owed.items():
         topics = b"".join(_sized(topic) for topic in (owed.after or b"", *owed.ahead))
         rows[b"R" + _sized(client) + name] = pack(">Q", owed.since) + topics
-    for (start, name), ended in session.ended.items():
-        places = ended.offset, *ended.open
-        rows[b"R" + _sized(client) + b"\0" + pack(">Q", start) + name] = pack(f">{len(places)}Q", *places)
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:

@@ -9,7 +9,7 @@ import pytest
 import record
 from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Appended, Commit, Ended, Outbound, Subscription, filter_queue, topic_queue
+from store.api import Appended, Commit, Outbound, Subscription, filter_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -179,26 +179,6 @@ async def test_qos_2_in_both_directions(bench: Bench):
         assert found.inbound == [7, 9]
         assert found.outbound == [Outbound(2, b"a", 1, True, 2), Outbound(3, b"a", 2, False, 1)]
         await bench.reopen()
-
-
-async def test_of_subscriptions_that_ended_is_known_what_came_by_them(bench: Bench):
-    first, again = Ended(b"a/+", 5, 7, [9, 12]), Ended(b"a/+", 300, 8)
-    other = Ended("ü".encode(), 1, 0)
-    for records, left in (
-        ([control.session_opened(b"c", 1, 60, True)], []),
-        ([control.outbound_changed(b"c", ended=[first, again])], [first, again]),
-        ([control.outbound_changed(b"c", ended=[other])], [other, first, again]),
-        ([control.outbound_changed(b"c", forgotten=[(b"a/+", 5), (b"b", 1)])], [other, again]),
-        ([control.unsubscribed(b"c", [b"a/+"]), control.session_opened(b"c", 2, 60, False)], [other, again]),
-        ([control.session_opened(b"c", 3, 60, True)], []),
-        ([control.outbound_changed(b"c", ended=[other]), control.session_ended(b"c", 3)], None),
-        ([control.session_opened(b"c", 4, 60, False)], []),
-    ):
-        await bench.append(*records)
-        for _ in range(2):
-            found = await bench.engine.session(b"c")
-            assert (found.ended if found is not None else None) == left
-            await bench.reopen()
 
 
 async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
