@@ -10,7 +10,7 @@ from benchmarks.store.load import PARENTS, Load, uniform
 from benchmarks.store.works import CONFIG, Figures, run
 from cloud_sdk import Client
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcServer
+from gateway.node.rpc_server import RpcServer
 from store.api import PopRequest, Receipts, Start, partition_queue
 from store.engine import Engine
 

@@ -9,7 +9,7 @@ from gateway.http.front import HttpFront
 from gateway.http.metrics import Figures
 from gateway.net.admission import Admission
 from gateway.net.proxy_protocol import address_text
-from gateway.rpc import RpcServer
+from gateway.node.rpc_server import RpcServer
 from store.api import Store
 from store.config import StoreConfig
 

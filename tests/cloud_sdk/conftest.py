@@ -7,7 +7,8 @@ import pytest
 
 from cloud_sdk import Client
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcLimits, RpcServer
+from gateway.node.rpc_server import RpcServer
+from gateway.rpc.limits import RpcLimits
 from sluice.demo.ports import lasting_ports
 from store.config import StoreConfig
 from store.engine import Engine

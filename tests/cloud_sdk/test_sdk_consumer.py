@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer, Tls
-from gateway.rpc import RpcLimits
+from gateway.rpc.limits import RpcLimits
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:

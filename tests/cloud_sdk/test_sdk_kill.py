@@ -12,7 +12,7 @@ NODE = """
 import asyncio, sys
 from pathlib import Path
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcServer
+from gateway.node.rpc_server import RpcServer
 from store.config import StoreConfig
 from store.engine import Engine
 

@@ -9,7 +9,7 @@ import pytest
 
 from cloud_sdk import Client, OutgoingMessage
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcServer
+from gateway.node.rpc_server import RpcServer
 from sluice.cli import main
 from store.config import StoreConfig
 from store.engine import Engine

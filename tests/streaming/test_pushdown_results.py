@@ -33,7 +33,8 @@ from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.arrow import SCHEMA
 from cloud_sdk.blocking import Client as BlockingClient
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcLimits, RpcServer
+from gateway.node.rpc_server import RpcServer
+from gateway.rpc.limits import RpcLimits
 from store.config import StoreConfig
 from store.engine import Engine
 from streaming.history.export import Exporter

@@ -17,7 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.arrow import SCHEMA
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcLimits, RpcServer
+from gateway.node.rpc_server import RpcServer
+from gateway.rpc.limits import RpcLimits
 from store.config import StoreConfig
 from store.engine import Engine
 from streaming.source.batch import BatchReader

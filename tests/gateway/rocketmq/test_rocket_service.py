@@ -10,8 +10,8 @@ import pytest
 
 from cloud_sdk import Client, Happened
 from gateway.auth.authority import Authority
+from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rpc import RpcServer
 from store.config import StoreConfig
 from store.engine import Engine
 

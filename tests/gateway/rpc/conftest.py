@@ -8,7 +8,8 @@ import pytest
 import record
 from cloud_sdk import Client
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcLimits, RpcServer
+from gateway.node.rpc_server import RpcServer
+from gateway.rpc.limits import RpcLimits
 from matcher.names import parent_of
 from record.layout import Kind
 from store import control

@@ -10,7 +10,7 @@ from cloud_sdk import Client, InvalidArgument, OutgoingMessage, Unavailable
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcLimits
+from gateway.rpc.limits import RpcLimits
 from record.layout import FLAG_TRACK_ID, Kind
 from store.errors import RecordTooLarge, StoreBusy, StoreFailed
 
@@ -127,7 +127,7 @@ async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until
 
 
 async def test_a_stopping_node_answers_what_it_appended(store, until) -> None:
-    from gateway.rpc import RpcServer
+    from gateway.node.rpc_server import RpcServer
 
     server = RpcServer(store, Authority(store, 0))
     port = await server.start("127.0.0.1", 0)

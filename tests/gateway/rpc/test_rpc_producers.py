@@ -11,7 +11,7 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
-from gateway.rpc import RpcServer
+from gateway.node.rpc_server import RpcServer
 from record.layout import Kind
 from store import control
 from store.api import Appended, topic_queue

@@ -15,8 +15,9 @@ from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
+from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
-from gateway.rpc import RpcLimits, RpcServer
+from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import RequestError
 from gateway.rpc.unread import Unread, room
 from store.config import StoreConfig
