@@ -1,4 +1,4 @@
-"""The house stands: imports point one way, and protocol code does no I/O."""
+"""Imports point one way, and protocol code does no I/O."""
 
 import ast
 from collections.abc import Iterator
@@ -22,12 +22,23 @@ MAY_IMPORT = {
         "record",
         "matcher",
         "store",
-        "gateway.rpc",
+        "gateway.node",
         "gateway.auth",
         "cloud_sdk",
         "streaming",
     ),
 }
+# The packages of gateway/, floor by floor from the ground. A package imports only from floors below its own.
+GATEWAY_FLOORS = (
+    ("config", "mqtt", "observe"),
+    ("net", "topics"),
+    ("auth", "session"),
+    ("connection", "http", "rpc", "shared"),
+    ("delivery", "listen", "rocketmq"),
+    ("broker",),
+    ("admin",),
+    ("node",),
+)
 # Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
 WITHOUT_IO = ("matcher", "gateway/mqtt")
 IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
@@ -59,6 +70,21 @@ def test_imports_point_one_way(package: str) -> None:
         for line, name in imports(path)
         if name.partition(".")[0] in MAY_IMPORT and not any(inside(name, each) for each in allowed)
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_gateway_packages_import_from_floors_below() -> None:
+    gateway = ROOT / "gateway"
+    floors = {package: floor for floor, packages in enumerate(GATEWAY_FLOORS) for package in packages}
+    assert set(floors) == {path.parent.name for path in gateway.glob("*/__init__.py")}
+    wrong = []
+    for path in sorted(gateway.glob("*/**/*.py")):
+        own = path.relative_to(gateway).parts[0]
+        for line, name in imports(path):
+            top, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            if top == "gateway" and other != own and floors.get(other, len(floors)) >= floors[own]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -10,7 +10,14 @@ from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
 ConnectionT_contra = TypeVar("ConnectionT_contra", contravariant=True)
 
 
-class RequestCallbacks(Protocol[ConnectionT_contra]):
+class UnreachedMessages(Protocol):
+    """Knows which messages to an inbox reached no client."""
+
+    def is_unreached(self, position: int) -> bool:
+        """Whether the message at this position of the log, whose commit is under way, is addressed to nobody."""
+
+
+class RequestCallbacks(UnreachedMessages, Protocol[ConnectionT_contra]):
     """Serves the requests that a connection cannot answer at once."""
 
     def connect(self, connection: ConnectionT_contra, packet: Connect) -> None: ...

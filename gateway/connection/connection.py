@@ -14,7 +14,7 @@ from typing import Final
 from gateway.auth.identity import Identity
 from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
 from gateway.connection.enhanced_auth import EnhancedAuthentication
-from gateway.connection.handle_publish import AppendQueue, PublishBatch, PublishHandler, UnreachedMessages
+from gateway.connection.handle_publish import AppendQueue, PublishBatch, PublishHandler
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import ConnackProperties, Explanation, connack, disconnect, pingresp
 from gateway.mqtt.errors import PacketTooLarge, ProtocolError
@@ -60,14 +60,13 @@ class Connection(PublishHandler):
         store: Store,
         append_queue: AppendQueue,
         requests: "RequestCallbacks[Connection]",
-        unreached: UnreachedMessages,
         counters: Counters,
         max_uncommitted: int,
         lifetime: "LifetimeCallbacks[Connection]",
         admission: Admission,
     ) -> None:
         super().__init__(
-            flusher, transport, decoder, store, append_queue, unreached, counters, max_uncommitted, admission
+            flusher, transport, decoder, store, append_queue, requests, counters, max_uncommitted, admission
         )
         self.info: ConnectionInfo | None = None
         self.requests = requests

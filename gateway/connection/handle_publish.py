@@ -6,9 +6,10 @@ All messages of one read of the socket are one append. Their acknowledgements ar
 
 from collections import deque
 from time import time
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.auth.permissions import Permissions
+from gateway.connection.callbacks import UnreachedMessages
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import Explanation, puback, pubcomp, pubrec
 from gateway.mqtt.errors import ProtocolError, TopicNameInvalid
@@ -33,13 +34,6 @@ _MESSAGE: Final = int(Kind.MESSAGE)
 _MAX_EXPLAINED: Final = 16  # acknowledgements for one read that carry a reason string
 
 PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
-
-
-class UnreachedMessages(Protocol):
-    """Knows which messages to an inbox reached no client."""
-
-    def is_unreached(self, position: int) -> bool:
-        """Whether the message at this position of the log, whose commit is under way, is addressed to nobody."""
 
 
 class PublishHandler(FlowControl):

@@ -9,8 +9,8 @@ import logging
 from time import monotonic
 from typing import cast
 
-from gateway.broker.sessions import Sessions
 from gateway.config.config import MqttConfig
+from gateway.connection.callbacks import RequestCallbacks
 from gateway.connection.connection import Connection
 from gateway.connection.handle_publish import AppendQueue
 from gateway.listen.connection_timer import ConnectionTimer
@@ -43,10 +43,17 @@ _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts
 class MqttFront:
     """All MQTT connections of a node."""
 
-    def __init__(self, store: Store, sessions: Sessions, config: MqttConfig, counters: Counters, services: int) -> None:
-        """services: connections of another kind that the process may have."""
+    def __init__(
+        self,
+        store: Store,
+        requests: RequestCallbacks[Connection],
+        config: MqttConfig,
+        counters: Counters,
+        services: int,
+    ) -> None:
+        """services: descriptors that the process reserves for connections of services."""
         self._store = store
-        self._sessions = sessions
+        self._requests = requests
         self._config = config
         self._counters = counters
         self._loop = asyncio.get_running_loop()
@@ -118,8 +125,7 @@ class MqttFront:
             decoder,
             self._store,
             self._append_queue,
-            self._sessions,
-            self._sessions,
+            self._requests,
             self._counters,
             config.max_uncommitted,
             self,
