@@ -16,7 +16,6 @@ from record.layout import Kind
 from store.api.sessions import Owed
 
 MAX_REACH: Final = 65_536  # of a session that does not tell
-PASSED: Final = 4  # added to the QoS of an exchange: its message's place in a replay's history was left
 
 
 class SubscriptionLike(Protocol):
@@ -139,9 +138,8 @@ def outbound_changed(
     settled: Sequence[bytes] = (),
 ) -> bytes:
     """Exchanges with the client, folded in this order: messages sent as (packet id, filter, offset, QoS), packet ids
-    whose PUBREC came, packet ids that are free again. QoS + `PASSED`: `store.api.Outbound.passed`. And what retained
-    values the client is owed, by filter, as of these: in place of what was said of the filter before (`owed`), or none
-    any more (`settled`)."""
+    whose PUBREC came, packet ids that are free again. And what retained values the client is owed, by filter, as of
+    these: in place of what was said of the filter before (`owed`), or none any more (`settled`)."""
     rows = [[packet_id, name.decode(), offset, qos] for packet_id, name, offset, qos in sent]
     fields: list[list[Any]] = [rows, list(received), list(completed)]
     if owed or settled:

@@ -363,9 +363,8 @@ class Subscriptions:
         if subscription is None:
             return False
         self._router.remove(subscription)
-        for cursor in (subscription.history, subscription.cursor):
-            if cursor is not None:
-                session.resend_without(cursor)
+        if subscription.cursor is not None:
+            session.resend_without(subscription.cursor)
         if session.lagging:
             self._pump.start(session)  # another subscription may have waited for this one
         return True

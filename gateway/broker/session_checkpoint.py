@@ -17,13 +17,11 @@ from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.cursor import Cursor
-from gateway.session.inflight import COMPLETED, RELEASED, SENT
-from gateway.session.replay_cursor import History
+from gateway.session.inflight import COMPLETED, SENT
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
 from store.api import Appended, Owed, Store, Subscription
-from store.control import PASSED
 from store.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -179,15 +177,11 @@ def last_records(session: Session) -> list[bytes]:
     _, received = session.take_staged()
     for packet_id, entry in session.inflight.items():
         is_behind = entry.cursor is None or entry.cursor.is_behind_it(entry.offset)
-        is_passed = is_behind and isinstance(entry.cursor, History)
         if entry.phase == COMPLETED:
             if is_behind:
                 completed.append(packet_id)
         elif entry.phase == SENT and not entry.leased:
-            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + (PASSED if is_passed else 0)))
-        elif entry.phase == RELEASED and is_passed:
-            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos + PASSED))
-            received.append(packet_id)
+            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
     frames += _sent(client_id, sent)
     if received:
         frames.append(control.outbound_changed(client_id, received=received))

@@ -28,15 +28,14 @@ class Restoring:
         first: list[Outbound] = []
         for outbound in state.outbound:
             cursor = session.cursor_of(outbound.topic_filter)
-            comes_by = cursor is not None and cursor.comes_by(outbound)
-            if cursor is not None and comes_by:
+            if cursor is not None and outbound.offset < cursor.floor:
+                cursor = None  # it does not come by the message again
+            if cursor is not None:
                 cursor.open[outbound.offset] = outbound.packet_id
-            elif cursor is not None:
-                cursor.pass_by(outbound.offset)
-            entry = Inflight(cursor if comes_by else None, outbound.topic_filter, outbound.offset, outbound.qos)
+            entry = Inflight(cursor, outbound.topic_filter, outbound.offset, outbound.qos)
             entry.released = outbound.released
             session.restore(outbound.packet_id, entry)
-            if cursor is None or outbound.offset < cursor.floor or outbound.released or not comes_by:
+            if cursor is None or outbound.released:
                 first.append(outbound)
         # In the order of their queues, which is the order in which they were sent first (MQTT-4.6.0-1). Those that
         # a cursor has yet to come by are sent again in their place there.
@@ -49,8 +48,6 @@ class Restoring:
 
     def take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)
-        if subscription.history is not None:
-            subscription.history.resumed = subscription.history.next
         session.subscribe(subscription)
         self._router.add(subscription)
         return subscription

@@ -11,12 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, time
 
-from gateway.delivery.backlog import forget_lost
 from gateway.delivery.next_position import next_place
 from gateway.delivery.released_messages import LateMessages, lets_in
 from gateway.delivery.router import Router
 from gateway.observe.throttled_log import tell_failure
-from gateway.session.inflight import COMPLETED, WAITING, Inflight
+from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED
 from gateway.session.replay_cursor import FOLLOW, History
@@ -128,20 +127,12 @@ class Replays:
         except OffsetOutOfRange as error:
             if history.next >= error.begin:
                 raise
-            begin = min(error.begin, history.end)
-            self._lose(session, history, 0, begin, True)
-            history.move(begin)
+            session.dropped().add_reclaimed(1)  # how many of its messages were there, nobody can tell
+            history.move(min(error.begin, history.end))
             return None
-        self._lose(session, history, history.next, chunk.position, chunk.damaged > 0)
+        if chunk.damaged:
+            session.dropped().add_reclaimed(1)
         return chunk
-
-    def _lose(self, session: Session, history: History, first: int, end: int, counts: bool) -> None:
-        """The history has no records (any more) at [first, end). How many of its messages were there nobody can tell,
-        but for those that wait to be sent again; if it `counts`, at least one."""
-        lost = [packet_id for packet_id in history.lose(first, end) if _waits(session, packet_id)]
-        if lost or counts:
-            session.dropped().add_reclaimed(max(1, len(lost)))
-            forget_lost(session, lost)
 
     async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
@@ -172,10 +163,7 @@ class Replays:
                         floors[parent] = await self._store.retention_floor(parent)
                         if not _is_wanted(session, subscription, history):
                             return
-                    is_one_of = len(messages) > 1
-                    if entered >= floors[parent] and not self._send_one(
-                        session, subscription, history, message, is_one_of
-                    ):
+                    if entered >= floors[parent] and not self._send_one(session, subscription, history, message):
                         history.found_much(True)
                         return
                 history.sent += 1
@@ -184,25 +172,11 @@ class Replays:
         history.move(min(chunk.next_position, history.end))
         self._arrive(session, subscription, history)
 
-    def _send_one(
-        self, session: Session, subscription: Subscription, history: History, message: Message, is_one_of: bool
-    ) -> bool:
-        """Send the history's next message, or pass over it; `is_one_of` those that entered with one record. False: no
-        room for it."""
-        if message.position in history.passed_by:
-            return True
+    def _send_one(self, session: Session, subscription: Subscription, history: History, message: Message) -> bool:
+        """Send the history's next message, or pass over it. False: no room for it."""
         if not _has_room(session):
             return False
         now_ms = int(time() * 1000)
-        packet_id = history.open.pop(message.position, 0)
-        if packet_id:
-            history.sending(message)
-            entry = session.inflight.get(packet_id)
-            if entry is None or entry.phase == COMPLETED:
-                history.ack(message.position)  # PUBREL was sent again, and answered before the history came by
-            elif entry.phase == WAITING and not entry.released:
-                session.resend(packet_id, entry, message, subscription.route, now_ms)
-            return True
         if message.expired(now_ms):
             session.dropped().add_expired()
             return True
@@ -215,9 +189,8 @@ class Replays:
             history.sending(message)
             entry = Inflight(history, history.topic_filter, message.position, qos)
         retain = message.retain and subscription.retain_as_published
-        # A node that died may have sent it, or an earlier connection that got half through its place (MQTT-3.3.1-1).
-        is_left = is_one_of and history.next == history.resumed and qos == 1
-        dup = is_left or (qos > 0 and history.sent_before >= 0)
+        # A node that died may have sent it, under the same packet id (MQTT-3.3.1-1). With QoS 2 a record would say so.
+        dup = qos == 1 and history.sent_before >= 0
         counters = session.counters
         sent = counters.messages_sent
         session.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
@@ -235,7 +208,6 @@ class Replays:
             session.subscribe(subscription)
             self._router.add(subscription)
         elif history.next >= history.end and subscription.cursor is not None:
-            self._lose(session, history, 0, FOLLOW, False)
             if not history.recorded:
                 subscription.history = None
             # `gateway.broker.session_checkpoint` forgets the history when all of it is acknowledged.
@@ -246,7 +218,7 @@ def _next(session: Session) -> Subscription | None:
     """The subscription whose history is read next."""
     for subscription in session.subscriptions.values():
         history = subscription.history
-        if history is not None and history.lagging and not history.stretched:
+        if history is not None and history.lagging:
             return subscription
     return None
 
@@ -255,12 +227,6 @@ def _is_wanted(session: Session, subscription: Subscription, history: History) -
     """Whether the history still belongs to a subscription of the session."""
     known = session.subscriptions.get(subscription.topic_filter)
     return not session.closed and known is subscription and subscription.history is history
-
-
-def _waits(session: Session, packet_id: int) -> bool:
-    """Whether the message of an earlier connection is still to be sent again."""
-    entry = session.inflight.get(packet_id)
-    return entry is not None and entry.phase == WAITING and not entry.released
 
 
 def _has_room(session: Session) -> bool:

@@ -5,7 +5,6 @@ from typing import Final
 
 from gateway.session.message_encoding import Message
 from record import crc32c
-from store.api import Outbound
 
 MAX_SPREAD: Final = 65_536  # offsets behind the oldest that is not acknowledged of which a cursor remembers anything
 _MIN_REACH: Final = 256
@@ -125,13 +124,6 @@ class Cursor:
                 return min(self.floor, offset)
             left.popleft()
         return self.floor
-
-    def comes_by(self, outbound: Outbound) -> bool:
-        """Whether this may come by the message of an exchange that an earlier connection left open."""
-        return outbound.offset >= self.floor
-
-    def pass_by(self, offset: int) -> None:
-        """The message of `offset`, which this does not come by, is sent again apart from the others."""
 
     def jump(self, offset: int) -> list[int]:
         """Go on at `offset`: retention took all that lies before it. Returns the packet ids of what is lost."""

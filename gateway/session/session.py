@@ -198,12 +198,9 @@ class Session(Exchanges):
         return trie.match(topic)
 
     def cursor_of(self, name: bytes) -> Cursor | None:
-        """The cursor that sent an exchange, by what the log calls it: a filter, or the history of one."""
-        replayed = filter_of(name)
-        subscription = self.subscriptions.get(replayed or name)
-        if subscription is None:
-            return None
-        return subscription.history if replayed else subscription.cursor
+        """The cursor that comes by an exchange of an earlier connection, by the filter that the log names."""
+        subscription = self.subscriptions.get(name)
+        return None if subscription is None else subscription.cursor
 
     def let_go(self) -> None:
         """It is closed and recorded: drop what refers back to it. Garbage of thousands of sessions would wait for the
@@ -377,8 +374,12 @@ class Session(Exchanges):
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
         """Send again what an earlier connection left open."""
         source: Route | Membership | None = route
+        replayed = filter_of(entry.topic_filter)
         if is_shared(entry.topic_filter):  # it came by no other subscription
             source = self.shares.get(entry.topic_filter)
+        elif replayed:  # the same
+            subscription = self.subscriptions.get(replayed)
+            source = None if subscription is None else subscription.route
         # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
         retain = not entry.topic_filter or (message.retain and source is not None and source.retain_as_published)
         identifiers = source.identifiers if source is not None else ()

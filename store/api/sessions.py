@@ -30,11 +30,12 @@ class Outbound:
     """A message on its way to a durable session: which packet id carries which queue entry."""
 
     packet_id: int
-    topic_filter: bytes  # the subscription whose cursor sent it
-    offset: int  # in that subscription's queue
+    # The subscription whose cursor sent it, and the offset in its queue. For a message of a wildcard filter's replay:
+    # `matcher.reserved.replay_name` of the filter, and the position of its record; of a retained value: b"", and that.
+    topic_filter: bytes
+    offset: int
     released: bool  # PUBREC came: PUBREL is owed, the message itself must not be sent again
     qos: int  # at which it was sent; 0: a record of an older version, which did not tell
-    passed: bool = False  # of a replay's history, which does not come by the message again
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from store.api import Outbound, Owed, SessionState, Subscription, subscription_queue
-from store.control import MAX_REACH, PASSED, Closed, Opened, OutboundChange, Subscribed, WillSet
+from store.control import MAX_REACH, Closed, Opened, OutboundChange, Subscribed, WillSet
 from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
 from store.views.shares import Shares
@@ -219,9 +219,8 @@ class Sessions:
         size = _OUTBOUND_ROW.size
         for name, value in self._state.all(owned(_OUTBOUND, client_id)):
             marks, offset = _OUTBOUND_ROW.unpack_from(value)
-            qos, passed = marks >> 1 & 3, bool(marks & PASSED << 1)
             is_released = bool(marks & _RELEASED)
-            sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, qos, passed)
+            sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, marks >> 1)
             found.outbound.append(sent)
         for name, value in self._state.all(owned(_OWED, client_id)):
             found.owed.append(_owed(name, value))

@@ -38,6 +38,7 @@ class Device:
         self.window = window  # its receive maximum; 3.1.1 knows none
         self.client: RawClient | None = None
         self.seen: list[tuple[bytes, bytes, int]] = []  # what the application got: topic, payload, QoS
+        self.arrived: list[list[raw.Message]] = []  # every PUBLISH, by connection
         self.owed: list[tuple[int, int]] = []  # acknowledgements not sent yet: kind, packet id
         self.unsettled: dict[int, bytes] = {}  # packet id → payload, of exchanges that are open on this connection
         self.earlier: dict[int, bytes] = {}  # the same, from before the last reconnect
@@ -57,6 +58,7 @@ class Device:
         if before is not None:
             await before.drop()
         self.acknowledged = set()
+        self.arrived.append([])
         self.earlier.update(self.unsettled)
         self.unsettled = {}
         self.owed = []
@@ -186,6 +188,7 @@ class Device:
             raise EOFError(f"the node ends the connection: {packet}")
         assert packet.kind == PUBLISH, packet
         message = parse(self.version, packet)
+        self.arrived[-1].append(message)
         if message.qos == 0:
             self.seen.append((message.topic, message.payload, 0))
             return

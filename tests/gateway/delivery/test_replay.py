@@ -327,8 +327,9 @@ async def test_exactly_once_over_a_restart(make_node: MakeNode, topic_filter: by
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_what_is_released_again_before_the_history_comes_by(make_node: MakeNode, leaves: bool) -> None:
-    """The node is killed between PUBREL and PUBCOMP; with a window of one, PUBREL goes first afterwards."""
+async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node: MakeNode, leaves: bool) -> None:
+    """The node is killed between PUBREL and PUBCOMP. PUBREL goes first afterwards, and the message comes again as a
+    new one: the position recorded last lies before it."""
     node = await make_node()
     await publish(node, b"a/b", *numbers(0, 5), qos=2)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
@@ -343,13 +344,32 @@ async def test_what_is_released_again_before_the_history_comes_by(make_node: Mak
     if leaves:
         await client.disconnect()
         client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
-    assert payloads(await client.take(4)) == numbers(1, 5)
+    found = await client.take(5)
+    assert [(m.payload, m.dup) for m in found] == [(number, False) for number in numbers(0, 5)]
     last = await client.expect(PUBREL)
     client.send(ack(PUBCOMP, last.packet_id))
     session = node._sessions.held[b"c"][0]
     async with asyncio.timeout(10):
         while session.subscriptions[b"a/#"].history is not None or session.inflight:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_after_a_kill_what_was_not_acknowledged_comes_again(make_node: MakeNode) -> None:
+    """With QoS 1 under the same packet ids, and with DUP (MQTT-3.3.1-1, MQTT-4.4.0-1)."""
+    node = await make_node()
+    await publish(node, b"a/b", *numbers(0, 30))
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=10)
+    await replay(client, b"a/#", b"earliest")
+    before = [await client.message() for _ in range(10)]
+    client.send(*[ack(PUBACK, m.packet_id) for m in before[5:]])
+    await client.settle()
+    node = await crashed(make_node, node, "after")
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=10)
+    again = [await client.message() for _ in range(10)]
+    assert [(m.payload, m.packet_id, m.dup) for m in again] == [(m.payload, m.packet_id, True) for m in before]
+    client.send(*[ack(PUBACK, m.packet_id) for m in again])
+    assert payloads(await client.take(20)) == numbers(10, 30)
+    await client.quiet()
 
 
 async def test_it_survives_that_the_node_is_killed(make_node: MakeNode) -> None:

@@ -223,7 +223,7 @@ def _has_history(subscription: Subscription) -> bool:
 
 def _outbound(session: Session, change: control.OutboundChange) -> None:
     for number, name, offset, qos in change.sent:
-        session.outbound[number] = Outbound(number, name, offset, False, qos & 3, qos >= 4)
+        session.outbound[number] = Outbound(number, name, offset, False, qos)
     for number in change.received:
         if number in session.outbound:
             session.outbound[number].released = True

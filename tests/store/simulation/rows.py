@@ -195,7 +195,7 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
         rows[b"i" + _sized(client) + pack(">H", number)] = b""
     for number, sent in session.outbound.items():
         rows[b"o" + _sized(client) + pack(">H", number)] = (
-            pack(">BQ", sent.released | sent.qos << 1 | sent.passed << 3, sent.offset) + sent.topic_filter
+            pack(">BQ", sent.released | sent.qos << 1, sent.offset) + sent.topic_filter
         )
     for name, owed in session.owed.items():
         topics = b"".join(_sized(topic) for topic in (owed.after or b"", *owed.ahead))
