@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from gateway.admin.users_and_rules import WrongRequest
 from gateway.connection.connection import Connection
 from gateway.session.cursor import Cursor
-from gateway.session.drop_counters import Drops, KeptDrops
+from gateway.session.drop_counters import DropCounters, OfflineDropCounters
 from gateway.session.session import Session
 from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 class SessionDirectory(Protocol):
     """Who has the sessions."""
 
-    kept_drops: KeptDrops
+    kept_drops: OfflineDropCounters
 
     @property
     def held(self) -> Mapping[bytes, tuple[Session, Connection]]:
@@ -167,7 +167,7 @@ def _of_connection(connection: Connection) -> Row:
     return {"address": connection.peer(), "version": version, "keep_alive": connection.keep_alive}
 
 
-def _dropped(drops: Drops | None) -> Row:
+def _dropped(drops: DropCounters | None) -> Row:
     """By reason, since the node started."""
     return {
         "expired": drops.expired if drops is not None else 0,

@@ -16,8 +16,8 @@ from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
 from gateway.session.cursor import Cursor, reach_of
-from gateway.session.pending_subscriptions import Granted
-from gateway.session.replay_cursor import FOLLOW, History
+from gateway.session.pending_subscriptions import PendingSubscribe
+from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.shared.shared_subscriptions import Shares
@@ -36,7 +36,7 @@ def _histories(session: Session) -> int:
     return coming + sum([subscription.history is not None for subscription in session.subscriptions.values()])
 
 
-class Subscriptions:
+class SubscribeHandler:
     """The filters of the sessions that this node holds."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Subscriptions:
             return
         if _is_in_use(connection, session, packet.packet_id, len(packet.requests), suback):
             return
-        coming = Granted()
+        coming = PendingSubscribe()
         requests = self._read_requests(connection, session, packet, coming)
         if not any(request.start is not None for request in requests):
             self._make_all(connection, session, packet.packet_id, requests)
@@ -73,7 +73,7 @@ class Subscriptions:
         self._spawn(self._begin(connection, session, packet.packet_id, requests, coming))
 
     def _read_requests(
-        self, connection: Connection, session: Session, packet: Subscribe, coming: Granted
+        self, connection: Connection, session: Session, packet: Subscribe, coming: PendingSubscribe
     ) -> list[SubscribeRequest]:
         shares = session.shares if session.has_shares else ()
         names = {*session.subscribing.names, *session.subscriptions, *shares, *session.retained}
@@ -97,7 +97,7 @@ class Subscriptions:
         session: Session,
         packet_id: int,
         requests: list[SubscribeRequest],
-        coming: Granted,
+        coming: PendingSubscribe,
     ) -> None:
         """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
         try:
@@ -143,7 +143,7 @@ class Subscriptions:
                 self._spawn(self._answer_told(wants, connection, session, granted, fresh, reply))
             return
 
-        coming = Granted()
+        coming = PendingSubscribe()
         session.subscribing.add(coming, [stored.topic_filter for stored in granted])
         session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
@@ -272,7 +272,7 @@ class Subscriptions:
         granted: list[StoredSubscription],
         reply: bytes,
         requests: list[SubscribeRequest],
-        coming: Granted,
+        coming: PendingSubscribe,
     ) -> None:
         try:
             known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
@@ -394,7 +394,7 @@ class Subscriptions:
             cursor.live = stored.replay
         elif stored.replay >= 0:
             end = stored.start_position if is_recorded else FOLLOW
-            subscription.history = History(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
+            subscription.history = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
             subscription.is_live = is_recorded
             if cursor is not None:
                 cursor.waits = True

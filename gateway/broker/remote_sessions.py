@@ -6,7 +6,7 @@ from typing import Final
 from gateway.broker.append import append
 from gateway.broker.wills import Wills
 from gateway.connection.connection import Connection
-from gateway.session.drop_counters import KeptDrops
+from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.session import Session
 from store import control
 from store.api import Store
@@ -24,7 +24,7 @@ class RemoteSessions:
         self._store = store
         self._registry = registry
         self._wills = wills
-        self.kept_drops = KeptDrops()
+        self.kept_drops = OfflineDropCounters()
 
     @property
     def connected(self) -> Collection[bytes]:

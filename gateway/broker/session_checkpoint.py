@@ -35,7 +35,7 @@ _SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a singl
 _BESIDES: Final = 32  # bytes of it for each filter, at the most
 
 
-class Progress:
+class SessionCheckpoint:
     """Writes the progress of a node's durable sessions to the log."""
 
     def __init__(self, store: Store, on_failed: Callable[[Session, StoreError], None]) -> None:

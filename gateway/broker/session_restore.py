@@ -1,6 +1,6 @@
 """A session of the log, taken up where the log has it."""
 
-from gateway.broker.handle_subscribe import Subscriptions
+from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.delivery.router import Router
 from gateway.session.inflight import Inflight
 from gateway.session.qos_exchanges import RESTORED
@@ -11,10 +11,10 @@ from store.api import Outbound, SessionState
 from store.api import Subscription as StoredSubscription
 
 
-class Restoring:
+class SessionRestore:
     """Of all sessions of a node."""
 
-    def __init__(self, router: Router, subscriptions: Subscriptions) -> None:
+    def __init__(self, router: Router, subscriptions: SubscribeHandler) -> None:
         self._router = router
         self._subscriptions = subscriptions
 

@@ -16,12 +16,12 @@ from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientGone, Refused
 from gateway.broker.append import LastRecords, append
 from gateway.broker.authentication import Authentication
+from gateway.broker.client_locks import ClientLocks
 from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
-from gateway.broker.client_turns import Turns
 from gateway.broker.connack import Connack
-from gateway.broker.handle_subscribe import Subscriptions
-from gateway.broker.session_checkpoint import Progress, last_records, records_of_unsubscribed
-from gateway.broker.session_restore import Restoring
+from gateway.broker.handle_subscribe import SubscribeHandler
+from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, records_of_unsubscribed
+from gateway.broker.session_restore import SessionRestore
 from gateway.broker.sys_topics import SysTree
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.config import MqttConfig
@@ -36,7 +36,7 @@ from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor, reach_of
-from gateway.session.drop_counters import KeptDrops
+from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.session import Session
 from gateway.shared.shared_subscriptions import Shares
 from gateway.topics.destination import InvalidDestination, parse_destination
@@ -70,24 +70,24 @@ class Sessions:
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(store, router, self._store_failed)
-        self._progress = Progress(store, self._store_failed)
-        self._note_change, self._start_pump = self._progress.note, self._pump.start  # made once, not for each session
+        self._checkpoint = SessionCheckpoint(store, self._store_failed)
+        self._note_change, self._start_pump = self._checkpoint.note, self._pump.start  # made once, not for each session
         self.shares = Shares(store, config, counters, ownership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, ownership)
-        self._subscriptions = Subscriptions(
+        self._subscriptions = SubscribeHandler(
             store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
         )
         self._connack = Connack(config)
-        self._restoring = Restoring(router, self._subscriptions)
+        self._restore = SessionRestore(router, self._subscriptions)
         self._inboxes = Inboxes(router, counters, self.held, ownership.is_shared)
         self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
         self._authority = authority
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
-        self.turns = Turns()
-        self.wills = Wills(store, counters, self.turns.of, authority.may_send)
+        self.client_locks = ClientLocks()
+        self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send)
         self._ending = LastRecords(store)
-        self.kept_drops = KeptDrops()
+        self.kept_drops = OfflineDropCounters()
         self._beginning = 0  # durable sessions whose first record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -110,7 +110,7 @@ class Sessions:
         await self._pump.stop()
         await self.shares.stop()
         await asyncio.gather(*self._ending.all())
-        self._progress.stop()
+        self._checkpoint.stop()
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -136,7 +136,7 @@ class Sessions:
             identity = await self._authentication.identify(connection, packet, client_id)
             self._connack.check(connection, packet, identity)
             try:
-                async with self.turns.of(client_id):
+                async with self.client_locks.lock(client_id):
                     await self._open(connection, packet, identity)
             finally:
                 self._free(client_id)
@@ -277,7 +277,7 @@ class Sessions:
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.durable = session.expiry_interval > 0 or state is not None
         if state is not None:
-            self._restoring.restore(session, state)
+            self._restore.restore(session, state)
         self.held[session.client_id] = (session, connection)
         aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
         connection.aliases = TopicAliases(aliases) if aliases else None
@@ -302,7 +302,7 @@ class Sessions:
         if inbox not in session.subscriptions:
             stored = (await self._store.subscriptions(session.client_id, [inbox])).get(inbox)
             if stored is not None and inbox not in session.subscriptions and not session.closed:
-                cursor = self._restoring.take_up(session, stored).cursor
+                cursor = self._restore.take_up(session, stored).cursor
                 await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
@@ -312,7 +312,7 @@ class Sessions:
             frames = []
             if state is not None:
                 if withheld := self._authentication.withheld(identity, state):
-                    # As in `Exchanges.forget`: one with QoS 2 ends with PUBREL.
+                    # As in `QosExchanges.forget`: one with QoS 2 ends with PUBREL.
                     released = [each.packet_id for each in withheld if each.qos == 2]
                     completed = [each.packet_id for each in withheld if each.qos != 2]
                     frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
@@ -396,7 +396,7 @@ class Sessions:
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
         self.shares.close(session)
-        self._progress.forget(session)
+        self._checkpoint.forget(session)
         self._pump.forget(session)
         client_id = session.client_id
         frames = last_records(session) if session.recorded_open else []
@@ -424,12 +424,12 @@ class Sessions:
 
     def _free(self, client_id: bytes) -> None:
         """If the client has nothing here any more, other gateways may have it."""
-        if client_id not in self.held and client_id not in self.turns and self._ending.of(client_id) is None:
+        if client_id not in self.held and client_id not in self.client_locks and self._ending.of(client_id) is None:
             self._ownership.release(client_id)
 
     async def give_up(self, client_id: bytes, is_taken_over: bool) -> None:
         """Close the client's connection: another gateway is to have the client, or nobody (not `is_taken_over`)."""
-        async with self.turns.of(client_id):
+        async with self.client_locks.lock(client_id):
             reason = ReasonCode.SESSION_TAKEN_OVER if is_taken_over else ReasonCode.ADMINISTRATIVE_ACTION
             self._counters.takeovers += is_taken_over and client_id in self.held
             await self._end_connection(client_id, reason)
@@ -446,7 +446,7 @@ class Sessions:
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""
-        async with self.turns.of(client_id):
+        async with self.client_locks.lock(client_id):
             if client_id not in self.held:
                 return False
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
@@ -455,7 +455,7 @@ class Sessions:
     async def remove(self, client_id: bytes) -> bool:
         """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
         Raises StoreError."""
-        async with self.turns.of(client_id):
+        async with self.client_locks.lock(client_id):
             was_held = client_id in self.held
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
             state = await self._store.session_row(client_id)

@@ -18,7 +18,7 @@ from gateway.observe.throttled_log import tell_failure
 from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED
-from gateway.session.replay_cursor import FOLLOW, History
+from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from matcher.names import parent_of
@@ -106,7 +106,7 @@ class Replays:
         if not session.pumping:
             self.start(session)
 
-    async def _look_ahead(self, history: History) -> None:
+    async def _look_ahead(self, history: ReplayCursor) -> None:
         """Go on where the next message of the history may be."""
         place, parent = history.next, history.parent
         limit = min(history.end, self._router.delivered_end)
@@ -121,7 +121,7 @@ class Replays:
             if found > place:
                 history.move(found)
 
-    async def _chunk(self, session: Session, history: History) -> Chunk | None:
+    async def _chunk(self, session: Session, history: ReplayCursor) -> Chunk | None:
         try:
             chunk = await self._store.read(history.next, history.size)
         except OffsetOutOfRange as error:
@@ -134,7 +134,7 @@ class Replays:
             session.dropped().add_reclaimed(1)
         return chunk
 
-    async def _send(self, session: Session, subscription: Subscription, history: History, chunk: Chunk) -> None:
+    async def _send(self, session: Session, subscription: Subscription, history: ReplayCursor, chunk: Chunk) -> None:
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         floors: dict[bytes, int] = {}
         is_barren = True
@@ -172,7 +172,7 @@ class Replays:
         history.move(min(chunk.next_position, history.end))
         self._arrive(session, subscription, history)
 
-    def _send_one(self, session: Session, subscription: Subscription, history: History, message: Message) -> bool:
+    def _send_one(self, session: Session, subscription: Subscription, history: ReplayCursor, message: Message) -> bool:
         """Send the history's next message, or pass over it. False: no room for it."""
         if not _has_room(session):
             return False
@@ -197,7 +197,7 @@ class Replays:
         counters.messages_replayed += counters.messages_sent - sent
         return True
 
-    def _arrive(self, session: Session, subscription: Subscription, history: History) -> None:
+    def _arrive(self, session: Session, subscription: Subscription, history: ReplayCursor) -> None:
         """Go over to the present, where the history has come to it."""
         if history.end == FOLLOW:
             if history.next < self._router.delivered_end:
@@ -223,7 +223,7 @@ def _next(session: Session) -> Subscription | None:
     return None
 
 
-def _is_wanted(session: Session, subscription: Subscription, history: History) -> bool:
+def _is_wanted(session: Session, subscription: Subscription, history: ReplayCursor) -> bool:
     """Whether the history still belongs to a subscription of the session."""
     known = session.subscriptions.get(subscription.topic_filter)
     return not session.closed and known is subscription and subscription.history is history

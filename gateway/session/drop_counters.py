@@ -7,7 +7,7 @@ from gateway.observe.counters import Counters
 _MAX_KEPT: Final = 65_536  # sessions without a connection
 
 
-class Drops:
+class DropCounters:
     """Messages that one session did not get, since the node started. Made for a session when there is one."""
 
     def __init__(self, counters: Counters) -> None:
@@ -39,21 +39,21 @@ class Drops:
         self._counters.dropped_repeated += 1
 
 
-class KeptDrops:
+class OfflineDropCounters:
     """The counts of durable sessions that have no connection now, the oldest of which are forgotten first."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, Drops] = {}
+        self._kept: dict[bytes, DropCounters] = {}
 
-    def keep(self, client_id: bytes, drops: Drops) -> None:
+    def keep(self, client_id: bytes, drops: DropCounters) -> None:
         self._kept.pop(client_id, None)
         self._kept[client_id] = drops
         if len(self._kept) > _MAX_KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def of(self, client_id: bytes) -> Drops | None:
+    def of(self, client_id: bytes) -> DropCounters | None:
         return self._kept.get(client_id)
 
-    def take(self, client_id: bytes) -> Drops | None:
+    def take(self, client_id: bytes) -> DropCounters | None:
         """The client is back, or its session has ended."""
         return self._kept.pop(client_id, None)

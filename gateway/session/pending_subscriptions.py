@@ -7,7 +7,7 @@ the same filter changes it a second time, and UNSUBSCRIBE ends what was granted 
 from collections.abc import Collection, Iterable
 
 
-class Granted:
+class PendingSubscribe:
     """What one SUBSCRIBE was granted and is still wanted."""
 
     __slots__ = ("names",)
@@ -16,20 +16,20 @@ class Granted:
         self.names: set[bytes] = set()
 
 
-class Subscribing:
+class PendingSubscriptions:
     """That of all SUBSCRIBEs of a session that are not done."""
 
     __slots__ = ("_of",)
 
     def __init__(self) -> None:
-        self._of: dict[bytes, list[Granted]] = {}  # by name, the oldest first; bounded by what waits for the disk
+        self._of: dict[bytes, list[PendingSubscribe]] = {}  # by name, oldest first
 
     @property
     def names(self) -> Collection[bytes]:
         """Filters, and names of replays (`matcher.reserved.replay_name`)."""
         return self._of.keys()
 
-    def add(self, granted: Granted, names: Iterable[bytes]) -> None:
+    def add(self, granted: PendingSubscribe, names: Iterable[bytes]) -> None:
         """A SUBSCRIBE is granted these."""
         for name in names:
             if name not in granted.names:
@@ -45,7 +45,7 @@ class Subscribing:
                 ended.add(name)
         return ended
 
-    def done(self, granted: Granted) -> None:
+    def done(self, granted: PendingSubscribe) -> None:
         """A SUBSCRIBE is done: its subscriptions are made, or came to nothing."""
         for name in granted.names:
             of_name = self._of[name]

@@ -3,7 +3,7 @@
 from collections import deque
 
 from gateway.session.inflight import Staged
-from gateway.session.pending_subscriptions import Subscribing
+from gateway.session.pending_subscriptions import PendingSubscriptions
 from gateway.session.subscription import Subscription
 from matcher.names import matches
 from store.api import Owed
@@ -45,7 +45,7 @@ class RetainedRequest:
         return self.after is None or topic.replace(b"/", b"\0") > self.after.replace(b"/", b"\0")
 
 
-class Unfinished:
+class PendingWork:
     """What a session has to do besides handing on what comes."""
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Unfinished:
     )
 
     def __init__(self) -> None:
-        self.subscribing = Subscribing()
+        self.subscribing = PendingSubscriptions()
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self.settled: set[bytes] = set()  # filters of whose requests the log knows, though nothing is left of them
         self.is_answered: bool = False  # a request came to its end: what is on its way of it, only this node knows

@@ -12,11 +12,11 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
-from gateway.session.drop_counters import Drops
+from gateway.session.drop_counters import DropCounters
 from gateway.session.inflight import COMPLETED, RELEASED, RESERVED, SENT, WAITING, Inflight, Staged
 from gateway.session.message_encoding import Message
-from gateway.session.pending_subscriptions import Subscribing
-from gateway.session.pending_work import RetainedRequest, Unfinished
+from gateway.session.pending_subscriptions import PendingSubscriptions
+from gateway.session.pending_work import PendingWork, RetainedRequest
 from store.api import Owed
 
 # Where a QoS 2 message from the client stands, by its packet id.
@@ -31,7 +31,7 @@ _ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and 
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
 
-class Exchanges:
+class QosExchanges:
     """The exchanges of one session with its client."""
 
     def __init__(self, durable: bool, window: int, write_buffer: WriteBuffer, counters: Counters) -> None:
@@ -43,7 +43,7 @@ class Exchanges:
         self.closed: bool = False
         self.starved: bool = False  # a shared subscription has to be told when there is room
         self.in_window: int = 0  # entries of `inflight` that count against the window
-        self.drops: Drops | None = None  # None: nothing was dropped
+        self.drops: DropCounters | None = None  # None: nothing was dropped
         self.lagging: bool = False  # the pump has work once there is room
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
         self.urgent: bool = False  # …and a packet to the client waits for that record
@@ -53,7 +53,7 @@ class Exchanges:
         self._next_packet_id: int = 0
         self._inbound: dict[int, int] | None = None
         self._inflight: dict[int, Inflight] | None = None
-        self._unfinished: Unfinished | None = None
+        self._unfinished: PendingWork | None = None
 
     # --- of the session
 
@@ -82,14 +82,14 @@ class Exchanges:
         return self._inflight
 
     @property
-    def unfinished(self) -> "Unfinished":
+    def unfinished(self) -> "PendingWork":
         """What there is to do besides."""
         if self._unfinished is None:
-            self._unfinished = Unfinished()
+            self._unfinished = PendingWork()
         return self._unfinished
 
     @property
-    def subscribing(self) -> Subscribing:
+    def subscribing(self) -> PendingSubscriptions:
         return self.unfinished.subscribing
 
     @property
@@ -102,11 +102,11 @@ class Exchanges:
 
     # --- messages out
 
-    def dropped(self) -> Drops:
+    def dropped(self) -> DropCounters:
         """Where a message that is not sent is counted."""
         drops = self.drops
         if drops is None:
-            drops = self.drops = Drops(self.counters)
+            drops = self.drops = DropCounters(self.counters)
         return drops
 
     @property

@@ -21,7 +21,7 @@ _LEAST: Final = 16 * 1024  # bytes a read
 _MOST: Final = 256 * 1024
 
 
-class History(Cursor):
+class ReplayCursor(Cursor):
     """Places of the log in [next, end). With `recorded`, the log knows how far it has come."""
 
     __slots__ = (

@@ -18,8 +18,8 @@ from gateway.session.cursor import Cursor
 from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.pending_work import RetainedRequest
-from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED, Exchanges
-from gateway.session.subscription import Membership, Route, Subscription
+from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED, QosExchanges
+from gateway.session.subscription import Route, SharedMembership, Subscription
 from matcher.names import is_shared, matches
 from matcher.reserved import filter_of
 from matcher.trie import Trie
@@ -34,7 +34,7 @@ _FEW: Final = 16  # subscriptions that are looked at one by one
 _NOTHING: Final[list[bytes]] = []  # of all sessions: never changed
 
 
-class Session(Exchanges):
+class Session(QosExchanges):
     """A client's session, held by this node."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Session(Exchanges):
         self.pumping: bool = False
         self.nudged: bool = False  # something came while the pump was at work
         self._subscriptions: dict[bytes, Subscription] | None = None
-        self._shares: dict[bytes, Membership] | None = None
+        self._shares: dict[bytes, SharedMembership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of its subscriptions, where there are many
         self.unsaid: list[bytes] = _NOTHING  # records that the log had no room for
@@ -75,7 +75,7 @@ class Session(Exchanges):
         return self._subscriptions
 
     @property
-    def shares(self) -> dict[bytes, Membership]:
+    def shares(self) -> dict[bytes, SharedMembership]:
         """Shared subscriptions, by their whole filter."""
         if self._shares is None:
             self._shares = {}
@@ -226,11 +226,11 @@ class Session(Exchanges):
         for membership in list(self.shares.values()):
             membership.resume()
 
-    def join_group(self, topic_filter: bytes, membership: Membership) -> None:
+    def join_group(self, topic_filter: bytes, membership: SharedMembership) -> None:
         """Add a shared subscription."""
         self.shares[topic_filter] = membership
 
-    def leave_group(self, topic_filter: bytes) -> Membership | None:
+    def leave_group(self, topic_filter: bytes) -> SharedMembership | None:
         """Remove a shared subscription and return it. None: there is no such subscription."""
         return self._shares.pop(topic_filter, None) if self._shares is not None else None
 
@@ -373,7 +373,7 @@ class Session(Exchanges):
 
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
         """Send again what an earlier connection left open."""
-        source: Route | Membership | None = route
+        source: Route | SharedMembership | None = route
         replayed = filter_of(entry.topic_filter)
         if is_shared(entry.topic_filter):  # it came by no other subscription
             source = self.shares.get(entry.topic_filter)

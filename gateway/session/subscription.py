@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gateway.session.cursor import Cursor
-from gateway.session.replay_cursor import History
+from gateway.session.replay_cursor import ReplayCursor
 
 if TYPE_CHECKING:
     from gateway.session.session import Session
@@ -45,7 +45,7 @@ class Subscription:
         self.identifier = identifier  # 0: none
         self.cursor = cursor  # durable sessions with QoS > 0
         self.start = start  # log position from which on it gets messages
-        self.history: History | None = None  # of what is older than itself, while it is replayed
+        self.history: ReplayCursor | None = None  # of what is older than itself, while it is replayed
         self.is_live: bool = True  # it gets what is committed; not so while it follows the log to the present
         self.route = Route(session, [self])
 
@@ -106,7 +106,7 @@ def _age(cursor: Cursor) -> tuple[bool, int, bytes]:
     return cursor.fleeting, cursor.start_position, cursor.topic_filter
 
 
-class Membership:
+class SharedMembership:
     """A shared subscription of a session (`gateway.shared.group`)."""
 
     __slots__ = ("identifiers", "qos", "retain_as_published")

@@ -10,7 +10,7 @@ from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.qos_exchanges import MAX_HELD
 from gateway.session.session import Session
-from gateway.session.subscription import Membership
+from gateway.session.subscription import SharedMembership
 
 if TYPE_CHECKING:
     from gateway.shared.group import Share
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ANY_SIZE: Final = -1
 
 
-class Member(Membership):
+class Member(SharedMembership):
     """One subscriber of a group."""
 
     __slots__ = ("form", "has_left", "heard", "is_ready", "is_silent", "limit", "maximum", "out", "session", "share")

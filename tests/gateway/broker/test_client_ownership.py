@@ -17,8 +17,8 @@ import pytest
 from gateway.auth.refusal import ClientGone
 from gateway.broker import client_ownership
 from gateway.broker import wait_limit as patience
+from gateway.broker.client_locks import ClientLocks
 from gateway.broker.client_ownership import JoinedGateway
-from gateway.broker.client_turns import Turns
 from gateway.broker.wait_limit import HasLeft
 from store.api import Appended, Attendance, Done, NamedClaim, Store
 from store.errors import ClaimedByAnotherUser, StoreClosed
@@ -183,7 +183,7 @@ class Gate:
         self.records.set()
         self.is_over = False
         self._owners = owners
-        self._turns = Turns()
+        self._turns = ClientLocks()
         self._ending: dict[bytes, asyncio.Task[None]] = {}
 
     async def start(self) -> None:

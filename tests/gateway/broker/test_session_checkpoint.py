@@ -19,14 +19,14 @@ LENGTH = 60_000  # bytes of a filter
 
 
 class Spy:
-    """The store of a node's `Progress`: knows what was appended, and may fail."""
+    """The store of a node's `SessionCheckpoint`: knows what was appended, and may fail."""
 
     def __init__(self, node: Node) -> None:
         self.frames: list[bytes] = []
         self.appends: list[int] = []  # bytes
         self.broken = b"-"  # who cannot be recorded
-        self._store = node._sessions._progress._store
-        node._sessions._progress._store = self  # type: ignore[assignment]
+        self._store = node._sessions._checkpoint._store
+        node._sessions._checkpoint._store = self  # type: ignore[assignment]
 
     def append(self, frames: list[bytes], done: Callable[[Appended], None]) -> None:
         if any(self.broken in frame for frame in frames):
@@ -48,7 +48,7 @@ async def test_of_a_session_that_is_closed_nothing_is_recorded_behind_its_end(no
     await client.drop()
     await until(lambda: session.closed)
     session.note(urgent)
-    progress = node._sessions._progress
+    progress = node._sessions._checkpoint
     assert session not in progress._changed
     assert session not in progress._urgent
 

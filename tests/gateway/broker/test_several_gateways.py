@@ -328,7 +328,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
         await each.drop()
     live = await client(several, "a", b"c", will=(b"wills/c", b"of a"))
     async with asyncio.timeout(20):
-        while b"c" in several.gateways["b"].sessions.turns:  # noqa: ASYNC110  of what has no events
+        while b"c" in several.gateways["b"].sessions.client_locks:  # noqa: ASYNC110  of what has no events
             await asyncio.sleep(0.001)
     word.set()
     await live.quiet()
@@ -427,7 +427,7 @@ async def test_a_gateway_that_stops_waits_for_the_last_records_of_a_client_that_
         await asyncio.sleep(0)
     new = await RawClient.open(several.ports["a"], 5)
     new.send(connect(5, b"c", False, expiry=EVER))
-    while b"c" not in sessions.turns:  # noqa: ASYNC110  as above
+    while b"c" not in sessions.client_locks:  # noqa: ASYNC110  as above
         await asyncio.sleep(0)
     stopping = asyncio.ensure_future(sessions.stop())
     while sessions._tasks:  # noqa: ASYNC110  as above

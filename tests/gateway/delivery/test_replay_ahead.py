@@ -7,7 +7,7 @@ import pytest
 import record
 from gateway.delivery.next_position import next_place
 from gateway.node.node import Node
-from gateway.session.replay_cursor import History
+from gateway.session.replay_cursor import ReplayCursor
 from record.layout import FLAG_DELAYED, FLAG_REVIVED, Kind
 from store import control
 from store.api import Chunk
@@ -101,7 +101,7 @@ async def test_nothing_is_passed_over(make_node: MakeNode, seed: int) -> None:
 
 
 async def test_where_there_is_little_to_gain_looks_are_rare() -> None:
-    history = History(b"mine/+", 0, 1 << 40, True)
+    history = ReplayCursor(b"mine/+", 0, 1 << 40, True)
     looks = 0
     for _ in range(1000):
         if history.looks_ahead:
@@ -109,8 +109,8 @@ async def test_where_there_is_little_to_gain_looks_are_rare() -> None:
             history.looked(0)
         history.read_through(True)
     assert looks < 25
-    assert History(b"+/a", 0, 100, True).parent is None
-    assert History(b"#", 0, 100, True).parent is None
+    assert ReplayCursor(b"+/a", 0, 100, True).parent is None
+    assert ReplayCursor(b"#", 0, 100, True).parent is None
 
 
 async def test_from_a_place_that_has_one_nothing_is_passed_over(node: Node) -> None:

@@ -106,7 +106,7 @@ async def test_of_qos_1_nothing_is_lost_that_a_younger_one_went_past(make_node: 
     device, publisher = await start(node)
     await publisher.burst([b"n/b", b"n/b"], [1, 1])
     await device.poll()
-    node._sessions._progress._record(session_of(node))
+    node._sessions._checkpoint._record(session_of(node))
     await publisher.burst([b"other"], [1])  # that is in the log by now
     node = await killed(make_node, node, device)
     device.version, device.window = 5, 1  # it reads no more than one again before its end

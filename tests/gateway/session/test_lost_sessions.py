@@ -88,7 +88,7 @@ async def test_a_session_keeps_to_its_reach_whatever_is_acknowledged(make_node: 
     session = session_of(node)
     note = session.on_change
     session.on_change = lambda *_: None
-    node._sessions._progress.forget(session)  # what SUBSCRIBE has changed is on its way to be recorded
+    node._sessions._checkpoint.forget(session)  # what SUBSCRIBE has changed is on its way to be recorded
     await publish(node, b"t", *numbers(0, 1000))
     got: list[Message] = []
     while len(got) < REACH:

@@ -1,17 +1,17 @@
-"""Turns: one task at a time for a client id, in the order in which they asked, whoever is cancelled meanwhile."""
+"""ClientLocks: one task at a time for a client id, in the order in which they asked, whoever is cancelled meanwhile."""
 
 import asyncio
 
-from gateway.broker.client_turns import Turns
+from gateway.broker.client_locks import ClientLocks
 
 A = b"a"
 
 
 class Asked:
-    """Tasks that ask for turns of one client id, each of which ends when it is told to."""
+    """Tasks that ask for the lock of one client id, each of which ends when it is told to."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.locks = ClientLocks()
         self.served: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -23,7 +23,7 @@ class Asked:
         await self.settle()
 
     async def _run(self, name: str) -> None:
-        async with self.turns.of(A) as is_ours:
+        async with self.locks.lock(A) as is_ours:
             assert is_ours
             self.served.append(name)
             await self._ends[name].wait()
@@ -48,7 +48,7 @@ async def test_one_at_a_time_in_the_order_of_asking() -> None:
     asked = Asked()
     await asked.ask("1", "2", "3")
     assert asked.served == ["1"]
-    assert A in asked.turns
+    assert A in asked.locks
     await asked.end("1")
     assert asked.served == ["1", "2"]
     await asked.ask("4")
@@ -56,14 +56,14 @@ async def test_one_at_a_time_in_the_order_of_asking() -> None:
     await asked.end("3")
     await asked.end("4")
     assert asked.served == ["1", "2", "3", "4"]
-    assert len(asked.turns) == 0
+    assert len(asked.locks) == 0
 
 
-async def test_others_have_turns_of_their_own() -> None:
-    turns = Turns()
-    async with turns.of(A), turns.of(b"b"):
-        assert len(turns) == 2
-    assert len(turns) == 0
+async def test_others_have_locks_of_their_own() -> None:
+    locks = ClientLocks()
+    async with locks.lock(A), locks.lock(b"b"):
+        assert len(locks) == 2
+    assert len(locks) == 0
 
 
 async def test_who_is_cancelled_while_it_waits_is_passed_over() -> None:
@@ -77,26 +77,26 @@ async def test_who_is_cancelled_while_it_waits_is_passed_over() -> None:
     await asked.settle()
     await asked.end("3")
     assert asked.served == ["1", "3"]
-    assert len(asked.turns) == 0
+    assert len(asked.locks) == 0
 
 
-async def test_a_turn_that_comes_to_one_who_is_cancelled_goes_on_to_the_next() -> None:
+async def test_a_lock_that_comes_to_a_cancelled_task_goes_on_to_the_next() -> None:
     asked = Asked()
     await asked.ask("1", "2", "3")
     asked.tell("1")
-    await asyncio.sleep(0)  # 1 goes on and hands its turn to 2, which has not heard of it
+    await asyncio.sleep(0)  # 1 goes on and hands the lock to 2, which has not run since
     asked.cancel("2")
     await asked.settle()
     assert asked.served == ["1", "3"]
     await asked.end("3")
-    assert len(asked.turns) == 0
+    assert len(asked.locks) == 0
 
 
-async def test_a_block_that_fails_gives_its_turn_back() -> None:
-    turns = Turns()
+async def test_a_block_that_fails_releases_its_lock() -> None:
+    locks = ClientLocks()
     try:
-        async with turns.of(A):
+        async with locks.lock(A):
             raise KeyError
     except KeyError:
         pass
-    assert A not in turns
+    assert A not in locks
