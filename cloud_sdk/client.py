@@ -25,6 +25,7 @@ from cloud_sdk.message import (
     inbox_of,
 )
 from cloud_sdk.opened import ending, wait_for_end
+from cloud_sdk.partitions import Partitions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.pull import PullConsumer
@@ -66,7 +67,8 @@ class Client:
         self._publisher = self.name.encode()
         self._connection = Connection(endpoint, retry_seconds, credentials, tls)
         self._producer = Producer(self._connection, linger_seconds)
-        self._replies = Replies(self)
+        self._partitions = Partitions(self._connection)
+        self._replies = Replies(self._partitions)
         self._running: set[int] = set()  # half messages of transactions that are not over
         self._ending: asyncio.Task[None] | None = None
 
@@ -231,7 +233,7 @@ class Client:
     ) -> PullConsumer:
         """A reader of partitions that says itself where it is. See `PullConsumer`."""
         return PullConsumer(
-            self,
+            self._partitions,
             self._connection.opened,
             parent,
             partitions=partitions,
@@ -328,61 +330,32 @@ class Client:
         to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Records that are gone
         from the log, or not selected, are skipped. Read on at its `next_offset`, also where it is empty. Raises
         `OffsetOutOfRange`, which knows the bounds. `ReadOptions` say what is wanted."""
-        with refused_values():
-            request = pb.PullRequest(
-                parent=parent,
-                partition=partition,
-                offset=offset,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                wait_ms=int(wait_seconds * 1_000),
-                selection=selection_of(options),
-                without=options.get("without", 0),
-                until=options.get("until", 0),
-            )
-        reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
-        return Batch(
+        return await self._partitions.pull(
+            parent,
             partition,
-            reply.offset,
-            reply.count,
-            reply.frames,
-            reply.begin,
-            reply.end,
-            reply.next_offset or reply.offset + reply.count,  # a node of an older version does not tell
-            reply.offsets,
-            reply.gone,
+            offset,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+            **options,
         )
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
         """Remember the next offset of a group of readers, by partition. A group that receives (`consumer`) begins there
         as well, when it is new."""
-        with refused_values():
-            request = pb.CommitOffsetsRequest(
-                group=group,
-                parent=parent,
-                offsets=[pb.PartitionOffset(partition=each, offset=at) for each, at in offsets.items()],
-            )
-        await self._connection.call(self._connection.stub.CommitOffsets, request)
+        await self._partitions.commit_offsets(group, parent, offsets)
 
     async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
         """What was remembered, by partition."""
-        with refused_values():
-            request = pb.CommittedOffsetsRequest(group=group, parent=parent)
-        reply = await self._connection.call(self._connection.stub.CommittedOffsets, request)
-        return {each.partition: each.offset for each in reply.offsets}
+        return await self._partitions.committed_offsets(group, parent)
 
     async def partitions(self, parent: str) -> list[PartitionBounds]:
         """The partitions of a parent topic with their readable offsets; all empty when nobody published to it."""
-        with refused_values():
-            request = pb.PartitionsRequest(parent=parent)
-        reply = await self._connection.call(self._connection.stub.Partitions, request)
-        return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
+        return await self._partitions.bounds(parent)
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms` (ms since 1970-01-01 UTC); the end if there is none."""
-        with refused_values():
-            request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
-        return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
+        return await self._partitions.offset_at(parent, partition, time_ms)
 
     async def parents(self) -> list[str]:
         """Every parent topic that was ever published to, sorted."""

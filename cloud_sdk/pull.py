@@ -6,15 +6,13 @@ What one reader gets no other loses: several of them on the same parent topic ar
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
 from cloud_sdk.message import Batch, Message
 from cloud_sdk.opened import Opened
+from cloud_sdk.partitions import Partitions
 from cloud_sdk.selecting import SelectionOptions, Start
-
-if TYPE_CHECKING:
-    from cloud_sdk.client import Client
 
 _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 
@@ -28,7 +26,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        client: "Client",
+        reader: Partitions,
         opened: Opened,
         parent: str,
         *,
@@ -38,7 +36,7 @@ class PullConsumer:
         max_records: int = 512,
         **selection: Unpack[SelectionOptions],
     ) -> None:
-        self._client = client
+        self._reader = reader
         self._opened: Opened | None = opened  # None: somebody else closes it
         self._parent = parent
         self._partitions = partitions
@@ -107,26 +105,26 @@ class PullConsumer:
 
     async def seek_to_time(self, time_ms: int) -> None:
         """Go on at the first messages that were stored at or after `time_ms` (ms since 1970-01-01 UTC)."""
-        await self.seek({each: await self._client.offset_at(self._parent, each, time_ms) for each in await self._own()})
+        await self.seek({each: await self._reader.offset_at(self._parent, each, time_ms) for each in await self._own()})
 
     async def seek_to(self, start: Start) -> None:
         """Go on at the oldest messages, or behind the newest."""
         own = await self._own()
-        bounds = [each for each in await self._client.partitions(self._parent) if each.partition in own]
+        bounds = [each for each in await self._reader.bounds(self._parent) if each.partition in own]
         await self.seek({each.partition: each.begin if start == "earliest" else each.end for each in bounds})
 
     async def skip_gone(self) -> None:
         """Go on at the oldest messages of the partitions of which retention took what comes next, and at the end of
         those that do not have it any more. The others stay where they are."""
         positions = await self._begun()
-        bounds = await self._client.partitions(self._parent)
+        bounds = await self._reader.bounds(self._parent)
         inside = {each.partition: min(max(positions.get(each.partition, 0), each.begin), each.end) for each in bounds}
         await self.seek({each: offset for each, offset in inside.items() if offset != positions.get(each, offset)})
 
     async def lag(self) -> dict[int, int]:
         """How many messages lie before the end, by partition, wanted or not."""
         positions = await self._begun()
-        bounds = await self._client.partitions(self._parent)
+        bounds = await self._reader.bounds(self._parent)
         return {each.partition: each.end - positions[each.partition] for each in bounds if each.partition in positions}
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
@@ -134,7 +132,7 @@ class PullConsumer:
         returned. Returns when that is in the log."""
         if self._group is None:
             raise InvalidArgument("a consumer without a group has nothing to commit for")
-        await self._client.commit_offsets(
+        await self._reader.commit_offsets(
             self._group, self._parent, offsets if offsets is not None else await self._begun()
         )
 
@@ -163,8 +161,8 @@ class PullConsumer:
         if self._opened is not None:
             self._opened.add(self)
         if self._positions is None:
-            bounds = await self._client.partitions(self._parent)
-            known = {} if self._group is None else await self._client.committed_offsets(self._group, self._parent)
+            bounds = await self._reader.bounds(self._parent)
+            known = {} if self._group is None else await self._reader.committed_offsets(self._group, self._parent)
             positions: dict[int, int] = {}
             for each in bounds:
                 begin = each.begin if self._start == "earliest" else each.end
@@ -182,7 +180,7 @@ class PullConsumer:
 
     def _read(self, partition: int, offset: int) -> None:
         task = self._reads[partition] = asyncio.create_task(
-            self._client.pull(
+            self._reader.pull(
                 self._parent,
                 partition,
                 offset,

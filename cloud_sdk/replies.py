@@ -5,13 +5,11 @@ one without any (MQTT 3.1.1 knows none) to the request that has waited longest.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError
 from cloud_sdk.message import Message, PartitionBounds
-
-if TYPE_CHECKING:
-    from cloud_sdk.client import Client
+from cloud_sdk.partitions import Partitions
 
 _WAIT_S: Final = 20.0  # how long one Pull waits
 
@@ -19,10 +17,10 @@ _WAIT_S: Final = 20.0  # how long one Pull waits
 class Watch:
     """Who waits for answers on one topic. It reads while there is somebody."""
 
-    __slots__ = ("_client", "_is_over", "_parent", "_readers", "_starting", "_topic", "waiting")
+    __slots__ = ("_is_over", "_parent", "_partitions", "_readers", "_starting", "_topic", "waiting")
 
-    def __init__(self, client: "Client", topic: str) -> None:
-        self._client = client
+    def __init__(self, partitions: Partitions, topic: str) -> None:
+        self._partitions = partitions
         self._topic = topic
         self._parent = topic.partition("/")[0]
         self._readers: list[asyncio.Task[None]] = []
@@ -38,7 +36,7 @@ class Watch:
             self.stop()
             self._readers, self._starting, self._is_over = [], None, False
         if self._starting is None:
-            self._starting = asyncio.create_task(self._client.partitions(self._parent))
+            self._starting = asyncio.create_task(self._partitions.bounds(self._parent))
         bounds = await asyncio.shield(self._starting)
         if not self._readers and self.waiting:
             # The partition of the reply topic is the node's to choose: all are read.
@@ -68,7 +66,7 @@ class Watch:
     async def _read(self, partition: int, offset: int) -> None:
         while True:
             try:
-                batch = await self._client.pull(
+                batch = await self._partitions.pull(
                     self._parent, partition, offset, wait_seconds=_WAIT_S, topic_filter=self._topic
                 )
             except OffsetOutOfRange as error:  # retention was faster
@@ -94,15 +92,15 @@ class Watch:
 class Replies:
     """The watches of a client, by reply topic: as many as there are topics on which somebody waits."""
 
-    def __init__(self, client: "Client") -> None:
-        self._client = client
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
         self._watches: dict[str, Watch] = {}
 
     async def expect(self, topic: str, correlation: bytes) -> "asyncio.Future[Message]":
         """Wait for an answer. `forget` has to follow."""
         watch = self._watches.get(topic)
         if watch is None:
-            watch = self._watches[topic] = Watch(self._client, topic)
+            watch = self._watches[topic] = Watch(self._partitions, topic)
         return await watch.join(correlation)
 
     def forget(self, topic: str, correlation: bytes) -> None:

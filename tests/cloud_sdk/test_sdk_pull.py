@@ -18,6 +18,7 @@ from cloud_sdk import (
     Unavailable,
 )
 from cloud_sdk.blocking import Client as BlockingClient
+from cloud_sdk.partitions import Partitions
 from cloud_sdk.pull import PullConsumer
 
 
@@ -301,7 +302,7 @@ async def test_who_waits_for_an_answer_after_others_failed_is_heard(client: Clie
 
     replies = client._replies
     with monkeypatch.context() as patched:
-        patched.setattr(client, "pull", pull)
+        patched.setattr(Partitions, "pull", pull)
         first = await replies.expect("answers/x", b"1")
         with pytest.raises(Unavailable):
             await first
