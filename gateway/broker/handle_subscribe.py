@@ -20,7 +20,7 @@ from gateway.session.pending_subscriptions import PendingSubscribe
 from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from gateway.shared.shared_subscriptions import Shares
+from gateway.shared.shared_subscriptions import SharedSubscriptions
 from gateway.topics.replay_start import PROPERTY, split_replay
 from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.names import has_wildcard, is_shared, split_shared
@@ -44,7 +44,7 @@ class SubscribeHandler:
         store: Store,
         router: Router,
         pump: Pump,
-        shares: Shares,
+        shared: SharedSubscriptions,
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
         greet: Callable[[Subscription], None],
@@ -52,7 +52,7 @@ class SubscribeHandler:
         self._store = store
         self._router = router
         self._pump = pump
-        self._shares = shares
+        self._shared = shared
         self._config = config
         self._spawn = spawn
         self._greet = greet  # a subscription of what is the node's own, and in no log, gets the values there are
@@ -85,7 +85,7 @@ class SubscribeHandler:
             if request.is_granted:
                 names.add(request.topic_filter)
                 if is_shared(request.topic_filter):
-                    self._shares.expect(request.topic_filter)
+                    self._shared.grant(request.topic_filter)
                 if request.is_search:
                     session.subscribing.add(coming, [replay_name(request.topic_filter)])
             requests.append(request)
@@ -104,11 +104,11 @@ class SubscribeHandler:
             for request in requests:
                 await request.find(self._store, self._router.delivered_end, session.durable)
         except StoreError as error:
-            self._expected(requests)
+            self._end_grants(requests)
             connection.append_failed(error)
             return
         if session.closed:
-            self._expected(requests)
+            self._end_grants(requests)
         else:
             # What was unsubscribed again meanwhile is granted, and gone.
             left = [request for request in requests if request.topic_filter in coming.names]
@@ -135,7 +135,7 @@ class SubscribeHandler:
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach_transient(connection, session, stored) for stored in granted]
-            self._expected(requests)
+            self._end_grants(requests)
             wants = self._router.wants
             if wants is None or wants.is_settled:
                 self._answer_transient(connection, session, granted, fresh, reply)
@@ -157,7 +157,7 @@ class SubscribeHandler:
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply, requests, coming))
                 return
-            self._expected(requests)
+            self._end_grants(requests)
 
         self._store.append(frames, done)
 
@@ -224,7 +224,7 @@ class SubscribeHandler:
         if not self._config.takes_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"
             return ReasonCode.TOPIC_FILTER_INVALID, why
-        if is_shared(topic_filter) and not self._shares.may_join((topic_filter,)):
+        if is_shared(topic_filter) and not self._shared.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
         if topic_filter not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
@@ -243,7 +243,7 @@ class SubscribeHandler:
     def _attach(self, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription live, replacing one with the same filter (MQTT-3.8.4-3). Whether it is new."""
         if is_shared(stored.topic_filter):
-            return self._shares.join(session, stored)
+            return self._shared.join(session, stored)
         old = session.subscriptions.get(stored.topic_filter)
         subscription = self.make(session, stored)
         if old is not None:
@@ -263,7 +263,7 @@ class SubscribeHandler:
             if appended.error is not None:
                 connection.append_failed(appended.error)
 
-        return self._shares.hold(session, stored, done)
+        return self._shared.join_transient(session, stored, done)
 
     async def _attach_durable(
         self,
@@ -295,11 +295,11 @@ class SubscribeHandler:
         except StoreError as error:
             connection.append_failed(error)
         finally:
-            self._expected(requests)
+            self._end_grants(requests)
 
-    def _expected(self, requests: list[SubscribeRequest]) -> None:
+    def _end_grants(self, requests: list[SubscribeRequest]) -> None:
         """The shared subscriptions among them are made, or came to nothing."""
-        self._shares.expected([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
+        self._shared.end_grants([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
     def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""
@@ -358,7 +358,7 @@ class SubscribeHandler:
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
         if session.has_shares and topic_filter in session.shares:
-            return self._shares.leave(session, topic_filter)
+            return self._shared.leave(session, topic_filter)
         subscription = session.unsubscribe(topic_filter)
         if subscription is None:
             return False

@@ -38,7 +38,7 @@ from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor, reach_of
 from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.session import Session
-from gateway.shared.shared_subscriptions import Shares
+from gateway.shared.shared_subscriptions import SharedSubscriptions
 from gateway.topics.destination import InvalidDestination, parse_destination
 from matcher.names import is_shared
 from matcher.reserved import inbox_of
@@ -72,11 +72,11 @@ class Sessions:
         self._pump = Pump(store, router, self._store_failed)
         self._checkpoint = SessionCheckpoint(store, self._store_failed)
         self._note_change, self._start_pump = self._checkpoint.note, self._pump.start  # made once, not for each session
-        self.shares = Shares(store, config, counters, ownership.name)
+        self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, ownership)
         self._subscriptions = SubscribeHandler(
-            store, router, self._pump, self.shares, config, self._spawn, self.sys_tree.greet
+            store, router, self._pump, self.shared_subscriptions, config, self._spawn, self.sys_tree.greet
         )
         self._connack = Connack(config)
         self._restore = SessionRestore(router, self._subscriptions)
@@ -96,7 +96,7 @@ class Sessions:
 
     def start(self) -> None:
         """What earlier nodes left open is closed by now (`gateway.broker.maintenance`)."""
-        self.shares.start()
+        self.shared_subscriptions.start()
         self._spawn(self.sys_tree.run())
 
     async def stop(self) -> None:
@@ -108,7 +108,7 @@ class Sessions:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pump.stop()
-        await self.shares.stop()
+        await self.shared_subscriptions.stop()
         await asyncio.gather(*self._ending.all())
         self._checkpoint.stop()
 
@@ -248,7 +248,7 @@ class Sessions:
             state = await self._still_allowed(identity, state)
             if connection.is_closed():  # meanwhile
                 raise ClientGone
-            if state is not None and not self.shares.may_join(
+            if state is not None and not self.shared_subscriptions.may_join(
                 [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
             ):
                 raise Refused(ReasonCode.QUOTA_EXCEEDED, "the session has more shared subscriptions than the node may")
@@ -288,7 +288,7 @@ class Sessions:
         connection.send(self._connack.accept(connection, packet, identity, session.expiry_interval, present))
         for stored in state.subscriptions if state is not None else ():
             if is_shared(stored.topic_filter):  # not before: a message may wait for a member
-                self.shares.join(session, stored)
+                self.shared_subscriptions.join(session, stored)
         connection.opened(session, self._connack.keep_alive(packet))
 
     async def _look(self, session: Session, cursors: list[Cursor]) -> None:
@@ -395,7 +395,7 @@ class Sessions:
         session.closed = True
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
-        self.shares.close(session)
+        self.shared_subscriptions.close(session)
         self._checkpoint.forget(session)
         self._pump.forget(session)
         client_id = session.client_id

@@ -37,7 +37,7 @@ class Devices:
         notifier = Notifier(store)
         notifier.register("local", self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
-        notifier.register("shared subscriptions", self.sessions.shares.deliver)
+        notifier.register("shared subscriptions", self.sessions.shared_subscriptions.deliver)
         has_services = config.split.role != "gateway"
         services = room_for_services(config.grpc.max_connections) if has_services else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)
@@ -48,7 +48,7 @@ class Devices:
         """Be ready to `listen`. `on_ended`: the store has taken us for dead, and nothing we do counts. Raises
         StoreError and TlsError."""
         if self._joined is not None:
-            await self._joined.start(self.sessions.give_up, self.sessions.shares.look, on_ended)
+            await self._joined.start(self.sessions.give_up, self.sessions.shared_subscriptions.wake, on_ended)
         self.sessions.start()
         await self.websocket.start()
         self.listeners = Listeners(self._config, self.front, self.websocket)

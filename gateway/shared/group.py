@@ -1,518 +1,316 @@
-"""One shared subscription (MQTT 5.0 section 4.8.2) at this node: a group that pops, and its members.
+"""One shared subscription (MQTT 5.0 section 4.8.2) at this node: a consumer group whose members are sessions.
 
-What is owed to the group is in the store: where it is, what is leased out, how often. The rules of the file:
+The store has the group's position, its leases and its delivery counts. The rules of this file:
 
-* A message goes to one member. Members with room stand in a line; who got one goes to its end. Who is slow, or away,
-  stands in no line.
-* Nothing is popped that nobody has room for. What lost its taker meanwhile waits here, leased, and is bounded. So is
-  what only members take that have no room: beyond that it comes again later, and where these are silent as if it had
-  been tried, in the end as a dead letter.
-* A message goes out before its lease is on disk: a crash just then forgets that it did, and it comes again.
-* A member that leaves gives back at once. One that keeps what it has and acknowledges nothing for a while is *silent*:
-  where there are others, they get it. Leases are renewed here, so in the store they run out only with the node.
+* Each message goes to one member. Members with room are in the ready queue and take turns.
+* The group pops no more than its members have room for. A popped message for which no member has room any more waits
+  here until the next tick and then goes back to the store, not counted as delivered.
+* A member gets no packet that is larger than it accepts (MQTT-3.1.2-24). The message goes to one of the next ready
+  members. If none of them accepts it, it becomes a dead letter of the group.
+* A message with QoS 1 is sent before its lease is on disk. After a crash it is sent again.
+* A message with QoS 2 is handed over before it is sent: one record ends its lease and makes it the session's own, for
+  this client and no other (MQTT-4.8.2-4, -5).
+* A member that leaves gives back what it has when its connection ends. A member that acknowledges nothing for
+  `mqtt.shared_ack_timeout` is *silent*: others get what it has, unless it is the only member.
 """
 
+import asyncio
 import logging
-from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from time import time
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import tell_failure
-from gateway.session.inflight import RESERVED
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
-from gateway.shared.member import Leased, Member
-from gateway.shared.parked import Aside, Waiting
-from gateway.shared.ready_queue import Line
+from gateway.shared.leases import TICKS, LeasedMessage, Leases, PoppedMessage
+from gateway.shared.member import SharedMember
 from record import split
-from store.api import Handed, PopRequest, Receipts, Run, Start, Store, subscription_queue
+from store.api import Handed, PopRequest, Start, Store
 from store.errors import StoreBusy, StoreError
 
 log = logging.getLogger(__name__)
 
-MAX_POP: Final = 512  # messages, in one pop
-_POP_BYTES: Final = 256 * 1024
-_SETTLE_AT: Final = 4096  # acknowledged messages that wait for their record
-ROUNDS: Final = 4  # of silence until a member is silent
-_PATIENCE: Final = 4 * ROUNDS  # with silent members, for what they alone take
+_MAX_POP: Final = 512  # messages in one pop
+_MAX_POP_BYTES: Final = 256 * 1024
+_BUSY_SECONDS: Final = 0.05  # until a busy store is asked again
+_MAX_ASKED: Final = 32  # ready members, when a message is too large for the next one
 
 
-class Hub(Protocol):
-    """What a group needs of its node."""
+class _Reserved:
+    """A message with QoS 2 that has its packet id and is to be handed over to its session."""
 
-    store: Store
-    counters: Counters
-    gateway: bytes  # b"": the process of the store itself, which has no others beside it
-    lease_ms: int
-    round: int  # counts the ticks
+    __slots__ = ("leased", "message", "packet_id")
 
-    def spawn(self, coroutine: Coroutine[object, None, None]) -> None: ...
-
-    def settle_soon(self, share: "Share") -> None:
-        """Have `Share.flush` called in a moment."""
-
-    def wake_later(self, share: "Share") -> None:
-        """Have `Share.wake` called when the store may be less busy."""
-
-    def drop(self, share: "Share") -> None:
-        """The group has neither members nor messages out."""
-
-
-class _Handing:
-    """A message of QoS 2 on its way to become its session's."""
-
-    __slots__ = ("entry", "message", "packet_id")
-
-    def __init__(self, entry: Leased, message: Message, packet_id: int) -> None:
-        self.entry = entry
+    def __init__(self, leased: LeasedMessage, message: Message, packet_id: int) -> None:
+        self.leased = leased
         self.message = message
         self.packet_id = packet_id
 
 
-class Share:
-    """A group with members at this node. `name` is its filter, `$share/…`."""
+class SharedGroup:
+    """A group with members at this node. `name` is the whole filter, `$share/…`; `gateway` owns the leases."""
 
-    def __init__(self, hub: Hub, name: bytes) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        name: bytes,
+        store: Store,
+        counters: Counters,
+        gateway: bytes,
+        lease_ms: int,
+        tasks: set[asyncio.Task[None]],
+    ) -> None:
         self.name = name
-        self.queue = subscription_queue(name)
-        self.members: dict[Session, Member] = {}
-        self.is_begun = False  # the log knows of it
-        self._is_clear = False  # what an earlier process of the node had out is to be had again
-        self._line = Line()  # members that had room when they were last looked at
-        self._able = Line()  # members that are not silent
-        self._silent = Line()  # members that are
-        self._waiting: deque[Waiting] = deque()
-        self._aside = Aside()  # the same, that nobody took who had room
-        self._handing: list[_Handing] = []
-        self._out: dict[int, Leased] = {}  # by offset
-        self._done: dict[int, list[int]] = {}  # acknowledged offsets, by deliveries
-        self._done_count = 0
-        self._popping = False
-        self._nudged = False  # something may have come since the last pop began
-        self._is_limited = False  # the group has as much out as it may
-        self._look_at = 0  # ms: when the store has something again by itself; 0: it did not say
+        self.members: dict[Session, SharedMember] = {}
+        self.leases = Leases(store, name, lease_ms, counters, tasks, self.wake)
+        self.is_begun: bool = False  # the log knows the group
+        self._store = store
+        self._counters = counters
+        self._gateway = gateway
+        self._loop = asyncio.get_running_loop()
+        self._ready: OrderedDict[SharedMember, None] = OrderedDict()  # members that may have room, in turn
+        self._waiting: deque[PoppedMessage] = deque()  # messages for which no ready member is left
+        self._reserved: list[_Reserved] = []
+        self._is_working: bool = False
+        self._is_released: bool = False  # an earlier process of this node has no leases any more
+        self._has_more: bool = False  # something may have come since the last pop began
+        self._due_ms: int = 0  # when the store has something again by itself; 0: not known
 
     # --- members
 
-    def add(self, member: Member) -> None:
-        member.heard = self._hub.round
-        self.members[member.session] = member
-        (self._silent if member.is_silent else self._able).add(member)
-        self.line_up(member)
-
-    def remove(self, member: Member) -> None:
-        """No more messages for it; what it has it may still acknowledge."""
-        member.has_left = True
-        del self.members[member.session]
-        self._forget_member(member)
-        if not self.members:
-            self.is_begun = False  # who joins next may begin it anew
-            self.flush()
-            self._give_back(())
-        elif self._waiting or self._aside.items:
-            self._look_again(None)  # what waited for this one may be too large for the others
-
-    def change(self, member: Member, qos: int, identifiers: tuple[int, ...], retain_as_published: bool) -> None:
-        """A member subscribed again: it goes on with other options."""
-        self._forget_member(member)
+    def join(
+        self, session: Session, qos: int, identifiers: tuple[int, ...], retain_as_published: bool, limit: int
+    ) -> SharedMember:
+        """Add a member that gets up to `limit` messages at a time."""
+        member = self.members[session] = SharedMember(session, limit, self._make_ready)
         member.grant(qos, identifiers, retain_as_published)
-        (self._silent if member.is_silent else self._able).add(member)
-        self.line_up(member)
+        member.heard = self.leases.now
+        self._has_more = True
+        self._make_ready(member)
+        return member
 
-    def _forget_member(self, member: Member) -> None:
-        (self._silent if member.is_silent else self._able).remove(member)
-        if member.is_ready:
-            self._step_out(member)
-
-    def _hear(self, member: Member, is_silent: bool) -> None:
-        """A member is silent from now on, or is so no more."""
-        if is_silent != member.is_silent:
-            member.is_silent = is_silent
-            if not member.has_left:
-                (self._able if is_silent else self._silent).remove(member)
-                (self._silent if is_silent else self._able).add(member)
+    def leave(self, session: Session) -> None:
+        """Remove a member. It may still acknowledge what it has."""
+        member = self.members.pop(session)
+        member.has_left = True
+        self._remove_ready(member)
+        if not self.members:
+            self.is_begun = False  # the next member may begin it anew
+            self.leases.flush()
+            self._give_back_waiting()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are neither members nor messages out, nor any on their way."""
-        return not (self.members or self._out or self._popping)
+        """Whether the group has no members and no messages out, and gets none."""
+        return not (self.members or self.leases.in_flight or self._is_working)
 
-    def line_up(self, member: Member) -> None:
-        """A member may have room: it gets what waits here, and what there is in the store."""
+    def _make_ready(self, member: SharedMember) -> None:
+        """Let a member take turns if it has room."""
         if member.has_room:
             member.is_ready = True
-            self._line.add(member)
-            if self._waiting or self._aside.items:
-                self._look_again(member)
-            self.wake()
+            self._ready[member] = None
+            if self._waiting:
+                self._give_out()
+            self._start()
         elif not member.session.has_room:
             member.session.wait_for_room()
 
-    def lost(self, entries: list[Leased]) -> None:
-        """The connection of who had these is over: others get them."""
-        self._give_back(entries)
+    def _remove_ready(self, member: SharedMember) -> None:
+        if member.is_ready:
+            member.is_ready = False
+            del self._ready[member]
+            if not member.session.has_room:
+                member.session.wait_for_room()
+
+    def _next_ready(self) -> SharedMember | None:
+        """The first ready member. Removes those that have no room any more."""
+        while self._ready:
+            member = next(iter(self._ready))
+            if member.has_room:
+                return member
+            self._remove_ready(member)
+        return None
 
     # --- messages out
 
     def wake(self) -> None:
-        """There may be messages."""
-        self._nudged = True
-        if not self._popping and self.is_begun and self._has_taker():
-            self._begin()
+        """Get the messages that have come to the group's queue, if members have room."""
+        self._has_more = True
+        self._start()
 
-    def _begin(self) -> None:
-        if not self._popping:
-            self._popping = True
-            self._hub.spawn(self._work())
+    def _start(self) -> None:
+        if self.is_begun and self._has_more and self._ready:
+            self._start_work()
 
-    def _has_taker(self) -> bool:
-        """Whether somebody has room; forgets those who have none."""
-        while (member := self._line.first()) is not None:
-            if member.has_room:
-                return len(self._waiting) < MAX_POP
-            self._step_out(member)
-        return False
-
-    def _step_out(self, member: Member) -> None:
-        self._line.remove(member)
-        member.is_ready = False
-        if not member.session.has_room:
-            member.session.wait_for_room()
-
-    def _room(self) -> int:
-        """Messages that the line takes, as far as it needs to be known."""
-        return max(1, min(self._line.room(MAX_POP), MAX_POP) - len(self._waiting))
+    def _start_work(self) -> None:
+        if not self._is_working:
+            self._is_working = True
+            self.leases.start(self._work())
 
     async def _work(self) -> None:
-        """Pop as long as there is something and somebody has room; what has to be handed over goes first."""
+        """Hand over and pop until there is nothing to do."""
         try:
-            await self._hand_over()
-            while (self._nudged or self._is_due()) and self._has_taker():
-                await self._pop()
-                await self._hand_over()
+            while True:
+                if self._reserved:
+                    await self._hand_over()
+                elif (self._has_more or self._is_due) and self._next_ready() is not None:
+                    await self._pop()
+                else:
+                    break
         except StoreBusy:
-            self._hub.wake_later(self)
+            self._loop.call_later(_BUSY_SECONDS, self.wake)
         except StoreError as error:
             tell_failure(log, error, "messages of %r cannot be had: %s", self.name)
-            self._look_at = 1
+            self._due_ms = 1
         finally:
-            self._popping = False
-        if self._handing:  # since the store failed
-            self._begin()
-        if self._is_limited:
-            self.flush()
-        if self.is_empty:
-            self._hub.drop(self)
+            self._is_working = False
+            if self._reserved:  # since the store failed
+                self._start_work()
+
+    @property
+    def _is_due(self) -> bool:
+        return 0 < self._due_ms <= time() * 1000
 
     async def _pop(self) -> None:
-        store = self._hub.store
-        if not self._is_clear:
-            if not self._hub.gateway:  # else the store sees to it
-                await store.release_leases(self.name, self.queue)
-            self._is_clear = True
-        self._nudged = False
-        if not self.members:
-            return  # they left meanwhile, and the group may be over
-        hub, room = self._hub, self._room()
+        """Lease as many messages as the ready members have room for, and give them out."""
+        if not self._is_released:
+            if not self._gateway:  # of a gateway's end the store knows itself
+                await self._store.release_leases(self.name, self.leases.queue)
+            self._is_released = True
+            if not self._ready:
+                return  # they left meanwhile
+        room = 0
+        for member in self._ready:
+            room += member.room
+            if room >= _MAX_POP:
+                break
+        self._has_more = False
         request = PopRequest(
-            self.name, (self.queue,), room, _POP_BYTES, hub.lease_ms, Start.LATEST, owner=hub.gateway, early=True
+            self.name,
+            (self.leases.queue,),
+            max(1, min(room, _MAX_POP)),
+            _MAX_POP_BYTES,
+            self.leases.lease_ms,
+            Start.LATEST,
+            owner=self._gateway,
+            early=True,
         )
-        popped = await store.pop(request)
-        hub.counters.dropped_reclaimed += popped.reclaimed
-        self._nudged = self._nudged or popped.is_full
-        self._look_at = popped.available_at or 0
-        self._is_limited = popped.is_limited
-        self._take(popped.runs)
-
-    def _is_due(self) -> bool:
-        return 0 < self._look_at <= time() * 1000
-
-    def _take(self, runs: list[Run]) -> None:
-        """What was leased from the store."""
-        now = self._hub.round
-        if runs and (self._waiting or self._aside.items):
-            self._drop_old(runs)
-        for run in runs:
+        popped = await self._store.pop(request)
+        self._counters.dropped_reclaimed += popped.reclaimed
+        self._has_more = self._has_more or popped.is_full
+        self._due_ms = popped.available_at or 0
+        self.leases.is_limited = popped.is_limited
+        for run in popped.runs:
             offset = run.offset
             for start in split(run.data):
-                held = self._out.get(offset)
-                if held is not None:  # its lease ran out all the same
-                    self._forget(held)
-                    held.uncount()
-                self._waiting.append(Waiting(Message(run.data, start), offset, run.deliveries, now))
+                self._waiting.append(PoppedMessage(Message(run.data, start), offset, run.deliveries))
                 offset += 1
-        if not self.members:
-            self._give_back(())
-        elif runs:
-            self._assign()
+        if self.members:
+            self._give_out()
+        else:
+            self._give_back_waiting()
+        if popped.is_limited:
+            self.leases.flush()
 
-    def _drop_old(self, runs: list[Run]) -> None:
-        """Of what waits here and was leased anew, because its lease ran out all the same, only the later counts."""
-        anew = {offset for run in runs for offset in range(run.offset, run.offset + run.count)}
-        self._waiting = deque(item for item in self._waiting if item.offset not in anew)
-        self._aside.drop(anew)
-
-    def _assign(self) -> None:
-        """Give what waits to the members that stand in line."""
+    def _give_out(self) -> None:
+        """Give the waiting messages to the ready members, in turn."""
         now_ms = int(time() * 1000)
-        waiting, self._waiting = self._waiting, deque()
-        while waiting:
-            item = waiting.popleft()
-            if item.message.expires_at and item.message.expired(now_ms):
-                self._hub.counters.dropped_expired += 1
-                self._finish(item.offset, item.deliveries)
+        waiting = self._waiting
+        oversized: list[PoppedMessage] = []
+        while waiting and (member := self._next_ready()) is not None:
+            popped = waiting.popleft()
+            message = popped.message
+            if message.expires_at and message.expired(now_ms):
+                self._counters.dropped_expired += 1
+                self.leases.finish(popped.offset, popped.deliveries)
                 continue
-            member = self._next(item.message, now_ms)
-            if member is not None:
-                self._give(member, item, now_ms)
-            elif self._line.is_empty:
-                self._waiting.append(item)
-                self._waiting.extend(waiting)
-                return
-            elif self._is_too_large(item.message, now_ms):
-                self._hub.counters.dropped_oversized += 1
-                self._finish(item.offset, item.deliveries)
-            else:
-                self._aside.add(item, now_ms)
-        self._put_off(self._aside.take_excess(), now_ms)
+            self._ready.move_to_end(member)
+            if not member.accepts(message, now_ms):
+                other = self._accepting(message, now_ms)
+                if other is None:
+                    oversized.append(popped)
+                    continue
+                member = other
+            self._give(member, popped, now_ms)
+        if oversized:
+            self._counters.dropped_oversized += len(oversized)
+            self.leases.bury(oversized)
 
-    def _look_again(self, member: Member | None) -> None:
-        """Give out what waits, now that this member takes some, or since others have to."""
-        self._waiting.extend(self._aside.take(member, int(time() * 1000)))
-        if self._waiting:
-            self._assign()
-
-    def _put_off(self, items: list[Waiting], now_ms: int) -> None:
-        """Have what nobody takes who has room come again later: as if it had been tried, where only silent members
-        take it, of whom nobody knows whether they ever will."""
-        if not items:
-            return
-        unsent: dict[int, list[int]] = {}
-        again: dict[int, list[int]] = {}
-        for item in items:
-            some = again if self._able.first(item.message, now_ms) is None else unsent
-            some.setdefault(item.deliveries, []).append(item.offset)
-        by_tries: int | None = None
-        later_ms = self._hub.lease_ms // 2
-        self._hub.spawn(
-            self._settle(
-                again=[(each, by_tries) for each in _receipts(self.queue, again)],
-                unsent=[(each, later_ms) for each in _receipts(self.queue, unsent)],
-            )
-        )
-
-    def _next(self, message: Message, now_ms: int) -> Member | None:
-        """Who is next in line and takes the message."""
-        while (member := self._line.first(message, now_ms)) is not None:
-            if member.has_room:
-                self._line.to_end(member)
+    def _accepting(self, message: Message, now_ms: int) -> SharedMember | None:
+        """The first of the next few ready members that accepts the message. All that were asked have had their turn."""
+        for _ in range(min(_MAX_ASKED, len(self._ready))):
+            member = self._next_ready()
+            if member is None:
+                break
+            self._ready.move_to_end(member)
+            if member.accepts(message, now_ms):
                 return member
-            self._step_out(member)
         return None
 
-    def _is_too_large(self, message: Message, now_ms: int) -> bool:
-        """Whether no member takes it. Who is silent may be heard of again: the message waits for it."""
-        return self._able.first(message, now_ms) is None and self._silent.first(message, now_ms) is None
-
-    def _give(self, member: Member, item: Waiting, now_ms: int) -> None:
-        message, session = item.message, member.session
+    def _give(self, member: SharedMember, popped: PoppedMessage, now_ms: int) -> None:
+        """Send a message to a member, or have it handed over first."""
+        message, session = popped.message, member.session
         qos = min(member.qos, message.qos)
         retain = message.retain and member.retain_as_published
-        self._hub.counters.shared_sent += 1
+        self._counters.shared_sent += 1
         if qos == 0:
             session.send(message, 0, retain, False, member.identifiers, None, now_ms)
-            self._finish(item.offset, item.deliveries)
+            self.leases.finish(popped.offset, popped.deliveries)
             return
-        entry = Leased(member, item.offset, qos, item.deliveries, item.renewed)
-        self._out[item.offset] = entry
-        if not member.out:
-            member.heard = self._hub.round
-        member.out += 1
+        leased = self.leases.give(member, popped, qos)
         if qos == 1:
-            session.send(message, 1, retain, False, member.identifiers, entry, now_ms)
-        else:
-            self._handing.append(_Handing(entry, message, session.reserve(entry)))
-            self._begin()
+            session.send(message, 1, retain, False, member.identifiers, leased, now_ms)
+            return
+        self._reserved.append(_Reserved(leased, message, session.reserve(leased)))
+        self._start_work()
 
     async def _hand_over(self) -> None:
-        """Have the log know whose the messages are, then send them."""
-        while self._handing:
-            handing = [each for each in self._handing if not each.entry.member.session.closed]
-            self._handing = []
-            wanted = []
-            for each in handing:
-                session = each.entry.member.session
-                packet_id = each.packet_id if session.durable else 0
-                wanted.append(Handed(each.entry.offset, each.entry.deliveries, session.client_id, packet_id))
-            refused: Iterable[int] = [each.offset for each in wanted]
-            try:
-                refused = await self._hub.store.hand_over(self.name, wanted)
-            finally:
-                self._handed(handing, set(refused))
-
-    def _handed(self, handing: list[_Handing], refused: set[int]) -> None:
-        """Send what was handed over; what was not is given back."""
-        now_ms = int(time() * 1000)
-        for each in handing:
-            if each.entry.offset not in refused:
-                self._send(each, now_ms)
-        lost = [each for each in handing if each.entry.offset in refused]
-        self._give_back([each.entry for each in lost])
-        for each in lost:
-            each.entry.member.session.cancel_reserved(each.packet_id)
-
-    def _send(self, handed: _Handing, now_ms: int) -> None:
-        """Send a message that is its session's by now."""
-        entry, message, member = handed.entry, handed.message, handed.entry.member
-        session = member.session
-        if entry.is_held:
-            self._forget(entry)
-        if session.closed:
-            return
-        retain = message.retain and member.retain_as_published
-        session.send_reserved(handed.packet_id, entry, message, retain, member.identifiers, now_ms)
-
-    # --- acknowledgements in
-
-    def acknowledged(self, entry: Leased) -> None:
-        """The exchange of a message is over, whatever its reason code says (MQTT-4.8.2-6)."""
-        member = entry.member
-        entry.uncount()
-        if entry.is_held:
-            self._finish(entry.offset, entry.deliveries)
-            self._forget(entry)
-        member.heard = self._hub.round
-        self._hear(member, False)
-        if not member.is_ready and not member.has_left and member.out <= member.limit >> 1:
-            self.line_up(member)
-
-    def _forget(self, entry: Leased) -> None:
-        """The group is through with what the member has there."""
-        entry.is_held = False
-        if self._out.get(entry.offset) is entry:
-            del self._out[entry.offset]
-        if self.is_empty:
-            self._hub.drop(self)
-
-    def _finish(self, offset: int, deliveries: int) -> None:
-        done = self._done.get(deliveries)
-        if done is None:
-            done = self._done[deliveries] = []
-        done.append(offset)
-        if not self._done_count:
-            self._hub.settle_soon(self)
-        self._done_count += 1
-        if self._done_count >= _SETTLE_AT:
-            self.flush()
-
-    def flush(self) -> None:
-        """Have the store know what is finished."""
-        if not self._done_count:
-            return
-        receipts = _receipts(self.queue, self._done)
-        self._done = {}
-        self._done_count = 0
-        self._hub.spawn(self._settle(receipts))
-
-    def _give_back(self, entries: Iterable[Leased]) -> None:
-        """Have messages be leased out to others; without members also those that wait here."""
-        lost: dict[int, list[int]] = {}
-        unsent: dict[int, list[int]] = {}
-        for entry in entries:
-            if entry.is_held:
-                some = unsent if entry.phase == RESERVED else lost
-                some.setdefault(entry.deliveries, []).append(entry.offset)
-                self._hub.counters.shared_returned += 1
-                self._forget(entry)
-                entry.uncount()
-        if not self.members:
-            for item in (*self._waiting, *self._aside.items):
-                unsent.setdefault(item.deliveries, []).append(item.offset)
-            self._waiting.clear()
-            self._aside.take(None, 0)
-        if lost or unsent:
-            at_once: int | None = 0
-            again = [(each, at_once) for each in _receipts(self.queue, lost)]
-            self._hub.spawn(self._settle(again=again, unsent=[(each, 0) for each in _receipts(self.queue, unsent)]))
-
-    async def _settle(
-        self,
-        done: Sequence[Receipts] = (),
-        again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[tuple[Receipts, int]] = (),
-    ) -> None:
+        """Record which sessions own the reserved messages, then send them. What the store refuses is given back."""
+        reserved = [each for each in self._reserved if not each.leased.member.session.closed]
+        self._reserved = []
+        handed = []
+        for each in reserved:
+            session = each.leased.member.session
+            packet_id = each.packet_id if session.durable else 0
+            handed.append(Handed(each.leased.offset, each.leased.deliveries, session.client_id, packet_id))
+        refused: Iterable[int] = [each.offset for each in handed]
         try:
-            await self._hub.store.settle(self.name, done, again, unsent)
-        except StoreError as error:
-            tell_failure(log, error, "messages of %r cannot be settled: %s", self.name)
-        if again or unsent or self._is_limited:
-            self.wake()
+            refused = await self._store.hand_over(self.name, handed)
+        finally:
+            self._send_handed(reserved, set(refused))
+
+    def _send_handed(self, reserved: list[_Reserved], refused: set[int]) -> None:
+        now_ms = int(time() * 1000)
+        self.leases.give_back([each.leased for each in reserved if each.leased.offset in refused])
+        for each in reserved:
+            leased, message, member = each.leased, each.message, each.leased.member
+            if leased.offset in refused:
+                member.in_flight -= 1
+                member.session.cancel_reserved(each.packet_id)
+                continue
+            self.leases.handed_over(leased)
+            if not member.session.closed:
+                retain = message.retain and member.retain_as_published
+                member.session.send_reserved(each.packet_id, leased, message, retain, member.identifiers, now_ms)
+
+    def _give_back_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        self.leases.give_back_popped(waiting)
 
     # --- the clock
 
-    def tick(self) -> None:
-        """A round is over: take what silent members have, renew the other leases, pop what came again by itself."""
-        now = self._hub.round
-        self._listen(now)
+    def tick(self, now: int) -> None:
+        """Find silent members, renew leases and pop what came due: called `TICKS` times in the timeout."""
+        self.leases.now = now
+        is_only = len(self.members) == 1
         for member in list(self.members.values()):
+            member.is_silent = not is_only and member.in_flight > 0 and now - member.heard > TICKS
             member.resume()
-        if self._out or self._waiting or self._aside.items:
-            self._keep(now)
-        if self._is_due():
+        if self._waiting:
+            self._give_back_waiting()
+        if self.leases.in_flight:
+            self.leases.tick()
+        if self._is_due:
             self.wake()
-
-    def _keep(self, now: int) -> None:
-        """See to what is leased."""
-        now_ms = int(time() * 1000)
-        for item in self._aside.take_older(now, _PATIENCE):
-            if self._able.first(item.message, now_ms) is None:
-                self._put_off([item], now_ms)
-            else:
-                self._aside.add(item, now_ms)
-        taken: list[Leased] = []
-        renewed: dict[int, list[int]] = {}
-        for entry in self._out.values():
-            if entry.phase == RESERVED:  # its lease ends as it is handed over
-                continue
-            member = entry.member
-            has_left = member.has_left and now - member.heard > ROUNDS
-            if has_left or (member.is_silent and self.members):
-                taken.append(entry)
-            elif now - entry.renewed >= ROUNDS // 2:
-                entry.renewed = now
-                renewed.setdefault(entry.deliveries, []).append(entry.offset)
-        for item in (*self._waiting, *self._aside.items):
-            if now - item.renewed >= ROUNDS // 2:
-                item.renewed = now
-                renewed.setdefault(item.deliveries, []).append(item.offset)
-        if renewed:
-            lease_ms: int | None = self._hub.lease_ms
-            again = [(each, lease_ms) for each in _receipts(self.queue, renewed)]
-            self._hub.spawn(self._settle(again=again))
-        if taken:
-            self._give_back(taken)
-
-    def _listen(self, now: int) -> None:
-        """Find out who is silent: never the only one."""
-        for member in self.members.values():
-            if len(self.members) == 1:
-                self._hear(member, False)
-            elif member.out and now - member.heard > ROUNDS:
-                self._hear(member, True)
-
-
-def _receipts(queue: bytes, offsets: dict[int, list[int]]) -> list[Receipts]:
-    """What settles messages of a queue, whose offsets are given by deliveries."""
-    found: list[Receipts] = []
-    for deliveries, each in offsets.items():
-        last: Receipts | None = None
-        for offset in sorted(each):
-            if last is not None and last.offset + last.count == offset:
-                last.count += 1
-            else:
-                last = Receipts(queue, offset, 1, deliveries)
-                found.append(last)
-    return found

@@ -1,21 +1,21 @@
-"""The shared subscriptions that sessions of this node are members of (`gateway.shared.group`).
+"""The shared subscriptions that have members among this node's sessions.
 
-Membership of a durable session is in the log with its other subscriptions. That of all others is one record of the
-node, SHARE_HELD, until the last of them is gone: SHARE_LEFT. `gateway.broker.maintenance` ends
-what a node that died left behind.
+The log has the membership of a durable session with its other subscriptions. For all other members of a group the node
+writes one record, SHARE_HELD, with the first of them and SHARE_LEFT with the last. After a crash
+`gateway.broker.maintenance` writes SHARE_LEFT.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.config.config import MqttConfig
 from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.session import Session
-from gateway.shared.group import ROUNDS, Share
-from gateway.shared.member import Leased, Member
+from gateway.shared.group import SharedGroup
+from gateway.shared.leases import TICKS, LeasedMessage, Leases
 from matcher.names import split_shared
 from matcher.trie import Trie
 from notify import TopicEvents
@@ -26,149 +26,147 @@ from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
-_SETTLE_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
-_BUSY_SECONDS: Final = 0.05
+_BUSY_SECONDS: Final = 0.05  # until a busy store is asked again
 
 
-class Shares:
-    """Groups with members at this node, by their filter."""
+class SharedSubscriptions:
+    """The groups with members at this node. `gateway` is its name; b"" for the process of the store itself."""
 
     def __init__(self, store: Store, config: MqttConfig, counters: Counters, gateway: bytes) -> None:
-        self.store = store
-        self.gateway = gateway  # its name; b"": the process of the store itself
-        self.counters = counters
-        self.lease_ms = config.shared_ack_timeout * 2000
-        self.round = 0
-        self._limit = config.max_shared_groups
+        self._store = store
+        self._gateway = gateway
+        self._counters = counters
+        self._max_groups = config.max_shared_groups
         self._max_in_flight = config.max_shared_in_flight
-        self._round_seconds = config.shared_ack_timeout / ROUNDS
+        self._lease_ms = config.shared_ack_timeout * 2000
+        self._tick_seconds = config.shared_ack_timeout / TICKS
+        self._ticks = 0
         self._loop = asyncio.get_running_loop()
-        self._shares: dict[bytes, Share] = {}
-        self._coming: dict[bytes, int] = {}  # groups that members were granted, that are not here yet: how many
-        self._trie: Trie[Share] = Trie()
-        self._holders: dict[bytes, int] = {}  # members without a trace in the log
-        self._unsettled: dict[Share, None] = {}
-        self._settle_timer: asyncio.TimerHandle | None = None
+        self._groups: dict[bytes, SharedGroup] = {}  # by name, the whole filter
+        self._trie: Trie[SharedGroup] = Trie()
+        self._granted: dict[bytes, int] = {}  # groups that are not here yet: how many members will join or not
+        self._transient: dict[bytes, int] = {}  # members whose session is not in the log, by group
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- life of the node
 
     def start(self) -> None:
-        self._ticker = self._loop.call_later(self._round_seconds, self._tick)
+        self._ticker = self._loop.call_later(self._tick_seconds, self._tick)
 
     async def stop(self) -> None:
-        """Have the store know the rest, when all sessions are closed."""
-        for timer in (self._ticker, self._settle_timer):
-            if timer is not None:
-                timer.cancel()
-        self._settle()
+        """Settle what is left in the store. All sessions are closed by now."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for group in self._groups.values():
+            group.leases.flush()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self._ticker = self._loop.call_later(self._tick_seconds, self._tick)
+        for group in list(self._groups.values()):
+            group.tick(self._ticks)
+            self._drop_if_empty(group)
 
     # --- members
 
     def may_join(self, names: Iterable[bytes]) -> bool:
-        """Whether there is room for those of these groups that are not there."""
-        new = sum(1 for name in names if name not in self._shares and name not in self._coming)
-        return not new or len(self._shares) + len(self._coming) + new <= self._limit
+        """Whether the limit leaves room for those of these groups that are not here yet."""
+        new = sum(1 for name in names if name not in self._groups and name not in self._granted)
+        if not new or len(self._groups) + len(self._granted) + new <= self._max_groups:
+            return True
+        for group in list(self._groups.values()):
+            self._drop_if_empty(group)
+        return len(self._groups) + len(self._granted) + new <= self._max_groups
 
-    def expect(self, name: bytes) -> None:
-        """Somebody is granted a membership, and will `join` or `hold`: `expected` follows in any case."""
-        if name not in self._shares:
-            self._coming[name] = self._coming.get(name, 0) + 1
+    def grant(self, name: bytes) -> None:
+        """Reserve room for a group that a session is about to join. `end_grants` must follow in any case."""
+        if name not in self._groups:
+            self._granted[name] = self._granted.get(name, 0) + 1
 
-    def expected(self, names: Iterable[bytes]) -> None:
-        """These memberships are made, or came to nothing."""
+    def end_grants(self, names: Iterable[bytes]) -> None:
+        """End reservations: the sessions have joined, or will not."""
         for name in names:
-            count = self._coming.get(name, 0)
+            count = self._granted.get(name, 0)
             if count > 1:
-                self._coming[name] = count - 1
+                self._granted[name] = count - 1
             elif count:
-                del self._coming[name]
+                del self._granted[name]
 
-    def join(self, session: Session, stored: StoredSubscription, begun: bool = True) -> bool:
-        """Make a session a member of the group that the filter names, or change what it has granted. Whether it is
-        new. `begun`: the log knows of the group by now, else `begin` follows."""
+    def join(self, session: Session, stored: StoredSubscription, is_begun: bool = True) -> bool:
+        """Make a session a member, or change its options. Returns whether it is a new member. `is_begun`: the log
+        knows the group already."""
         name = stored.topic_filter
-        share = self._shares.get(name)
-        if share is None:
-            share = self._shares[name] = Share(self, name)
-            self._trie.add(split_shared(name)[1], share)
-            if self.store.wants is not None:
-                self.store.wants.add(split_shared(name)[1])
-        self._coming.pop(name, None)
-        share.is_begun = share.is_begun or begun
-        member = share.members.get(session)
-        is_new = member is None
+        group = self._groups.get(name)
+        if group is None:
+            group = self._add_group(name)
+        self._granted.pop(name, None)
+        group.is_begun = group.is_begun or is_begun
         identifiers = (stored.identifier,) if stored.identifier else ()
-        if member is None:
-            member = Member(share, session, self._max_in_flight)
-            session.join_group(name, member)
+        member = group.members.get(session)
+        if member is not None:
             member.grant(stored.qos, identifiers, stored.retain_as_published)
-            self.counters.shared_groups += not share.members
-            self.counters.shared_members += 1
-            share.add(member)
-        else:
-            share.change(member, stored.qos, identifiers, stored.retain_as_published)
-        return is_new
+            return False
+        self._counters.shared_groups += not group.members
+        self._counters.shared_members += 1
+        member = group.join(session, stored.qos, identifiers, stored.retain_as_published, self._max_in_flight)
+        session.join_group(name, member)
+        return True
 
-    def hold(self, session: Session, stored: StoredSubscription, done: Done) -> bool:
-        """`join` for a session that leaves no trace in the log. Nothing that is published behind this call is missed;
-        `done` is called when the log knows of the group."""
+    def join_transient(self, session: Session, stored: StoredSubscription, done: Done) -> bool:
+        """Make a session that is not in the log a member. Returns whether it is a new member. It gets what is
+        published from this call on. `done` is called when the log knows the group."""
         name = stored.topic_filter
-        is_new = self.join(session, stored, begun=False)
+        is_new = self.join(session, stored, is_begun=False)
         if is_new:
-            self._holders[name] = self._holders.get(name, 0) + 1
-        share = self._shares[name]
+            self._transient[name] = self._transient.get(name, 0) + 1
+        group = self._groups[name]
 
-        def held(appended: Appended) -> None:
+        def recorded(appended: Appended) -> None:
             if appended.error is None:
-                share.is_begun = True
-                share.wake()
+                group.is_begun = True
+                group.wake()
             done(appended)
 
-        self.store.append([control.share_held(name, self.gateway)], held)
+        self._store.append([control.share_held(name, self._gateway)], recorded)
         return is_new
 
     def leave(self, session: Session, name: bytes) -> bool:
-        """End a membership; what it has on its way goes on. Whether there was one."""
-        member = session.leave_group(name)
-        if not isinstance(member, Member):
+        """End a membership. The session may still acknowledge what it has. Returns whether it was a member."""
+        if session.leave_group(name) is None:
             return False
-        share = member.share
-        share.remove(member)
-        self.counters.shared_members -= 1
-        self.counters.shared_groups -= not share.members
-        if share.is_empty:
-            self.drop(share)
+        group = self._groups[name]
+        group.leave(session)
+        self._counters.shared_members -= 1
+        self._counters.shared_groups -= not group.members
+        self._drop_if_empty(group)
         if not session.durable:
-            self._let_go(name)
+            self._transient[name] -= 1
+            if not self._transient[name]:
+                del self._transient[name]
+                self._record_left(name)
         return True
 
     def close(self, session: Session) -> None:
-        """The connection is over: what was leased to it goes to others."""
-        lost: dict[Share, list[Leased]] = {}
-        for entry in session.remove_leased():  # of memberships that ended before too
-            if isinstance(entry, Leased):
-                lost.setdefault(entry.member.share, []).append(entry)
+        """End all memberships of a session whose connection has ended. Others get what was leased to it."""
+        lost: dict[Leases, list[LeasedMessage]] = {}
+        for leased in session.remove_leased():  # also from groups that it left before
+            if isinstance(leased, LeasedMessage):
+                lost.setdefault(leased.leases, []).append(leased)
         if session.has_shares:
             for name in list(session.shares):
                 self.leave(session, name)
-        for share, entries in lost.items():
-            share.lost(entries)
-
-    def _let_go(self, name: bytes) -> None:
-        left = self._holders[name] - 1
-        if left:
-            self._holders[name] = left
-            return
-        del self._holders[name]
-        self._record_left(name)
+        for leases, messages in lost.items():
+            leases.give_back(messages)
+            group = self._groups.get(leases.group)
+            if group is not None:
+                self._drop_if_empty(group)
 
     def _record_left(self, name: bytes) -> None:
-        """Have the log know, once the store has room, that nobody is left; unless somebody came meanwhile."""
-        if name in self._holders:
+        """Write SHARE_LEFT as soon as the store has room, unless a member has joined by then."""
+        if name in self._transient:
             return
 
         def recorded(appended: Appended) -> None:
@@ -177,65 +175,42 @@ class Shares:
             elif appended.error is not None:
                 tell_failure(log, appended.error, "recording the end of the shared subscription %r failed: %s", name)
 
-        self.store.append([control.share_left(name, self.gateway)], recorded)
+        self._store.append([control.share_left(name, self._gateway)], recorded)
 
-    # --- from the store
+    # --- groups
+
+    def _add_group(self, name: bytes) -> SharedGroup:
+        group = SharedGroup(name, self._store, self._counters, self._gateway, self._lease_ms, self._tasks)
+        self._groups[name] = group
+        self._trie.add(split_shared(name)[1], group)
+        if self._store.wants is not None:
+            self._store.wants.add(split_shared(name)[1])
+        return group
+
+    def _drop_if_empty(self, group: SharedGroup) -> None:
+        if group.is_empty and self._groups.get(group.name) is group:
+            group.leases.flush()
+            del self._groups[group.name]
+            self._trie.remove(split_shared(group.name)[1], group)
+            if self._store.wants is not None:
+                self._store.wants.remove(split_shared(group.name)[1])
 
     def deliver(self, events: TopicEvents) -> None:
-        """Wake the groups whose queues grew."""
-        if not self._shares:
+        """Wake the groups whose queues grew with a commit."""
+        if not self._groups:
             return
         commit = events.commit
         if commit.missed_from >= 0:
-            for share in self._shares.values():
-                share.wake()
+            for group in self._groups.values():
+                group.wake()
         topics = set(commit.topics)
         topics.update([moved.topic for moved in commit.moved])
         for topic in topics:
-            for share in self._trie.match(topic):
-                share.wake()
+            for group in self._trie.match(topic):
+                group.wake()
 
-    def look(self, name: bytes) -> None:
-        """Other gateways gave messages of a group back."""
-        share = self._shares.get(name)
-        if share is not None:
-            share.wake()
-
-    # --- for `Share`
-
-    def spawn(self, coroutine: Coroutine[object, None, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def settle_soon(self, share: Share) -> None:
-        self._unsettled[share] = None
-        if self._settle_timer is None:
-            self._settle_timer = self._loop.call_later(_SETTLE_SECONDS, self._settle)
-
-    def wake_later(self, share: Share) -> None:
-        self._loop.call_later(_BUSY_SECONDS, share.wake)
-
-    def drop(self, share: Share) -> None:
-        if self._shares.get(share.name) is share:
-            del self._shares[share.name]
-            self._trie.remove(split_shared(share.name)[1], share)
-            if self.store.wants is not None:
-                self.store.wants.remove(split_shared(share.name)[1])
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a shared subscription failed", exc_info=task.exception())
-
-    def _settle(self) -> None:
-        self._settle_timer = None
-        unsettled, self._unsettled = self._unsettled, {}
-        for share in unsettled:
-            share.flush()
-
-    def _tick(self) -> None:
-        self.round += 1
-        self._ticker = self._loop.call_later(self._round_seconds, self._tick)
-        for share in list(self._shares.values()):
-            share.tick()
+    def wake(self, name: bytes) -> None:
+        """Wake a group to which another gateway gave messages back."""
+        group = self._groups.get(name)
+        if group is not None:
+            group.wake()

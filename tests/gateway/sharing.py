@@ -62,8 +62,8 @@ async def until_groups(node: Node, wanted: dict[bytes, int]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_round(node: Node, number: int) -> None:
+async def until_tick(node: Node, number: int) -> None:
     """Four rounds are `mqtt.shared_ack_timeout`."""
     async with asyncio.timeout(20):
-        while node._sessions.shares.round < number:  # noqa: ASYNC110
+        while node._sessions.shared_subscriptions._ticks < number:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

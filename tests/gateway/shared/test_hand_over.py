@@ -72,10 +72,10 @@ async def test_acknowledgement_of_what_is_not_sent_yet_means_nothing(
     guessing.send(wire.packet(0xC0, b""))
     while (await guessing.packet()).kind != PINGRESP:
         pass
-    shares = node._sessions.shares
-    shares._shares[GROUP].flush()
+    shared = node._sessions.shared_subscriptions
+    shared._groups[GROUP].leases.flush()
     async with asyncio.timeout(10):
-        while len(shares._tasks) > 1:  # noqa: ASYNC110
+        while len(shared._tasks) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     go_on.set()
     got = [m.payload for client in (guessing, other) for m in await client.take(5)]
@@ -115,10 +115,10 @@ async def test_hand_over_that_is_refused_is_tried_again_at_once(
     assert node.counters.shared_returned == 1
 
 
-async def test_what_waits_is_handed_over_when_its_lease_would_be_renewed(
+async def test_what_waits_at_a_tick_goes_to_a_member_with_room(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not both: the store refuses what is about to be renewed."""
+    """It is handed over, and neither renewed nor given back: the store would refuse to hand it over then."""
     node = await make_node(mqtt__shared_ack_timeout=3600, mqtt__max_shared_in_flight=4)
     full = (await members(node, 1, 5, 2))[0]
     await publish(node, b"t/x", *numbers(0, 4))
@@ -143,13 +143,11 @@ async def test_what_waits_is_handed_over_when_its_lease_would_be_renewed(
     has_left.set()
     full.send(ack(PUBACK, kept[0].packet_id))  # it has room, and more than half of what it may have
     await full.quiet()
-    shares = node._sessions.shares
-    share = shares._shares[GROUP]
+    group = node._sessions.shared_subscriptions._groups[GROUP]
     async with asyncio.timeout(10):
-        while not share._waiting:  # noqa: ASYNC110
+        while not group._waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    shares.round += 2
-    share.tick()
+    group.tick(2)
     assert [m.payload for m in await full.take(1)] == [b"waits"]
     assert node.counters.shared_returned == 0
 
@@ -190,5 +188,5 @@ async def test_what_is_handed_over_counts_until_it_is_completed(make_node: MakeN
     await first.quiet()
     first.send(ack(PUBCOMP, kept[1].packet_id))
     assert len(await held(first, 2)) == 2
-    (member,) = node._sessions.shares._shares[GROUP].members.values()
-    assert member.out == 3
+    (member,) = node._sessions.shared_subscriptions._groups[GROUP].members.values()
+    assert member.in_flight == 3

@@ -89,7 +89,7 @@ async def test_group_ends_though_the_store_has_no_room_for_it_at_first(
     if not comes_back:
         await until_groups(node, {})
         return
-    node._sessions.shares._record_left(GROUP)  # as it is called in a moment
+    node._sessions.shared_subscriptions._record_left(GROUP)  # as it is called in a moment
     await publish(node, b"t/x", b"1")
     assert [m.payload for m in await last.take(1)] == [b"1"]
 
@@ -167,7 +167,7 @@ async def test_sessions_that_come_back_are_held_to_the_limit_too(
     await two.unsubscribe(b"$share/c/t")
     one = await comes(b"one")
     assert one.session_present
-    assert sorted(node._sessions.shares._shares) == [b"$share/a/t", b"$share/b/t"]
+    assert sorted(node._sessions.shared_subscriptions._groups) == [b"$share/a/t", b"$share/b/t"]
 
 
 @pytest.mark.parametrize(("version", "reason"), [(4, 0x80), (5, 0x8F)])
@@ -212,5 +212,5 @@ async def test_the_groups_of_one_packet_are_counted(make_node: MakeNode, clean: 
         client.send(*[wire.subscribe(5, 10 + i, (name, 1)) for i, name in enumerate(names)])
     granted = [(await client.expect(SUBACK)).body[-1] for client in clients for _ in names]
     assert [granted.count(code) for code in (1, 0x97)] == [6, 6]
-    assert sorted(node._sessions.shares._shares) == names[:3]
-    assert node._sessions.shares._coming == {}
+    assert sorted(node._sessions.shared_subscriptions._groups) == names[:3]
+    assert node._sessions.shared_subscriptions._granted == {}

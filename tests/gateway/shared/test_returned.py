@@ -11,7 +11,7 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
-from tests.gateway.sharing import GROUP, gather, held, members, together, until_groups, until_round
+from tests.gateway.sharing import GROUP, gather, held, members, together, until_groups, until_tick
 
 
 async def test_broken_connection_gives_back_at_once(node: Node) -> None:
@@ -51,7 +51,7 @@ async def test_only_member_keeps_what_it_has(make_node: MakeNode) -> None:
     only = (await members(node, 1))[0]
     await publish(node, b"t/x", b"1")
     message = await only.message()
-    await until_round(node, 12)
+    await until_tick(node, 12)
     assert node.counters.shared_returned == 0
     only.send(ack(PUBACK, message.packet_id))
     await only.quiet()
@@ -66,7 +66,7 @@ async def test_member_that_goes_on_acknowledging_keeps_the_rest(make_node: MakeN
     await other.take(12)
     for number, message in enumerate(kept):
         slow.send(ack(PUBACK, message.packet_id))
-        await until_round(node, number + 1)
+        await until_tick(node, number + 1)
     await slow.quiet()
     await other.quiet()
     await until_groups(node, {GROUP: 0})
@@ -160,7 +160,7 @@ async def test_what_who_left_works_on_is_not_given_to_who_comes_next(make_node: 
     assert [m.payload for m in await other.take(1)] == [b"2"]
     await other.unsubscribe(GROUP)
     await until_groups(node, {GROUP: 0})
-    assert node._sessions.shares._shares == {}
+    assert node._sessions.shared_subscriptions._groups == {}
 
 
 async def test_who_left_and_is_silent_keeps_nothing(make_node: MakeNode) -> None:
@@ -173,7 +173,7 @@ async def test_who_left_and_is_silent_keeps_nothing(make_node: MakeNode) -> None
     await held(leaving, 1)
     await leaving.unsubscribe(GROUP)
     async with asyncio.timeout(20):
-        while node._sessions.shares._shares:  # noqa: ASYNC110
+        while node._sessions.shared_subscriptions._groups:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     away = await durable(node, b"away")
     assert [m.payload for m in await away.take(1)] == [b"1"]

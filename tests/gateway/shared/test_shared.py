@@ -171,8 +171,8 @@ async def test_message_that_waits_for_a_member_comes_behind_connack(
     }
 
 
-async def test_members_that_left_stand_in_no_line(node: Node) -> None:
-    """Though nothing is published that would go along it."""
+async def test_members_that_left_are_not_in_the_ready_queue(node: Node) -> None:
+    """Not even while nothing is published."""
     staying = (await members(node, 1))[0]
     for number in range(3):
         other = await RawClient.connect(node.ports.mqtt, b"other", 5)
@@ -181,10 +181,10 @@ async def test_members_that_left_stand_in_no_line(node: Node) -> None:
             await other.disconnect()
         else:
             await other.unsubscribe(GROUP)
-    share = node._sessions.shares._shares[GROUP]
+    group = node._sessions.shared_subscriptions._groups[GROUP]
     async with asyncio.timeout(10):
-        while len(share.members) > 1:  # noqa: ASYNC110
+        while len(group.members) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert [member.session.client_id for member in share._line._open] == [b"m0"]
+    assert [member.session.client_id for member in group._ready] == [b"m0"]
     await publish(node, b"t/x", b"1")
     assert [m.payload for m in await staying.take(1)] == [b"1"]

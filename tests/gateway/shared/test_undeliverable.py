@@ -4,13 +4,15 @@ import asyncio
 
 import pytest
 
+import record
 from gateway.node.node import Node
-from store.api import dead_letter_queue
+from gateway.session.message_encoding import Message
+from store.api import PopRequest, Start, dead_letter_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
-from tests.gateway.sharing import GROUP, MAXIMUM, members, until_groups, until_round
+from tests.gateway.sharing import GROUP, MAXIMUM, members, until_groups
 
 
 async def test_expired_messages_are_left_out_and_the_rest_counts_down(node: Node) -> None:
@@ -30,12 +32,30 @@ async def test_expired_messages_are_left_out_and_the_rest_counts_down(node: Node
     assert node.counters.dropped_expired == 1
 
 
-async def test_too_large_for_one_goes_to_another_and_for_all_is_counted(node: Node) -> None:
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    await small.subscribe((GROUP, 1))
+async def small_member(node: Node, name: bytes = b"small") -> RawClient:
+    """A member that accepts packets of up to 100 bytes."""
+    client = await RawClient.connect(node.ports.mqtt, name, 5, properties=MAXIMUM + wire.u32(100))
+    await client.subscribe((GROUP, 1))
+    return client
+
+
+async def dead_letters(node: Node, count: int) -> list[bytes]:
+    """The payloads of the group's dead letters, once there are so many."""
+    engine, queue = node._engine, dead_letter_queue(GROUP)
+    assert engine is not None
+    async with asyncio.timeout(10):
+        while (await engine.bounds(queue)).end < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    popped = await engine.pop(PopRequest(GROUP, [queue], 100, 1 << 20, 1000, Start.EARLIEST))
+    return [Message(run.data, start).payload for run in popped.runs for start in record.split(run.data)]
+
+
+@pytest.mark.mqtt5("3.1.2-24")
+async def test_too_large_for_one_goes_to_another_and_for_all_is_a_dead_letter(node: Node) -> None:
+    small = await small_member(node)
     await publish(node, b"t/x", b"." * 200, b"fits")
     assert [m.payload for m in await small.take(1)] == [b"fits"]
-    await until_groups(node, {GROUP: 0})
+    assert await dead_letters(node, 1) == [b"." * 200]
     assert node.counters.dropped_oversized == 1
     large = (await members(node, 1))[0]
     await publish(node, b"t/x", *[b"." * 200] * 4)
@@ -44,52 +64,41 @@ async def test_too_large_for_one_goes_to_another_and_for_all_is_counted(node: No
     assert node.counters.dropped_oversized == 1
 
 
-async def test_too_large_for_all_but_a_silent_one_waits_for_it(make_node: MakeNode) -> None:
-    """It works for longer than the timeout, and then goes on. When it is gone nobody takes them."""
-    node = await make_node(mqtt__shared_ack_timeout=1)
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    slow = await RawClient.connect(node.ports.mqtt, b"slow", 5, receive_maximum=1)
-    for client in (small, slow):
-        await client.subscribe((GROUP, 1))
-    large = [payload + bytes(200) for payload in numbers(0, 5)]
-    await publish(node, b"t/x", *large)
-    message = await slow.message()
-    await until_round(node, node._sessions.shares.round + 8)
-    assert node.counters.shared_returned == 1
-    slow.send(ack(PUBACK, message.packet_id))
-    assert sorted(m.payload for m in await slow.take(5)) == large
-    await until_groups(node, {GROUP: 0})
-    assert node.counters.dropped_oversized == 0
-    await publish(node, b"t/x", *large)
-    await slow.message()
-    await small.quiet()
-    await slow.drop()
-    await until_groups(node, {GROUP: 0})
-    assert node.counters.dropped_oversized == 5
+@pytest.mark.mqtt5("3.1.2-24")
+async def test_too_large_for_the_ready_members_does_not_wait_for_a_busy_one(node: Node) -> None:
+    """It is a dead letter at once, and the others go on."""
+    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
+    await busy.subscribe((GROUP, 1))
+    await publish(node, b"t/x", b"kept")
+    kept = await busy.message()
+    small = await small_member(node)
+    await publish(node, b"t/x", *[b"." * 200] * 3, b"fits")
+    assert (await small.message()).payload == b"fits"
+    assert await dead_letters(node, 3) == [b"." * 200] * 3
+    busy.send(ack(PUBACK, kept.packet_id))
+    await busy.quiet()
+    assert node.counters.dropped_oversized == 3
 
 
-async def test_many_that_only_a_silent_one_takes_do_not_hold_up_the_rest(make_node: MakeNode) -> None:
-    node = await make_node(mqtt__shared_ack_timeout=1)
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    slow = await RawClient.connect(node.ports.mqtt, b"slow", 5, receive_maximum=1)
-    for client in (small, slow):
-        await client.subscribe((GROUP, 1))
-    await publish(node, b"t/x", b"held")
-    await publish(node, b"t/x", b"held")
-    async with asyncio.timeout(10):
-        first = await slow.message()
-    await small.take(1)
-    await until_round(node, node._sessions.shares.round + 6)
-    await small.take(1)
-    large = [payload + bytes(200) for payload in numbers(0, 600)]
-    await publish(node, b"t/x", *large, *numbers(0, 5))
-    assert sorted(m.payload for m in await small.take(5)) == numbers(0, 5)
-    share = node._sessions.shares._shares[GROUP]
-    assert len(share._aside.items) == 64
-    slow.send(ack(PUBACK, first.packet_id))
-    got = await slow.take(40)
-    assert len({m.payload for m in got}) == 40
+async def test_too_large_for_all_waits_while_no_member_has_room(node: Node) -> None:
+    """A member that is full now may accept it later."""
+    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
+    await busy.subscribe((GROUP, 1))
+    await publish(node, b"t/x", *[payload + bytes(200) for payload in numbers(0, 5)])
+    assert len(await busy.take(5)) == 5
+    await until_groups(node, {GROUP: 0})
     assert node.counters.dropped_oversized == 0
+
+
+async def test_only_the_next_members_are_asked(node: Node) -> None:
+    """What a message costs does not grow with the number of members. Members that were asked have had their turn."""
+    small = [await small_member(node, b"small%d" % number) for number in range(33)]
+    large = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1" * 200)
+    assert await dead_letters(node, 1) == [b"1" * 200]
+    await publish(node, b"t/x", b"2" * 200)
+    assert [m.payload for m in await large.take(1)] == [b"2" * 200]
+    await small[0].quiet()
 
 
 async def test_what_retention_took_is_counted(make_node: MakeNode) -> None:
@@ -115,41 +124,6 @@ async def test_what_retention_took_is_counted(make_node: MakeNode) -> None:
     await until_groups(node, {GROUP: 0})
 
 
-async def test_what_only_a_busy_one_takes_is_not_tried_in_vain(make_node: MakeNode) -> None:
-    """However long it takes it: it works, and nobody was ever given the others."""
-    node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1)
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
-    for client in (small, busy):
-        await client.subscribe((GROUP, 1))
-    large = [payload + bytes(200) for payload in numbers(0, 100)]
-    await publish(node, b"t/x", *large, b"small")
-    first = await busy.message()
-    await small.take(1)
-    share = node._sessions.shares._shares[GROUP]
-    assert len(share._aside.items) == 64
-    busy.send(ack(PUBACK, first.packet_id))
-    rest = await busy.take(99)
-    assert sorted([first.payload, *[m.payload for m in rest]]) == sorted(large)
-    await until_groups(node, {GROUP: 0})
-
-
-async def test_what_only_silent_ones_take_is_given_up_in_the_end(make_node: MakeNode) -> None:
-    """Else what is not finished would hold the group up one day (`store.max_group_window`)."""
-    node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1, store__retry_delays_s=[0])
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    silent = await RawClient.connect(node.ports.mqtt, b"silent", 5, receive_maximum=1)
-    for client in (small, silent):
-        await client.subscribe((GROUP, 1))
-    await publish(node, b"t/x", b"0" * 200, b"1" * 200)
-    await silent.message()
-    await until_groups(node, {GROUP: 0})
-    assert node._engine is not None
-    assert (await node._engine.bounds(dead_letter_queue(GROUP))).end == 2
-    await publish(node, b"t/x", b"small")
-    await small.take(1)
-
-
 async def test_a_member_that_subscribes_again_is_measured_anew(node: Node) -> None:
     """An identifier makes a message larger, QoS 0 makes it smaller."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=MAXIMUM + wire.u32(40))
@@ -164,34 +138,3 @@ async def test_a_member_that_subscribes_again_is_measured_anew(node: Node) -> No
     await client.subscribe((GROUP, 0), properties=b"\x0b\x01")
     await publish(node, b"t/x", fits)
     assert (await client.message()).payload == fits
-
-
-@pytest.mark.parametrize("qos", [0, 1])
-async def test_what_waits_here_and_is_leased_anew_comes_once(node: Node, qos: int) -> None:
-    """Its lease had run out: the node was away for long."""
-    small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
-    busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
-    for client in (small, busy):
-        await client.subscribe((GROUP, 1))
-    await publish(node, b"t/x", b"1", b"2")
-    kept = await busy.message()
-    await small.take(1)
-    await publish(node, b"t/x", bytes(200))
-    await publish(node, b"t/x", b"3")
-    await small.take(1)
-    share = node._sessions.shares._shares[GROUP]
-    assert [item.deliveries for item in share._aside.items] == [1]
-    if qos == 0:
-        await busy.subscribe((GROUP, 0))
-    await until_groups(node, {GROUP: 2})  # the store has heard what is finished
-    assert node._engine is not None
-    await node._engine.release_leases(GROUP, share.queue)
-    share.wake()
-    await publish(node, b"t/x", b"4")
-    assert {m.payload for m in await small.take(2)} == {kept.payload, b"4"}  # what was busy's, leased anew as well
-    assert [item.deliveries for item in share._aside.items] == [2]
-    busy.send(ack(PUBACK, kept.packet_id))
-    (large,) = await busy.take(1)
-    assert (large.payload, large.qos) == (bytes(200), qos)
-    await busy.quiet()
-    await until_groups(node, {GROUP: 0})

@@ -1,0 +1,209 @@
+"""The leases of one shared subscription at this node: which member has which message, and what became of it.
+
+Background tasks settle the leases in the store. There they last twice `mqtt.shared_ack_timeout`. They are renewed from
+here, so they run out only when the node is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Final
+
+from gateway.observe.counters import Counters
+from gateway.observe.throttled_log import tell_failure
+from gateway.session.inflight import RESERVED, Inflight
+from gateway.session.message_encoding import Message
+from gateway.shared.member import SharedMember
+from store.api import Receipts, Store, subscription_queue
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+TICKS: Final = 4  # in `mqtt.shared_ack_timeout`
+_RENEWAL_TICKS: Final = 2
+_SETTLE_SECONDS: Final = 0.1  # acknowledgements of this long are recorded together
+
+_Offsets = dict[int, list[int]]  # by the number of deliveries
+
+
+class PoppedMessage:
+    """A message that the group has leased from the store and given to no member yet."""
+
+    __slots__ = ("deliveries", "message", "offset")
+
+    def __init__(self, message: Message, offset: int, deliveries: int) -> None:
+        self.message = message
+        self.offset = offset  # in the group's queue
+        self.deliveries = deliveries  # this one included
+
+
+class LeasedMessage(Inflight):
+    """A message that a member has, until its client acknowledges it."""
+
+    __slots__ = ("deliveries", "leases", "member")
+
+    def __init__(self, leases: "Leases", member: SharedMember, popped: PoppedMessage, qos: int) -> None:
+        super().__init__(None, leases.group, popped.offset, qos)
+        self.leased = True
+        self.leases = leases
+        self.member = member
+        self.deliveries = popped.deliveries
+
+    def acknowledged(self) -> None:
+        """End the exchange. A message that the client refused is finished too (MQTT-4.8.2-6)."""
+        member, leases = self.member, self.leases
+        member.in_flight -= 1
+        member.heard = leases.now
+        member.is_silent = False
+        if leases.in_flight.get(self.offset) is self:
+            del leases.in_flight[self.offset]
+            leases.finish(self.offset, self.deliveries)
+        if not member.is_ready and member.in_flight <= member.limit >> 1:
+            member.on_room(member)
+
+
+class Leases:
+    """What a group has leased. `on_returned` is called when the store has messages for the group again."""
+
+    def __init__(
+        self,
+        store: Store,
+        group: bytes,
+        lease_ms: int,
+        counters: Counters,
+        tasks: set[asyncio.Task[None]],
+        on_returned: Callable[[], None],
+    ) -> None:
+        self.group = group
+        self.queue = subscription_queue(group)
+        self.lease_ms = lease_ms
+        self.in_flight: dict[int, LeasedMessage] = {}  # by offset: what members have and may acknowledge
+        self.now: int = 0  # counts the ticks
+        self.is_limited: bool = False  # the store leases out no more before something is settled
+        self._store = store
+        self._counters = counters
+        self._tasks = tasks
+        self._on_returned = on_returned
+        self._loop = asyncio.get_running_loop()
+        self._finished: _Offsets = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, coroutine: Coroutine[object, None, None]) -> None:
+        """Run a task that the node waits for when it stops."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def give(self, member: SharedMember, popped: PoppedMessage, qos: int) -> LeasedMessage:
+        """Note that a member gets a message with QoS 1 or 2."""
+        leased = LeasedMessage(self, member, popped, qos)
+        self.in_flight[popped.offset] = leased
+        if not member.in_flight:
+            member.heard = self.now
+        member.in_flight += 1
+        return leased
+
+    def finish(self, offset: int, deliveries: int) -> None:
+        """Have the store hear soon that a message is done."""
+        finished = self._finished.get(deliveries)
+        if finished is None:
+            finished = self._finished[deliveries] = []
+        finished.append(offset)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Have the store hear now which messages are done."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            finished, self._finished = self._finished, {}
+            self.start(self._settle(done=_receipts(self.queue, finished)))
+
+    def handed_over(self, leased: LeasedMessage) -> None:
+        """Forget a message that has become its session's own."""
+        if self.in_flight.get(leased.offset) is leased:
+            del self.in_flight[leased.offset]
+
+    def give_back(self, messages: Iterable[LeasedMessage]) -> None:
+        """Have messages go to other members. Those that were not sent yet do not count as delivered."""
+        sent: _Offsets = {}
+        unsent: _Offsets = {}
+        for leased in messages:
+            if self.in_flight.get(leased.offset) is leased:
+                del self.in_flight[leased.offset]
+                returned = unsent if leased.phase == RESERVED else sent
+                returned.setdefault(leased.deliveries, []).append(leased.offset)
+                self._counters.shared_returned += 1
+        self._return(sent, unsent)
+
+    def give_back_popped(self, messages: Iterable[PoppedMessage]) -> None:
+        """Give back messages that no member has got. They do not count as delivered."""
+        unsent: _Offsets = {}
+        for popped in messages:
+            unsent.setdefault(popped.deliveries, []).append(popped.offset)
+        self._return({}, unsent)
+
+    def bury(self, messages: Iterable[PoppedMessage]) -> None:
+        """Make messages dead letters of the group."""
+        offsets: _Offsets = {}
+        for popped in messages:
+            offsets.setdefault(popped.deliveries, []).append(popped.offset)
+        self.start(self._bury(_receipts(self.queue, offsets)))
+
+    def tick(self) -> None:
+        """Take back what silent members have, and what members that left do not finish. Renew the other leases."""
+        now = self.now
+        lost: list[LeasedMessage] = []
+        renewed: _Offsets = {}
+        for leased in self.in_flight.values():
+            member = leased.member
+            if leased.phase == RESERVED:
+                continue  # its lease ends when it is handed over
+            if member.is_silent or (member.has_left and now - member.heard > TICKS):
+                lost.append(leased)
+            else:
+                renewed.setdefault(leased.deliveries, []).append(leased.offset)
+        if renewed and now % _RENEWAL_TICKS == 0:
+            self.start(self._settle(again=[(each, self.lease_ms) for each in _receipts(self.queue, renewed)]))
+        self.give_back(lost)
+
+    def _return(self, sent: _Offsets, unsent: _Offsets) -> None:
+        if sent or unsent:
+            again = [(each, 0) for each in _receipts(self.queue, sent)]
+            never_sent = [(each, 0) for each in _receipts(self.queue, unsent)]
+            self.start(self._settle(again=again, unsent=never_sent, is_return=True))
+
+    async def _settle(
+        self,
+        done: Sequence[Receipts] = (),
+        again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
+        is_return: bool = False,
+    ) -> None:
+        try:
+            await self._store.settle(self.group, done, again, unsent)
+        except StoreError as error:
+            tell_failure(log, error, "messages of %r cannot be settled: %s", self.group)
+        if is_return or self.is_limited:
+            self._on_returned()
+
+    async def _bury(self, receipts: Sequence[Receipts]) -> None:
+        try:
+            await self._store.bury(self.group, receipts)
+        except StoreError as error:
+            tell_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
+
+
+def _receipts(queue: bytes, offsets: _Offsets) -> list[Receipts]:
+    """The receipts of messages, consecutive ones in one."""
+    found: list[Receipts] = []
+    for deliveries, each in offsets.items():
+        last: Receipts | None = None
+        for offset in sorted(each):
+            if last is not None and last.offset + last.count == offset:
+                last.count += 1
+            else:
+                last = Receipts(queue, offset, 1, deliveries)
+                found.append(last)
+    return found
