@@ -33,6 +33,13 @@ def test_links_lead_to_headings(page: Path) -> None:
     assert not [link for link in inner if link[1] not in anchors(page.parent / link[0] if link[0] else page)]
 
 
+def test_modules_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:gateway|store|notify|matcher|record|cloud_sdk|streaming|sluice|tests)/[\w/.]+)`", text)
+    assert len(named) > 50
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning() -> None:
     if not (ROOT / "build/docs-env/bin/zensical").exists():
