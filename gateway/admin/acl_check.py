@@ -13,19 +13,19 @@ class UnusableName(Exception):
     """No rule is asked: the name is one that nobody may use so. The message says why."""
 
 
-def published(topic: bytes) -> bytes:
-    """The topic that rules are asked about when a message is published to `topic`. Raises UnusableName."""
+def published_topic(topic: bytes) -> bytes:
+    """The topic that rules are asked about when a message is published_topic to `topic`. Raises UnusableName."""
     try:
         return parse_destination(topic, int(time() * 1000)).topic
     except InvalidDestination as refused:
         raise UnusableName(str(refused)) from refused
 
 
-def subscribed(topic_filter: bytes, client_id: bytes) -> bytes:
+def subscribed_filter(topic_filter: bytes, client_id: bytes) -> bytes:
     """The filter that rules are asked about when a client subscribes to `topic_filter`; b"" when it needs no rule.
     Raises UnusableName."""
     request = SubscribeRequest(SubscriptionRequest(topic_filter, 0, False, False, 0), b"", 0)
     request.check_name(client_id)
     if not request.is_granted:
         raise UnusableName(request.why.decode())
-    return b"" if request.reads == inbox_of(client_id) else request.reads
+    return b"" if request.read_filter == inbox_of(client_id) else request.read_filter

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from gateway.admin.acl_check import UnusableName, published, subscribed
+from gateway.admin.acl_check import UnusableName, published_topic, subscribed_filter
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from gateway.broker.append import append
@@ -149,7 +149,7 @@ class Administration:
             raise WrongRequest(f"{body['topic']!r} is no topic" + ("" if publishes else " filter"))
         about = {"is_user": await self._is_user(name)}
         try:
-            topic = published(topic) if publishes else subscribed(topic, client_id)
+            topic = published_topic(topic) if publishes else subscribed_filter(topic, client_id)
         except UnusableName as error:
             return about | {"allowed": False, "because": f"whatever the rules say, {error}"}
         if not topic:

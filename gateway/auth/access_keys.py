@@ -79,7 +79,7 @@ class AccessKeys:
     def __init__(self, path: Path) -> None:
         """Raises AccessKeysError."""
         self._path = path
-        self._told = ""  # what is wrong with the file that there is now
+        self._logged_error = ""  # what is wrong with the file that there is now
         self._seen, self._keys = self._read()
 
     def find(self, name: str) -> AccessKey | None:
@@ -93,11 +93,11 @@ class AccessKeys:
                 return False
             self._seen, self._keys = self._read()
         except AccessKeysError as error:
-            if str(error) != self._told:
+            if str(error) != self._logged_error:
                 log.error("gRPC goes on with its old access keys: %s", error)
-            self._told = str(error)
+            self._logged_error = str(error)
             return False
-        self._told = ""
+        self._logged_error = ""
         log.info("gRPC has read its access keys again")
         return True
 

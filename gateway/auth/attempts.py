@@ -13,7 +13,7 @@ _SLOWER: Final = 10  # times as many wrong passwords as of a source may be meant
 _LONGEST: Final = 3.0  # seconds: clients wait for CONNACK that long
 
 
-class WrongPasswords:
+class FailedLogins:
     """So many a minute and source, and as many at once."""
 
     __slots__ = ("_limit", "_sources")
@@ -38,7 +38,7 @@ class WrongPasswords:
                 del self._sources[next(iter(self._sources))]
             bucket = TokenBucket(self._limit / _MINUTE, self._limit, now)
             self._sources[source] = bucket
-        bucket.take(now)
+        bucket.try_spend(now)
 
 
 class LoginDelays:

@@ -14,19 +14,19 @@ from gateway.auth.attempts import source_of
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
 from store.api import Commit, Store, User, Will
 
-_MAX_BOOKS: Final = 16_384  # rule books kept, of a user each
+_MAX_RULE_BOOKS: Final = 16_384  # rule books kept, of a user each
 WRONG: Final = "wrong user name or password"
 
-Listener = Callable[[Commit], None]
+ChangeListener = Callable[[Commit], None]
 
 
-class WrongPassword(Refused):
+class WrongPassword(ClientRefused):
     """Or a name that is no user's: from outside nobody can tell which."""
 
     def __init__(self) -> None:
@@ -41,31 +41,31 @@ class Authority:
         self._store = store
         self.passwords = Passwords(max_wrong_passwords)
         self.changes = 0  # commits that changed users or rules
-        self._books: dict[bytes, RuleBook] = {}  # by user name, b"" for those who have none
+        self._rule_books: dict[bytes, RuleBook] = {}  # by user name, b"" for those who have none
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # until there is one in the store
-        self._listeners: list[Listener] = []
+        self._listeners: list[ChangeListener] = []
         self.service_logins_failed = {"grpc": 0, "http": 0}  # wrong passwords; those of devices are in `Counters`
         store.on_commit(self._on_commit)
 
     def stop(self) -> None:
         self.passwords.stop()
 
-    def on_change(self, listener: Listener) -> None:
+    def on_change(self, listener: ChangeListener) -> None:
         """Call `listener` with commits that changed users or rules, or may have: nobody was told of what they did."""
         self._listeners.append(listener)
 
     # --- who it is
 
-    async def prove(self, name: bytes, password: bytes, peer: str) -> User:
+    async def check_password(self, name: bytes, password: bytes, peer: str) -> User:
         """The user whose password it is. Unknown ones take the same steps. peer: see `gateway.auth.attempts.source_of`.
-        Raises WrongPassword, Refused when it is not looked at, StoreError."""
-        user, is_known = await self.find(name)
+        Raises WrongPassword, ClientRefused when it is not looked at, StoreError."""
+        user, is_known = await self.find_user(name)
         right = await self.passwords.is_right(user, password, source_of(peer))
         if not right or not is_known:
             raise WrongPassword
         return user
 
-    async def find(self, name: bytes) -> tuple[User, bool]:
+    async def find_user(self, name: bytes) -> tuple[User, bool]:
         """The user of that name, or one who looks like it from outside; and whether it is one. Raises StoreError."""
         secret = await self._store.user(b"") or self._secret
         user = await self._store.user(name) if name else None
@@ -74,8 +74,10 @@ class Authority:
     # --- what it may do
 
     async def renew(self, identity: Identity) -> bool:
-        """Have the identity be that of the store as it is. Whether it was not. Raises Refused when its user was changed
-        or removed, StoreError."""
+        """Bring the identity up to date with the store's users and rules. Returns whether it was out of date.
+
+        Raises ClientRefused when its user was changed or removed, StoreError.
+        """
         if identity.changes == self.changes:
             return False
         while identity.changes != self.changes:
@@ -83,40 +85,40 @@ class Authority:
             credential = identity.credential
             if credential is not None and await self._store.user(credential.name) != credential:
                 raise WrongPassword
-            book = await self._book(identity.user_name)
+            book = await self._rule_book(identity.user_name)
             identity.permissions = book.permissions(identity.client_id, identity.allows_by_default)
             identity.changes = changes
         return True
 
-    async def may_send(self, will: Will) -> bool:
+    async def may_send_will(self, will: Will) -> bool:
         """Whether a will may go where it goes, now that it is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
-        book = await self._book(will.user_name)
+        book = await self._rule_book(will.user_name)
         return may_publish_will(book.permissions(will.client_id, will.is_allowed), will.topic)
 
-    async def _book(self, user_name: bytes) -> RuleBook:
-        book = self._books.get(user_name)
+    async def _rule_book(self, user_name: bytes) -> RuleBook:
+        book = self._rule_books.get(user_name)
         if book is not None:
             return book
         changes = self.changes
         rules = await self._store.rules(user_name) if user_name else []
         book = RuleBook([*rules, *await self._store.rules(b"")], user_name)
         if changes == self.changes:
-            if len(self._books) >= _MAX_BOOKS:
-                self._books.clear()
-            self._books[user_name] = book
+            if len(self._rule_books) >= _MAX_RULE_BOOKS:
+                self._rule_books.clear()
+            self._rule_books[user_name] = book
         return book
 
     def _on_commit(self, commit: Commit) -> None:
         if commit.users or commit.rules or commit.missed_from >= 0:
             self.changes += 1
-            self._books.clear()
+            self._rule_books.clear()
             for listener in self._listeners:
                 listener(commit)
 
 
-def told(name: bytes, peer: str, why: str = WRONG) -> str:
+def login_failure_line(name: bytes, peer: str, why: str = WRONG) -> str:
     """What the node's output says of a wrong password, or whatever it is that proves nothing."""
     return f"refusing {name[:64]!r} from {peer}: {why}"
 

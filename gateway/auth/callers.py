@@ -20,9 +20,9 @@ from weakref import WeakSet
 
 from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.attempts import source_of
-from gateway.auth.authority import WRONG, Authority, WrongPassword, told
+from gateway.auth.authority import WRONG, Authority, WrongPassword, login_failure_line
 from gateway.auth.identity import Identity
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import ThrottledLog
 from store.api import Commit, User
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _MAX_KNOWN: Final = 16_384  # callers that are remembered; the first is forgotten first
 _BASIC: Final = "basic "
 _FORGED: Final = "wrong access key or signature"
-_LOOK_S: Final = 2.0  # whether the file of access keys has changed
+_CHECK_S: Final = 2.0  # whether the file of access keys has changed
 
 
 class Caller(Identity):
@@ -76,7 +76,7 @@ class Callers:
         self._throttled_log = ThrottledLog(log, f"{front}: ")
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Caller] = {}
-        self._there: WeakSet[Caller] = WeakSet()  # those, and whose calls last: two that come at once make two of one
+        self._live: WeakSet[Caller] = WeakSet()  # those, and whose calls last: two that come at once make two of one
         self._changed = asyncio.Event()
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
         authority.on_change(self._on_change)
@@ -90,7 +90,7 @@ class Callers:
     ) -> Caller:
         """Who calls. authorization: the header, if there is one. certificate_name: of one that was vouched for.
         peer: see `gateway.auth.attempts.source_of`. signed: the time that RocketMQ's clients sign.
-        Raises Refused and StoreError."""
+        Raises ClientRefused and StoreError."""
         key: AccessKey | None = None
         signature = signature_of(authorization, signed) if authorization is not None else None
         if signature is not None:  # RocketMQ's clients send one always: without a key it says nothing
@@ -106,7 +106,7 @@ class Callers:
         elif "anonymous" in self._auth:
             about = b"a"
         else:
-            raise Refused(ReasonCode.NOT_AUTHORIZED, f"say who you are: {' or '.join(sorted(self._auth))}")
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, f"say who you are: {' or '.join(sorted(self._auth))}")
         digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
@@ -115,42 +115,42 @@ class Callers:
                 caller.prove(await self._check(authorization or "", peer))
             elif about[:1] == b"c":
                 caller.user_name = certificate_name or b""
-            self._there.add(caller)
+            self._live.add(caller)
         await self._renew(caller)
         if caller.is_revoked:
-            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG if key is None else _FORGED)
+            raise ClientRefused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG if key is None else _FORGED)
         if digest not in self._known and len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[digest] = caller
         return caller
 
     async def _check(self, authorization: str, peer: str) -> User:
-        """The user whose name and password the header has. Raises Refused, StoreError."""
-        name, password = _read(authorization)
+        """The user whose name and password the header has. Raises ClientRefused, StoreError."""
+        name, password = _parse_basic(authorization)
         try:
-            return await self._authority.prove(name, password, peer)
+            return await self._authority.check_password(name, password, peer)
         except WrongPassword:
             self._failed(name, peer, WRONG)
             raise
 
     async def _check_signature(self, signature: Signature, keys: AccessKeys, peer: str) -> AccessKey:
-        """The key that a signature is of. What is wrong counts as a wrong password does. Raises Refused."""
+        """The key that a signature is of. What is wrong counts as a wrong password does. Raises ClientRefused."""
         name = signature.key.encode(errors="replace")
         key = keys.find(signature.key)
         digest = hashlib.blake2b(b"" if key is None else key.secret, key=self._key, digest_size=32).digest()
-        held = User(name, b"", 0, digest, b"")
+        credential = User(name, b"", 0, digest, b"")
         passwords, source = self._authority.passwords, source_of(peer)
-        await passwords.admit(held, source, name)
+        await passwords.admit(credential, source, name)
         if key is None or not signature.is_of(key, time.time()):
-            passwords.was_disproved(held, source, name)
+            passwords.proof_failed(credential, source, name)
             self._failed(name, peer, _FORGED)
-            raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _FORGED)
-        passwords.was_proved(held, source, name)
+            raise ClientRefused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, _FORGED)
+        passwords.proof_succeeded(credential, source, name)
         return key
 
     def _failed(self, name: bytes, peer: str, why: str) -> None:
         self._authority.service_logins_failed[self._front] += 1
-        self._throttled_log.warning("password", told(name, peer, why))
+        self._throttled_log.warning("password", login_failure_line(name, peer, why))
 
     async def _renew(self, caller: Caller) -> None:
         """Have the caller be as the store and the access keys say. Raises StoreError."""
@@ -170,13 +170,13 @@ class Callers:
     async def _renew_all(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._keys is None else _LOOK_S):
+                async with asyncio.timeout(None if self._keys is None else _CHECK_S):
                     await self._changed.wait()
             has_other_keys = self._keys is not None and await asyncio.to_thread(self._keys.reload)
             if not has_other_keys and not self._changed.is_set():
                 continue
             self._changed.clear()
-            for caller in list(self._there):
+            for caller in list(self._live):
                 try:
                     await self._renew(caller)
                 except StoreError:
@@ -184,14 +184,14 @@ class Callers:
             self._known = {digest: caller for digest, caller in self._known.items() if not caller.is_revoked}
 
 
-def _read(authorization: str) -> tuple[bytes, bytes]:
-    """User name and password of a header (RFC 7617). Raises Refused."""
+def _parse_basic(authorization: str) -> tuple[bytes, bytes]:
+    """User name and password of a header (RFC 7617). Raises ClientRefused."""
     if authorization[: len(_BASIC)].lower() != _BASIC:
-        raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
+        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
     try:
         name, colon, password = b64decode(authorization[len(_BASIC) :], validate=True).partition(b":")
     except (binascii.Error, ValueError):
         colon = b""
     if not colon:
-        raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
+        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
     return name, password

@@ -23,10 +23,10 @@ class Identity:
         self.credential = user
         self.user_name = user.name
 
-    def may_have(self, owner: bytes) -> bool:
+    def may_use_session_of(self, owner: bytes) -> bool:
         """Whether a session may go on here, or be begun anew: a user's is not for others. owner: b"" for nobody."""
         return not owner or owner == self.user_name
 
-    def is_bound_to(self, client_id: bytes) -> bool:
+    def owns_client_id(self, client_id: bytes) -> bool:
         """Whether the client id is one of the user's own: the name, or the name, a colon and anything."""
         return bool(self.user_name) and client_id.partition(b":")[0] == self.user_name

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
-from gateway.auth.attempts import LoginDelays, WrongPasswords
-from gateway.auth.refusal import Refused
+from gateway.auth.attempts import FailedLogins, LoginDelays
+from gateway.auth.refusal import ClientRefused
 from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
 from store.api import User
@@ -22,7 +22,7 @@ from store.api import User
 _THREADS: Final = 2  # the rest of the cores is for others
 _NICE: Final = 10  # those who are connected come first
 _MAX_WAITING: Final = 4096  # at 3 ms each and two at a time: six seconds
-_MAX_SLOWED: Final = 1024  # that wait because their name is guessed at
+_MAX_DELAYED: Final = 1024  # that wait because their name is guessed at
 _MAX_PROVEN: Final = 131_072  # of about 100 bytes; thrice: passwords, passwords by source, devices
 
 
@@ -31,16 +31,16 @@ class Passwords:
 
     def __init__(self, limit: int) -> None:
         """limit: wrong passwords a minute and source; 0: any number."""
-        self._wrong = WrongPasswords(limit)
-        self._wrong_there = WrongPasswords(limit)  # of devices that were let in before
+        self._failures = FailedLogins(limit)
+        self._device_failures = FailedLogins(limit)  # of devices that were let in before
         self._delays = LoginDelays(limit)
-        self._slowed = 0
+        self._delayed = 0
         self._key = secrets.token_bytes(32)
         self._proven: dict[bytes, None] = {}  # digests, the one that was proved first to be forgotten first
-        self._proven_there: dict[bytes, None] = {}  # the same, each with a source that it came from
+        self._proven_by_source: dict[bytes, None] = {}  # the same, each with a source that it came from
         self._devices: dict[bytes, None] = {}  # of users, each with a source and a client id it was proved from
         self._waiting = 0
-        self._turns = asyncio.Semaphore(_THREADS)
+        self._threads_free = asyncio.Semaphore(_THREADS)
         self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # which Linux takes for the thread
         self._loop = asyncio.get_running_loop()
 
@@ -48,93 +48,93 @@ class Passwords:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def is_right(self, user: User, password: bytes, source: str) -> bool:
-        """Whether it is the user's password. Raises Refused when it is not looked at."""
+        """Whether it is the user's password. Raises ClientRefused when it is not looked at."""
         digest = self._digest(user, password)
-        there = self._digest_there(digest, source)
-        if there in self._proven_there:
+        there = self._digest_by_source(digest, source)
+        if there in self._proven_by_source:
             return True
         self.check_source(source)
         if digest in self._proven:
-            _remember(self._proven_there, there)
+            _add_bounded(self._proven_by_source, there)
             return True
-        await self._be_slow(user)
+        await self._delay_guesses(user)
         if self._waiting >= _MAX_WAITING:
-            raise Refused(ReasonCode.SERVER_BUSY, "too many passwords wait to be checked")
+            raise ClientRefused(ReasonCode.SERVER_BUSY, "too many passwords wait to be checked")
         self._waiting += 1
         try:
-            async with self._turns:
+            async with self._threads_free:
                 self.check_source(source)
                 secret = await self._loop.run_in_executor(self._pool, salted, password, user.salt, user.iterations)
         finally:
             self._waiting -= 1
         if not proves(secret, user):
-            self._was_wrong(user, source)
+            self._count_failure(user, source)
             return False
-        _remember(self._proven, digest)
-        _remember(self._proven_there, there)
+        _add_bounded(self._proven, digest)
+        _add_bounded(self._proven_by_source, there)
         return True
 
     def check_source(self, source: str) -> None:
-        """Raises Refused when too much was wrong that came from there."""
-        if not self._wrong.may_try(source, monotonic()):
-            raise Refused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came from this address")
+        """Raises ClientRefused when too much was wrong that came from there."""
+        if not self._failures.may_try(source, monotonic()):
+            raise ClientRefused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came from this address")
 
     # --- proofs, which cost nothing to look at
 
     async def admit(self, user: User, source: str, client_id: bytes) -> None:
         """Wait until a proof may be looked at. A device that proved it before, from the same source and with the same
-        client id, is not kept out by what others there get wrong. Raises Refused."""
+        client id, is not kept out by what others there get wrong. Raises ClientRefused."""
         device = self._device(user, source, client_id)
         if device in self._devices:
-            if not self._wrong_there.may_try(device.hex(), monotonic()):
-                raise Refused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came for this device")
+            if not self._device_failures.may_try(device.hex(), monotonic()):
+                raise ClientRefused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords for this device")
             return
         self.check_source(source)
-        await self._be_slow(user)
+        await self._delay_guesses(user)
         self.check_source(source)
 
-    def was_proved(self, user: User, source: str, client_id: bytes) -> None:
+    def proof_succeeded(self, user: User, source: str, client_id: bytes) -> None:
         """A proof was right."""
-        _remember(self._devices, self._device(user, source, client_id))
+        _add_bounded(self._devices, self._device(user, source, client_id))
 
-    def was_disproved(self, user: User, source: str, client_id: bytes) -> None:
+    def proof_failed(self, user: User, source: str, client_id: bytes) -> None:
         """A proof was wrong."""
-        self._was_wrong(user, source)
+        self._count_failure(user, source)
         device = self._device(user, source, client_id)
         if device in self._devices:
-            self._wrong_there.count(device.hex(), monotonic())
+            self._device_failures.count(device.hex(), monotonic())
 
-    def _was_wrong(self, user: User, source: str) -> None:
+    def _count_failure(self, user: User, source: str) -> None:
         now = monotonic()
-        self._wrong.count(source, now)
+        self._failures.count(source, now)
         self._delays.count(user.name, now)
 
-    async def _be_slow(self, user: User) -> None:
+    async def _delay_guesses(self, user: User) -> None:
         """Have who says a name that is guessed at, from wherever, wait a little; of very many not all."""
         seconds = self._delays.delay(user.name, monotonic())
-        if not seconds or self._slowed >= _MAX_SLOWED:
+        if not seconds or self._delayed >= _MAX_DELAYED:
             return
-        self._slowed += 1
+        self._delayed += 1
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._slowed -= 1
+            self._delayed -= 1
 
     def _digest(self, user: User, password: bytes) -> bytes:
         """Of a password of a user as the user is: what was proved for another password of his proves nothing."""
         about = len(user.name).to_bytes(4, "big") + user.name + user.stored_key
         return hashlib.blake2b(about + password, key=self._key, digest_size=32).digest()
 
-    def _digest_there(self, digest: bytes, source: str) -> bytes:
+    def _digest_by_source(self, digest: bytes, source: str) -> bytes:
         """Of a password of a user, as it comes from one source."""
         return hashlib.blake2b(digest + source.encode(), key=self._key, digest_size=32).digest()
 
     def _device(self, user: User, source: str, client_id: bytes) -> bytes:
         """Of a user, as it comes from one source with one client id."""
-        return self._digest_there(self._digest(user, client_id), source)
+        return self._digest_by_source(self._digest(user, client_id), source)
 
 
-def _remember(proven: dict[bytes, None], digest: bytes) -> None:
+def _add_bounded(proven: dict[bytes, None], digest: bytes) -> None:
     if digest not in proven and len(proven) >= _MAX_PROVEN:
         del proven[next(iter(proven))]
     proven[digest] = None

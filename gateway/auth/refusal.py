@@ -3,7 +3,7 @@
 from gateway.mqtt.reasons import ReasonCode
 
 
-class Refused(Exception):
+class ClientRefused(Exception):
     """CONNECT cannot be served; the reason goes into CONNACK."""
 
     def __init__(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:

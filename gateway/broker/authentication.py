@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
-from gateway.auth.authority import WRONG, Authority, WrongPassword, may_publish_will, told
+from gateway.auth.authority import WRONG, Authority, WrongPassword, login_failure_line, may_publish_will
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
-from gateway.auth.refusal import ClientGone, Refused
+from gateway.auth.refusal import ClientGone, ClientRefused
 from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
@@ -51,7 +51,7 @@ class Authentication:
     # --- who it is
 
     async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
-        """Who the client is, and what it may do. Raises Refused, ClientGone and StoreError."""
+        """Who the client is, and what it may do. Raises ClientRefused, ClientGone and StoreError."""
         admission = connection.admission
         info = connection.info
         identity = Identity(client_id, admission.allows_by_default)
@@ -60,12 +60,12 @@ class Authentication:
         enhanced_auth = connection.enhanced_auth
         if enhanced_auth is not None:
             if "scram" not in admission.auth or enhanced_auth.method != METHOD:
-                raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "this authentication method is not offered")
-            user, identity.proof = await self._converse(
+                raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, "this authentication method is not offered")
+            user, identity.proof = await self._run_scram(
                 connection, enhanced_auth, packet.authentication_data, client_id
             )
             if identity.user_name not in (b"", user.name):
-                raise Refused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
             identity.prove(user)
             connection.enhanced_auth = None
         elif "certificate" in admission.auth and info is not None and info.is_certified:
@@ -73,66 +73,66 @@ class Authentication:
         elif "password" in admission.auth and (packet.username is not None or packet.password is not None):
             identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
         elif "anonymous" not in admission.auth:
-            raise Refused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
         if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
             self._check_client_id(connection, identity)
         await self._authority.renew(identity)
         if packet.will is not None and not may_publish_will(identity.permissions, packet.will.topic):
-            raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
         return identity
 
     def _check_client_id(self, connection: Connection, identity: Identity) -> None:
-        """Raises Refused."""
-        if not identity.is_bound_to(identity.client_id):
+        """Raises ClientRefused."""
+        if not identity.owns_client_id(identity.client_id):
             why = "the client id is to be the user name, or that, a colon and anything"
             self.refuse_session(connection, identity, why)
 
     def refuse_session(self, connection: Connection, identity: Identity, why: str) -> NoReturn:
-        """Raises Refused."""
+        """Raises ClientRefused."""
         self._counters.sessions_denied += 1
         who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
         connection.admission.warn("session", f"refusing {who}: {why}")
-        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
+        raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
     async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
-        """The user whose password it is. Raises Refused, StoreError."""
+        """The user whose password it is. Raises ClientRefused, StoreError."""
         try:
-            return await self._authority.prove(name, password, connection.peer())
+            return await self._authority.check_password(name, password, connection.peer())
         except WrongPassword:
             self._failed(connection, name)
             raise
 
     def _failed(self, connection: Connection, name: bytes) -> None:
         self._counters.logins_failed += 1
-        connection.admission.warn("password", told(name, connection.peer()))
+        connection.admission.warn("password", login_failure_line(name, connection.peer()))
 
     # --- AUTH packets
 
-    async def _converse(
+    async def _run_scram(
         self, connection: Connection, enhanced_auth: EnhancedAuthentication, data: bytes | None, client_id: bytes
     ) -> tuple[User, bytes]:
-        """One SCRAM exchange: who it is, and the server's own proof. Raises Refused, ClientGone, StoreError."""
+        """One SCRAM exchange: who it is, and the server's own proof. Raises ClientRefused, ClientGone, StoreError."""
         known = connection.identity  # None: it is about to connect
         exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
         passwords, source = self._authority.passwords, source_of(connection.peer())
         try:
             exchange.begin(data if data is not None else await enhanced_auth.ask(None))
             if known is not None and exchange.user_name != known.user_name:
-                raise Refused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
-            user, is_known = await self._authority.find(exchange.user_name)
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
+            user, is_known = await self._authority.find_user(exchange.user_name)
             final = await enhanced_auth.ask(exchange.challenge(user))
             if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
                 await passwords.admit(user, source, client_id)
             proof = exchange.finish(final)
             if not is_known:
                 raise WrongProof(WRONG)
-            passwords.was_proved(user, source, client_id)
+            passwords.proof_succeeded(user, source, client_id)
         except WrongProof as error:
-            passwords.was_disproved(user, source, client_id)
+            passwords.proof_failed(user, source, client_id)
             self._failed(connection, exchange.user_name)
             raise WrongPassword from error
         except ScramError as error:
-            raise Refused(ReasonCode.NOT_AUTHORIZED, f"SCRAM: {error}") from None
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, f"SCRAM: {error}") from None
         return user, proof
 
     def auth(self, connection: Connection, packet: Auth) -> None:
@@ -152,10 +152,10 @@ class Authentication:
         identity = connection.identity
         assert identity is not None
         try:
-            user, proof = await self._converse(connection, enhanced_auth, data, identity.client_id)
+            user, proof = await self._run_scram(connection, enhanced_auth, data, identity.client_id)
             if await self._store.user(user.name) != user:
-                raise Refused(ReasonCode.NOT_AUTHORIZED, WRONG)
-        except Refused as refused:
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, WRONG)
+        except ClientRefused as refused:
             reason = refused.reason
             if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # which DISCONNECT does not have
                 reason = ReasonCode.NOT_AUTHORIZED
@@ -172,14 +172,14 @@ class Authentication:
 
     # --- what it may do
 
-    def forbidden(self, identity: Identity, state: SessionState) -> list[bytes]:
+    def forbidden_filters(self, identity: Identity, state: SessionState) -> list[bytes]:
         """The filters of a session that the client may not subscribe to (any more)."""
         permissions = identity.permissions
         if permissions is None:
             return []
         return [s.topic_filter for s in state.subscriptions if not permissions.may_subscribe(s.topic_filter)]
 
-    def withheld(self, identity: Identity, state: SessionState) -> list[Outbound]:
+    def forbidden_outbound(self, identity: Identity, state: SessionState) -> list[Outbound]:
         """The messages that an earlier connection, perhaps another user's, left on their way by what the
         client may not subscribe to, whether the session still does or not. Retained values do not say by what they
         came: each is looked at when it would be sent again, and so is what another subscription may match that stays.
@@ -202,7 +202,7 @@ class Authentication:
 
     async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
         """Close the connections whose password is no longer one, and give others their new permissions. `is_missed`:
-        whose that are nobody was told."""
+        whose that are nobody was login_failure_line."""
         connections = self._connections()
         for number, connection in enumerate(connections):
             if number % _SLICE == _SLICE - 1:
@@ -217,7 +217,7 @@ class Authentication:
     async def _renew_live(self, connection: Connection, identity: Identity) -> None:
         try:
             await self._authority.renew(identity)
-        except Refused:
+        except ClientRefused:
             connection.is_will_dropped = await self._is_removed(identity.user_name)
             why = Explanation(b"the user was changed or removed")
             connection.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
@@ -226,7 +226,7 @@ class Authentication:
             connection.append_failed(error)
             return
         connection.permissions = identity.permissions
-        if connection.is_closed() or self._keeps_within(connection, identity.permissions):
+        if connection.is_closed() or self._is_allowed(connection, identity.permissions):
             return
         connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"what it subscribed to is no longer allowed"))
 
@@ -236,7 +236,7 @@ class Authentication:
         except StoreError:
             return True  # nobody knows: what may not be sent is not
 
-    def _keeps_within(self, connection: Connection, permissions: Permissions | None) -> bool:
+    def _is_allowed(self, connection: Connection, permissions: Permissions | None) -> bool:
         """Whether a connection may have what it has. A will that it may not is not sent."""
         session = connection.session
         if permissions is None or session is None:

@@ -134,7 +134,7 @@ class JoinedGateway:
         self._last_number += 1
         claim = self._claims[client_id] = _Claim(self._last_number, user)
         try:
-            await self._wait_limit.keep(client_id, has_left, self._request(client_id, claim))
+            await self._wait_limit.run(client_id, has_left, self._request(client_id, claim))
         except BaseException:
             self.release(client_id)  # the store may have granted it
             raise

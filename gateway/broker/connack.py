@@ -1,7 +1,7 @@
 """What CONNACK says to a client that is served (section 3.2): what it asked for, as far as this node grants it."""
 
 from gateway.auth.identity import Identity
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.mqtt.encode import ConnackProperties, connack
@@ -16,10 +16,10 @@ class Connack:
         self._config = config
 
     def check(self, connection: Connection, packet: Connect, identity: Identity) -> None:
-        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises Refused."""
+        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises ClientRefused."""
         limit = packet.maximum_packet_size
         if limit and len(self.accept(connection, packet, identity, self.expiry(packet), True)) > limit:
-            raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
+            raise ClientRefused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small")
 
     def expiry(self, packet: Connect) -> int:
         """Session expiry interval to serve, in seconds."""

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 3600  # since what a client appended last; it tries again for half a minute, unless told otherwise
 RETURNING_SECONDS: Final = 30 * 86_400  # the same of one that others carry on
-LOOK_SECONDS: Final = 600.0  # between two looks
+CHECK_SECONDS: Final = 600.0  # between two looks
 _PAGE: Final = 1000
 
 
@@ -35,12 +35,12 @@ class ExpiredProducers:
         """At once, and now and then."""
         while True:
             try:
-                await self.look()
+                await self.end_expired()
             except StoreError as error:
                 log.error("looking for producers that are gone failed: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def look(self) -> None:
+    async def end_expired(self) -> None:
         """Once. Raises StoreError."""
         engine = self._engine
         horizon = await engine.position_at(int((time() - KEPT_SECONDS) * 1000))

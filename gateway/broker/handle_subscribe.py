@@ -86,7 +86,7 @@ class SubscribeHandler:
                 names.add(request.topic_filter)
                 if is_shared(request.topic_filter):
                     self._shared.grant(request.topic_filter)
-                if request.is_search:
+                if request.is_log_replay:
                     session.subscribing.add(coming, [replay_name(request.topic_filter)])
             requests.append(request)
         return requests
@@ -102,7 +102,7 @@ class SubscribeHandler:
         """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
         try:
             for request in requests:
-                await request.find(self._store, self._router.delivered_end, session.durable)
+                await request.find_start(self._store, self._router.delivered_end, session.durable)
         except StoreError as error:
             self._end_grants(requests)
             connection.append_failed(error)
@@ -218,7 +218,7 @@ class SubscribeHandler:
         request.check_name(session.client_id)
         if not request.is_granted:
             return request.reason, request.why
-        if connection.permissions is not None and not connection.permissions.may_subscribe(request.reads):
+        if connection.permissions is not None and not connection.permissions.may_subscribe(request.read_filter):
             connection.counters.subscriptions_denied += 1
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.takes_name(split_shared(topic_filter)[1]):
@@ -230,7 +230,7 @@ class SubscribeHandler:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
         if topic_filter in names:
             request.start = None  # it goes on where it is
-        elif request.is_search and _histories(session) >= self._config.max_replays:
+        elif request.is_log_replay and _histories(session) >= self._config.max_replays:
             return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
         return request.reason, b""
 

@@ -86,7 +86,7 @@ class SplitMaintenance(Maintenance):
     def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
         self._engine = engine
         self._registry = registry = engine.gateway_registry
-        wills = Wills(engine, counters, registry.claim_if_unowned, authority.may_send)
+        wills = Wills(engine, counters, registry.claim_if_unowned, authority.may_send_will)
         super().__init__(engine, wills, registry.may_have, takes_gateways=True)
         registry.on_released = wills.waits
         registry.on_none_returned = self._release

@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.auth.authority import Authority
 from gateway.auth.identity import Identity
-from gateway.auth.refusal import ClientGone, Refused
+from gateway.auth.refusal import ClientGone, ClientRefused
 from gateway.broker.append import LastRecords, append
 from gateway.broker.authentication import Authentication
 from gateway.broker.client_locks import ClientLocks
@@ -22,7 +22,7 @@ from gateway.broker.connack import Connack
 from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, records_of_unsubscribed
 from gateway.broker.session_restore import SessionRestore
-from gateway.broker.sys_topics import SysTree
+from gateway.broker.sys_topics import SysTopics
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
@@ -74,9 +74,9 @@ class Sessions:
         self._note_change, self._start_pump = self._checkpoint.note, self._pump.start  # made once, not for each session
         self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
-        self.sys_tree = SysTree(store, router, counters, self.held, config.sys_interval_s, ownership)
+        self.sys_topics = SysTopics(store, router, counters, self.held, config.sys_interval_s, ownership)
         self._subscriptions = SubscribeHandler(
-            store, router, self._pump, self.shared_subscriptions, config, self._spawn, self.sys_tree.greet
+            store, router, self._pump, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
         )
         self._connack = Connack(config)
         self._restore = SessionRestore(router, self._subscriptions)
@@ -85,7 +85,7 @@ class Sessions:
         self._authority = authority
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.client_locks = ClientLocks()
-        self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send)
+        self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send_will)
         self._ending = LastRecords(store)
         self.kept_drops = OfflineDropCounters()
         self._beginning = 0  # durable sessions whose first record is on its way
@@ -97,7 +97,7 @@ class Sessions:
     def start(self) -> None:
         """What earlier nodes left open is closed by now (`gateway.broker.maintenance`)."""
         self.shared_subscriptions.start()
-        self._spawn(self.sys_tree.run())
+        self._spawn(self.sys_topics.run())
 
     async def stop(self) -> None:
         """Close every connection and wait until each durable session's last record is committed."""
@@ -140,7 +140,7 @@ class Sessions:
                     await self._open(connection, packet, identity)
             finally:
                 self._free(client_id)
-        except Refused as refused:
+        except ClientRefused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
         except ClientGone:
@@ -166,32 +166,32 @@ class Sessions:
             connection.close(ReasonCode.UNSPECIFIED_ERROR, connection.explain(text.encode()))
 
     def _admit(self, connection: Connection, packet: Connect) -> bytes:
-        """The client id to serve. Raises Refused."""
+        """The client id to serve. Raises ClientRefused."""
         if self._config.redirect != "stopping":
             moved = self._config.redirect == "moved"
             reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
-            raise Refused(reason, "this node serves no clients", self._config.server_reference.encode())
+            raise ClientRefused(reason, "this node serves no clients", self._config.server_reference.encode())
         if self._stopping:
-            raise Refused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
+            raise ClientRefused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.will is not None:
             try:
                 parse_destination(packet.will.topic, int(time() * 1000))
             except InvalidDestination as refused:
-                raise Refused(refused.reason, str(refused)) from refused
+                raise ClientRefused(refused.reason, str(refused)) from refused
         if packet.will is not None and not self._config.takes_name(packet.will.topic):
-            raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is longer, or has more levels, than it may")
+            raise ClientRefused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is too long or has too many levels")
         info = connection.info
         if info is not None and info.user_name is not None:
             packet.username = info.user_name
         if info is not None and info.client_id is not None:
             if packet.client_id not in (b"", info.client_id):
-                raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is not the certificate's")
+                raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is not the certificate's")
             return info.client_id
         if packet.client_id:
             return packet.client_id
         if packet.version < 5 and not packet.clean_start:
             # MQTT-3.1.3-8: nobody could come back to such a session.
-            raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
+            raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
         return b"sluice-" + uuid.uuid4().hex.encode()
 
     async def _open(self, connection: Connection, packet: Connect, identity: Identity) -> None:
@@ -199,7 +199,7 @@ class Sessions:
         held = self.held.get(client_id)
         if held is not None:
             other = held[1].identity
-            if other is not None and not identity.may_have(other.user_name):
+            if other is not None and not identity.may_use_session_of(other.user_name):
                 self._authentication.refuse_session(
                     connection, identity, "another user is connected with this client id"
                 )
@@ -210,7 +210,7 @@ class Sessions:
         await self._ownership.claim(client_id, identity.user_name, connection.has_left)
         state = await self._store.session_row(client_id)
         expiry = self._connack.expiry(packet)
-        if state is not None and not _has_expired(state) and not identity.may_have(state.user_name):
+        if state is not None and not _has_expired(state) and not identity.may_use_session_of(state.user_name):
             self._authentication.refuse_session(connection, identity, "the session of this client id is another user's")
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
@@ -251,7 +251,7 @@ class Sessions:
             if state is not None and not self.shared_subscriptions.may_join(
                 [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
             ):
-                raise Refused(ReasonCode.QUOTA_EXCEEDED, "the session has more shared subscriptions than the node may")
+                raise ClientRefused(ReasonCode.QUOTA_EXCEEDED, "the node has too many shared subscriptions for this session")
             self._accept(connection, packet, identity, session, state, not fresh)
         except BaseException:
             if connection.session is None and not session.closed:
@@ -307,16 +307,16 @@ class Sessions:
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
         """The session without what its client may not subscribe to (any more); nothing is awaited after the last look.
-        Raises Refused when a user is none any more, StoreError."""
+        Raises ClientRefused when a user is none any more, StoreError."""
         while True:
             frames = []
             if state is not None:
-                if withheld := self._authentication.withheld(identity, state):
+                if withheld := self._authentication.forbidden_outbound(identity, state):
                     # As in `QosExchanges.forget`: one with QoS 2 ends with PUBREL.
                     released = [each.packet_id for each in withheld if each.qos == 2]
                     completed = [each.packet_id for each in withheld if each.qos != 2]
                     frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
-                if forbidden := self._authentication.forbidden(identity, state):
+                if forbidden := self._authentication.forbidden_filters(identity, state):
                     frames += records_of_unsubscribed(state.client_id, forbidden)
             if state is not None and frames:
                 await append(self._store, frames)
@@ -334,12 +334,12 @@ class Sessions:
             await asyncio.shield(ending)  # others wait for it too
 
     async def _record_open(self, frames: list[bytes], is_new: bool) -> None:
-        """Append the first records of a connection. Raises Refused and StoreError."""
+        """Append the first records of a connection. Raises ClientRefused and StoreError."""
         if not is_new:
             await append(self._store, frames)
             return
         if self._store.session_count() + self._beginning >= self._config.max_sessions:
-            raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are as many sessions as there may be (mqtt.max_sessions)")
+            raise ClientRefused(ReasonCode.QUOTA_EXCEEDED, "the node has as many sessions as mqtt.max_sessions allows")
         self._beginning += 1
         try:
             await append(self._store, frames)

@@ -47,7 +47,7 @@ class _Load:
         return self._averages
 
 
-class SysTree:
+class SysTopics:
     """The figures of one node, and of the other gateways of its store. `held`: the clients that are connected."""
 
     def __init__(
@@ -67,7 +67,7 @@ class SysTree:
         self._router = router
         self._counters = counters
         self._interval = interval_s  # 0: there is no tree
-        self._began = self._told = monotonic()
+        self._began = self._last = monotonic()
         self._values: dict[bytes, Message] = {}
         self._loads: dict[bytes, _Load] = {}
         self._most_clients = 0
@@ -75,13 +75,13 @@ class SysTree:
     async def run(self) -> None:
         """Tell what changed, again and again."""
         while self._interval:
-            self.tell(monotonic())
+            self.publish_changes(monotonic())
             await asyncio.sleep(self._interval)
 
-    def tell(self, now: float) -> None:
+    def publish_changes(self, now: float) -> None:
         """Look at the figures, and send those that are others than before to whoever subscribes."""
-        seconds = now - self._told
-        self._told = now
+        seconds = now - self._last
+        self._last = now
         now_ms = int(time() * 1000)
         for name, text in self._figures(now, seconds).items():
             topic = b"%b/broker/%b" % (SYS, name)
@@ -93,7 +93,7 @@ class SysTree:
             for route in self._router.routes(topic):
                 _send(route.session, route, message, route.retain_as_published, now_ms)
 
-    def greet(self, subscription: Subscription) -> None:
+    def send_values(self, subscription: Subscription) -> None:
         """Send a new subscription the values that it matches, as retained messages are."""
         now_ms = int(time() * 1000)
         for topic, message in self._values.items():

@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.auth.refusal import ClientGone
 
-_LOOK_SECONDS: Final = 0.5
+_CHECK_SECONDS: Final = 0.5
 
 HasLeft = Callable[[], bool]
 
@@ -17,9 +17,9 @@ class WaitLimit:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[bytes, tuple[HasLeft, asyncio.Timeout]] = {}  # by client
-        self._is_looking = False
+        self._is_checking = False
 
-    async def keep(self, client_id: bytes, has_left: HasLeft, work: Coroutine[object, None, None]) -> None:
+    async def run(self, client_id: bytes, has_left: HasLeft, work: Coroutine[object, None, None]) -> None:
         """Do the work, one piece at a time for each client. Raises ClientGone, and cancels the work, when the client
         has left meanwhile, or before: it may have waited for its turn."""
         if has_left():
@@ -29,20 +29,20 @@ class WaitLimit:
         try:
             async with limit:
                 self._waiting[client_id] = has_left, limit
-                if not self._is_looking:
-                    self._is_looking = True
-                    self._loop.call_later(_LOOK_SECONDS, self._look)
+                if not self._is_checking:
+                    self._is_checking = True
+                    self._loop.call_later(_CHECK_SECONDS, self._check)
                 await work
         except TimeoutError as error:
             raise ClientGone from error
         finally:
             del self._waiting[client_id]
 
-    def _look(self) -> None:
-        self._is_looking = bool(self._waiting)
-        if not self._is_looking:
+    def _check(self) -> None:
+        self._is_checking = bool(self._waiting)
+        if not self._is_checking:
             return
         for has_left, limit in self._waiting.values():
             if limit.when() is None and has_left():
                 limit.reschedule(self._loop.time())
-        self._loop.call_later(_LOOK_SECONDS, self._look)
+        self._loop.call_later(_CHECK_SECONDS, self._check)

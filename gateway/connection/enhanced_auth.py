@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.auth.refusal import ClientGone, Refused
+from gateway.auth.refusal import ClientGone, ClientRefused
 from gateway.mqtt.encode import auth
 from gateway.mqtt.packets import Auth
 from gateway.mqtt.reasons import ReasonCode
@@ -25,13 +25,13 @@ class EnhancedAuthentication:
     async def ask(self, data: bytes | None) -> bytes:
         """Send AUTH 0x18 (MQTT-4.12.0-2) and return the authentication data of the client's answer.
 
-        Raises Refused when the answer comes too late, ClientGone when the connection ends before it.
+        Raises ClientRefused when the answer comes too late, ClientGone when the connection ends before it.
         """
         connection = self._connection
         packet = auth(ReasonCode.CONTINUE_AUTHENTICATION, self.method, data)
         limit = connection.maximum_packet_size
         if limit and len(packet) > limit:
-            raise Refused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small to serve")
+            raise ClientRefused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small")
         if connection.is_closed():
             raise ClientGone
         self._awaited = self._loop.create_future()
@@ -44,7 +44,7 @@ class EnhancedAuthentication:
             async with asyncio.timeout_at(self._deadline):
                 return await self._awaited
         except TimeoutError:
-            raise Refused(ReasonCode.NOT_AUTHORIZED, "the authentication took too long") from None
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the authentication took too long") from None
         finally:
             self._awaited = None
             if is_connecting:

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
@@ -97,7 +97,7 @@ class HttpFront:
         name = request.get_extra_info("peername", ("", 0))
         try:
             caller = await callers.identify(request.headers.get("Authorization"), None, address_text(name[0], name[1]))
-        except Refused as refused:
+        except ClientRefused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
             return web.Response(status=status, text=str(refused), headers=headers)

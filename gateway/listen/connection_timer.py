@@ -34,7 +34,7 @@ class ConnectionTimer:
 
     def set(self, connection: Connection, seconds: float) -> None:
         """Look at it in so many seconds, and not when it was to be before."""
-        self.drop(connection)
+        self.cancel(connection)
         tick = int((monotonic() + seconds) / TICK) + 1
         slot = self._slots.get(tick)
         if slot is None:
@@ -45,7 +45,7 @@ class ConnectionTimer:
         slot.add(connection)
         connection.tick = tick
 
-    def drop(self, connection: Connection) -> None:
+    def cancel(self, connection: Connection) -> None:
         """Do not look at it."""
         if connection.tick:
             slot = self._slots.get(connection.tick)
@@ -57,9 +57,9 @@ class ConnectionTimer:
         """Have the timer run when the first slot is due."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, self._order[0] * TICK - monotonic()), self._ring)
+        self._timer = self._loop.call_later(max(0.0, self._order[0] * TICK - monotonic()), self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = monotonic()
         order = self._order
@@ -68,14 +68,14 @@ class ConnectionTimer:
             self._due += [(connection, tick) for connection in self._slots.pop(tick)]
         if order:
             self._wait()
-        self._look()
+        self._check_due()
 
     def stop(self) -> None:
         """Look at nothing more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         due = self._due
         for _ in range(min(_SLICE, len(due))):
             connection, tick = due.pop()
@@ -86,4 +86,4 @@ class ConnectionTimer:
                 except Exception:
                     log.exception("looking at a connection failed")  # the others have only this one look
         if due:
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._check_due)

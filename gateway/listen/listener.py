@@ -43,7 +43,7 @@ class Front(Protocol):
     def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """A protocol for one connection."""
 
-    def take(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
+    def serve_plain(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
         """Serve a plain connection, by its descriptor, at once. False: it wants `make`, and a transport of the loop.
         Raises OSError."""
 
@@ -56,7 +56,7 @@ class Listener:
         config: ListenerConfig,
         admission: Admission,
         front: Front,
-        room: Callable[[Admission], Capacity],
+        capacity: Callable[[Admission], Capacity],
         *,
         shares: bool = False,
     ) -> None:
@@ -66,10 +66,10 @@ class Listener:
         self._config = config
         self._shares = shares
         self._front = front
-        self._room = room
+        self._capacity = capacity
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._rest_timer: asyncio.TimerHandle | None = None
+        self._pause_timer: asyncio.TimerHandle | None = None
         self._headers: set[_Header] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._trusted = [ip_network(network) for network in config.trusted_proxies]
@@ -77,7 +77,7 @@ class Listener:
     async def open(self) -> str:
         """Listen. Returns the address, with the port that it got. Raises OSError."""
         self._sockets, address = await bind(self._config.address, self._config.mode, shares=self._shares)
-        self._resume()
+        self._resume_accepting()
         return address
 
     @property
@@ -87,30 +87,30 @@ class Listener:
 
     async def close(self) -> None:
         """Accept no more, and drop what has not reached its front."""
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
         for listening in self._sockets:
             self._loop.remove_reader(listening)
             release(listening)
         self._sockets = []
         for header in list(self._headers):
-            header.drop()
+            header.abort()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- accepting
 
-    def _resume(self) -> None:
-        self._rest_timer = None
+    def _resume_accepting(self) -> None:
+        self._pause_timer = None
         for listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         """Leave in the kernel what comes for so long."""
         for listening in self._sockets:
             self._loop.remove_reader(listening)
-        self._rest_timer = self._loop.call_later(seconds, self._resume)
+        self._pause_timer = self._loop.call_later(seconds, self._resume_accepting)
 
     def _accept(self, listening: socket.socket) -> None:
         admission = self.admission
@@ -118,7 +118,7 @@ class Listener:
             now = monotonic()
             wait = admission.wait(now)
             if wait:
-                self._rest(wait)
+                self._pause(wait)
                 return
             try:
                 client = accept(listening.fileno())
@@ -126,21 +126,21 @@ class Listener:
                 if error.errno not in _SHORTAGES:
                     raise
                 admission.warn("accept", f"cannot accept connections: {error.strerror}")
-                self._rest(_SHORTAGE_SECONDS)
+                self._pause(_SHORTAGE_SECONDS)
                 return
             if client < 0:
                 return
-            self._arrived(client, admission.admit(now))
+            self._accepted(client, admission.admit(now))
 
-    def _arrived(self, client: int, welcome: bool) -> None:
+    def _accepted(self, client: int, welcome: bool) -> None:
         admission = self.admission
         info: ConnectionInfo | None = None
-        room = self._room(admission)
-        if room is Capacity.NONE:
+        capacity = self._capacity(admission)
+        if capacity is Capacity.CLOSE:
             admission.refused_full += 1
             os.close(client)
             return
-        if room is Capacity.ANSWER:
+        if capacity is Capacity.REFUSE:
             admission.refused_full += 1
             info = ConnectionInfo(ReasonCode.QUOTA_EXCEEDED, "there are as many connections as there may be")
         elif not welcome:
@@ -191,7 +191,7 @@ class Listener:
 
     def _hand_over(self, client: int, info: ConnectionInfo | None) -> None:
         try:
-            if self.certificates is None and self._front.take(client, self.admission, info):
+            if self.certificates is None and self._front.serve_plain(client, self.admission, info):
                 return
         except OSError as error:
             self.admission.opening -= 1
@@ -210,7 +210,7 @@ class Listener:
                 await self._loop.connect_accepted_socket(lambda: make(admission, info), client)
             else:
                 await self._loop.connect_accepted_socket(
-                    lambda: self._make_mapped(admission, info),
+                    lambda: self._make_with_mapped_buffers(admission, info),
                     client,
                     ssl=self.certificates.context,
                     ssl_handshake_timeout=admission.connect_timeout,
@@ -222,7 +222,7 @@ class Listener:
             log.debug("listener %s: no TLS with %s: %s", admission.name, info.peer if info else "a client", error)
             client.close()
 
-    def _make_mapped(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
+    def _make_with_mapped_buffers(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """The protocol above TLS. The loop makes the buffer for that right behind it, in the same turn."""
         if map_big_buffers():
             self._loop.call_soon(keep_big_buffers)
@@ -246,7 +246,7 @@ class _Header:
         self._info = info
         self._parser = ProxyHeader()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(listener.admission.connect_timeout, self._late)
+        self._timer = self._loop.call_later(listener.admission.connect_timeout, self._timed_out)
         self._loop.add_reader(client, self._readable)
 
     def _readable(self) -> None:
@@ -266,11 +266,11 @@ class _Header:
             self._info.peer = self._parser.client
             self._end("")
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         self._listener.admission.refused_late += 1
         self._end("it did not come in time")
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """The node stops."""
         self._end("the node stops")
 

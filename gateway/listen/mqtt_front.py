@@ -33,10 +33,10 @@ except ImportError:  # not compiled: the loop's transports serve all connections
 log = logging.getLogger(__name__)
 
 _MAX_UNCOMMITTED = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
-_ANSWERED = 64  # connections beyond the limit that may stay until they heard that they are
-_STALLED = 0.5  # seconds that the clock comes late when the node, not the client, was away
-_LONGEST = 60.0  # seconds between looks at one that has a long keep-alive: so the clock has few slots
-_PATIENCE = 0.5  # seconds until another look at who is silent because we do not read
+_MAX_REFUSED = 64  # connections beyond the limit that may stay until they heard that they are
+_STALL = 0.5  # seconds that the clock comes late when the node, not the client, was away
+_MAX_CHECK_INTERVAL = 60.0  # seconds between looks at one that has a long keep-alive: so the clock has few slots
+_RECHECK = 0.5  # seconds until another look at who is silent because we do not read
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
 
@@ -63,14 +63,14 @@ class MqttFront:
         self.admissions: list[Admission] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.closed) if Streams is not None else None
-        self._timer = ConnectionTimer(self._loop, self._look)
+        self._timer = ConnectionTimer(self._loop, self._check_timeout)
         self._partial_packets = PartialPackets(config.max_partial_bytes, self._end_partial)
 
     def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
         """For a connection that a listener accepted."""
         return _Accepted(self, admission, info)
 
-    def take(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
+    def serve_plain(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
         """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
         Raises OSError."""
         if self._streams is None:
@@ -79,22 +79,22 @@ class MqttFront:
         stream.connection = self.accept(stream, admission, info)
         return True
 
-    def room(self, admission: Admission) -> Capacity:
+    def capacity(self, admission: Admission) -> Capacity:
         """What there is for one more connection through `admission`."""
         held = len(self.connections) + sum([each.opening for each in self.admissions])
         beyond = max(held - self._limit, admission.open + admission.opening - admission.max_connections)
         if beyond < 0:
-            return Capacity.FREE
+            return Capacity.SERVE
         if self._limit < self._config.max_connections and held >= self._limit:
             admission.warn(
                 "files", f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)"
             )
         else:
             admission.warn("full", "refusing connections: there are as many as there may be (max_connections)")
-        if beyond < _ANSWERED:
-            return Capacity.ANSWER
+        if beyond < _MAX_REFUSED:
+            return Capacity.REFUSE
         self._counters.connections_refused += 1
-        return Capacity.NONE
+        return Capacity.CLOSE
 
     def stop(self) -> None:
         """Drop what has not become a session, and say goodbye to the others."""
@@ -132,7 +132,7 @@ class MqttFront:
             admission,
         )
         if admission.asks_certificate:
-            info = _identified(admission, info, transport.get_extra_info("peercert"))
+            info = _with_certificate_names(admission, info, transport.get_extra_info("peercert"))
         connection.info = info
         admission.opening -= 1
         admission.open += 1
@@ -144,24 +144,24 @@ class MqttFront:
     def closed(self, connection: Connection) -> None:
         """The network connection has ended."""
         self.connections.discard(connection)
-        self._partial_packets.drop(connection)
+        self._partial_packets.remove(connection)
         connection.admission.open -= 1
-        self._timer.drop(connection)
+        self._timer.cancel(connection)
         connection.lost()
 
     def opened(self, connection: Connection) -> None:
         """It has a session now, and perhaps a keep-alive."""
         if connection.keep_alive:
-            self._timer.set(connection, min(connection.keep_alive * 1.5, _LONGEST))
+            self._timer.set(connection, min(connection.keep_alive * 1.5, _MAX_CHECK_INTERVAL))
         else:
-            self._timer.drop(connection)
+            self._timer.cancel(connection)
 
     def partial(self, connection: Connection, size: int, is_new: bool) -> None:
         """See `gateway.listen.partial_packets`."""
         if size:
-            self._partial_packets.hold(connection, size, is_new)
+            self._partial_packets.update(connection, size, is_new)
         else:
-            self._partial_packets.drop(connection)
+            self._partial_packets.remove(connection)
 
     def _end_partial(self, connection: Connection) -> None:
         text = "packets that began and have not ended take more memory than they may (mqtt.max_partial_bytes)"
@@ -169,7 +169,7 @@ class MqttFront:
         connection.decoder.stop()
         connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 
-    def _look(self, connection: Connection, late: float) -> None:
+    def _check_timeout(self, connection: Connection, late: float) -> None:
         """Its time may have come, `late` seconds ago."""
         # The packets of an authentication have a limit of their own.
         is_served = connection.connecting or connection.enhanced_auth is not None
@@ -181,13 +181,13 @@ class MqttFront:
             # the client's; unless it is the one that does not read.
             left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
             if left <= 0 and connection.reading_paused and not connection.congested:
-                left = _PATIENCE
+                left = _RECHECK
         # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the clock runs before the
         # sockets are read: what the client sent meanwhile is given the time to arrive.
-        if left <= 0 and late > _STALLED:
-            left = 2 * _STALLED
+        if left <= 0 and late > _STALL:
+            left = 2 * _STALL
         if left > 0:
-            self._timer.set(connection, min(left, _LONGEST))
+            self._timer.set(connection, min(left, _MAX_CHECK_INTERVAL))
         elif connection.session is not None:
             connection.fail(ProtocolError("keep-alive passed", ReasonCode.KEEP_ALIVE_TIMEOUT))
         else:
@@ -196,7 +196,7 @@ class MqttFront:
             connection.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
 
-def _identified(
+def _with_certificate_names(
     admission: Admission, info: ConnectionInfo | None, certificate: dict[str, object] | None
 ) -> ConnectionInfo | None:
     """With what the client's certificate, if it has shown one, says that it is called."""

@@ -15,7 +15,7 @@ from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0  # between looks at the files of certificates
+CHECK_SECONDS: Final = 5.0  # between looks at the files of certificates
 
 
 class Listeners:
@@ -28,7 +28,7 @@ class Listeners:
         for each in configured(config):
             admission = Admission(each, config.mqtt)
             own, shares = websocket if each.is_websocket else front, config.split.share_ports
-            self._listeners.append(Listener(each, admission, own, front.room, shares=shares))
+            self._listeners.append(Listener(each, admission, own, front.capacity, shares=shares))
         prepare_heap(any(listener.certificates is not None for listener in self._listeners))
         front.admissions = [listener.admission for listener in self._listeners]
         self._watching: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Listeners:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             await self.reload(forced=False)
 
 

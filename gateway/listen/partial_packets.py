@@ -21,18 +21,18 @@ class PartialPackets:
         self._sizes: dict[Connection, int] = {}
         self._total = 0
 
-    def hold(self, connection: Connection, size: int, is_new: bool) -> None:
+    def update(self, connection: Connection, size: int, is_new: bool) -> None:
         """So much has come of a packet that has not ended; `is_new`: it is another one than before. Of too much, the
         packet that has taken the longest goes, with its connection."""
         if is_new:
-            self.drop(connection)
+            self.remove(connection)
         self._total += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         while self._total > self._limit:
             oldest = next(iter(self._sizes))
-            self.drop(oldest)
+            self.remove(oldest)
             self._end(oldest)
 
-    def drop(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """It has ended, or it never will."""
         self._total -= self._sizes.pop(connection, 0)

@@ -59,9 +59,9 @@ class WebSocketFront:
             most = max(counts.values())
             oldest = next(each for each in self.waiting if counts[each.source] == most)
             oldest.admission.refused_full += 1
-            oldest.drop()
+            oldest.abort()
 
-    def take(self, _client: int, _admission: Admission, _info: ConnectionInfo | None) -> bool:
+    def serve_plain(self, _client: int, _admission: Admission, _info: ConnectionInfo | None) -> bool:
         """WebSockets are aiohttp's, which wants a transport of the loop."""
         return False
 
@@ -87,7 +87,7 @@ class WebSocketFront:
         handshake = request.protocol
         if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
             return socket  # it is gone already
-        handshake.leave()
+        handshake.upgraded()
         transport = _WebSocketTransport(socket, request.transport)
         connection = self._front.accept(transport, handshake.admission, handshake.info)
         transport.connection = handshake.connection = connection
@@ -142,46 +142,46 @@ class _Handshake(web.RequestHandler):
         host = address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else ""
         self.source = source_of((self.info.peer if self.info is not None else "") or host)
         # For all of it, however slowly it drips.
-        self._timer = asyncio.get_running_loop().call_later(self.admission.connect_timeout, self._late)
+        self._timer = asyncio.get_running_loop().call_later(self.admission.connect_timeout, self._timed_out)
         self._waiting[self] = None
         self._on_wait()
 
-    def leave(self) -> None:
+    def upgraded(self) -> None:
         """It is a WebSocket."""
         self._waiting.pop(self, None)
         self._stop_timer()
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """It is to end."""
         if self.transport is not None:
             self.transport.abort()
-        self._forget()
+        self._stop_waiting()
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         if self in self._waiting:
             self.admission.refused_late += 1
-            self.drop()
+            self.abort()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _forget(self) -> None:
+    def _stop_waiting(self) -> None:
         self._stop_timer()
         if self in self._waiting:
             del self._waiting[self]
             self.admission.opening -= 1
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        super().set_parser(MaskedFrames(parser, self._held), data_received_cb)  # type: ignore[arg-type]
+        super().set_parser(MaskedFrames(parser, self._on_partial), data_received_cb)  # type: ignore[arg-type]
 
-    def _held(self, size: int, has_ended: bool) -> None:
+    def _on_partial(self, size: int, has_ended: bool) -> None:
         if self.connection is not None:
             self.connection.undecoded_received(size, has_ended)
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)
-        self._forget()
+        self._stop_waiting()
 
 
 async def _close_after(_request: web.Request, response: web.StreamResponse) -> None:

@@ -6,7 +6,7 @@ aiohttp's reader checks everything else about frames, and takes these as they co
 from collections.abc import Callable
 from typing import Final, Protocol
 
-_NO_FRAME: Final = b"\xf0\x80"  # reserved bits: the reader ends the connection with 1002
+_INVALID_FRAME: Final = b"\xf0\x80"  # reserved bits: the reader ends the connection with 1002
 
 
 class FrameReader(Protocol):
@@ -20,38 +20,38 @@ class FrameReader(Protocol):
 class MaskedFrames:
     """Stands in front of a reader, and gives it no frame without a mask."""
 
-    __slots__ = ("_first", "_header", "_kept", "_left", "_on_held", "_reader", "_size")
+    __slots__ = ("_first", "_header", "_on_partial", "_previous", "_reader", "_remaining", "_size")
 
-    def __init__(self, reader: FrameReader, on_held: Callable[[int, bool], None] | None = None) -> None:
-        """on_held: called with the bytes of a message that has begun and not ended, for which the reader waits, and
+    def __init__(self, reader: FrameReader, on_partial: Callable[[int, bool], None] | None = None) -> None:
+        """on_partial: called with the bytes of a message that has begun and not ended, for which the reader waits, and
         whether one has ended since the last call."""
         self._reader = reader
-        self._on_held = on_held
+        self._on_partial = on_partial
         self._first = 0  # byte of the frame that is under way
         self._size = 0  # bytes of its payload
-        self._kept = 0  # of the frames before it that belong to the same message
+        self._previous = 0  # of the frames before it that belong to the same message
         self._header = b""  # the start of a frame whose length has not come
-        self._left = 0  # bytes of a frame that are still to come
+        self._remaining = 0  # bytes of a frame that are still to come
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         data = self._header + data
         self._header = b""
-        at, end = self._left, len(data)
+        at, end = self._remaining, len(data)
         has_ended = 0 < at <= end and self._end_frame()
         while at < end:
             size = _header_size(data, at)
             if size < 0:
                 self._reader.feed_data(data[:at])
-                return self._reader.feed_data(_NO_FRAME)
+                return self._reader.feed_data(_INVALID_FRAME)
             if size == 0 or at + size > end:
-                self._left = 0
+                self._remaining = 0
                 self._header = data[at:]
                 return self._feed(data[:at], has_ended)
             self._first, self._size = data[at], _length(data, at)
             at += size + self._size
             if at <= end:
                 has_ended |= self._end_frame()
-        self._left = at - end
+        self._remaining = at - end
         return self._feed(data, has_ended)
 
     def _end_frame(self) -> bool:
@@ -59,13 +59,13 @@ class MaskedFrames:
         if self._first & 0x08:  # a control frame, perhaps between those of a message
             return False
         is_last = self._first >= 0x80
-        self._kept = 0 if is_last else self._kept + self._size
+        self._previous = 0 if is_last else self._previous + self._size
         return is_last
 
     def _feed(self, data: bytes, has_ended: bool) -> tuple[bool, bytes]:
         answer = self._reader.feed_data(data)
-        if self._on_held is not None:
-            self._on_held(self._kept + (self._size - self._left if self._left else 0), has_ended)
+        if self._on_partial is not None:
+            self._on_partial(self._previous + (self._size - self._remaining if self._remaining else 0), has_ended)
         return answer
 
     def feed_eof(self) -> None:

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 class Capacity(Enum):
     """What there is for one more connection."""
 
-    FREE = "a place"
-    ANSWER = "time to hear its CONNECT and to refuse it"
-    NONE = "nothing"
+    SERVE = "a place"
+    REFUSE = "time to hear its CONNECT and to refuse it"
+    CLOSE = "nothing"
 
 
 class ConnectionInfo:
@@ -75,9 +75,9 @@ class Admission:
 
     def admit(self, now: float) -> bool:
         """One more was accepted: whether it is served. If not, it is to hear that it came too fast."""
-        if self._served is None or self._answered is None or self._served.take(now):
+        if self._served is None or self._answered is None or self._served.try_spend(now):
             return True
-        self._answered.take(now)
+        self._answered.try_spend(now)
         return False
 
     def warn(self, kind: str, text: str) -> None:

@@ -27,31 +27,31 @@ class ProxyError(Exception):
 class ProxyHeader:
     """The header at the beginning of one connection."""
 
-    __slots__ = ("_held", "_needed", "client", "complete")
+    __slots__ = ("_needed", "_received", "client", "complete")
 
     def __init__(self) -> None:
         self.complete = False
         self.client = ""  # "host:port"; "": the proxy speaks for itself, or does not say for whom
-        self._held = bytearray()
+        self._received = bytearray()
         self._needed = _V2_HEAD  # bytes of a version 2 header that are known to be in it
 
     def feed(self, data: bytes) -> int:
         """Read on. Returns how many bytes of `data` belong to the header. Raises ProxyError."""
-        begun = len(self._held)
+        begun = len(self._received)
         for signature in (_V1, _V2):
             seen = min(len(signature), begun + len(data))
-            if (self._held[:seen] + data[: max(0, seen - begun)])[:seen] == signature[:seen]:
+            if (self._received[:seen] + data[: max(0, seen - begun)])[:seen] == signature[:seen]:
                 return self._line(data) if signature is _V1 else self._binary(data)
         raise ProxyError("no PROXY header")
 
     def _line(self, data: bytes) -> int:
         """Version 1: a line of text."""
         end = data.find(b"\n") + 1
-        self._held += data[:end] if end else data
-        if len(self._held) > _V1_MAX:
+        self._received += data[:end] if end else data
+        if len(self._received) > _V1_MAX:
             raise ProxyError("a line of more than 107 bytes")
         if end:
-            self.client = _client_of_line(bytes(self._held))
+            self.client = _client_of_line(bytes(self._received))
             self.complete = True
         return end or len(data)
 
@@ -59,13 +59,13 @@ class ProxyHeader:
         """Version 2: 16 bytes that tell how many follow."""
         used = 0
         while used < len(data) and not self.complete:
-            piece = data[used : used + self._needed - len(self._held)]
-            self._held += piece
+            piece = data[used : used + self._needed - len(self._received)]
+            self._received += piece
             used += len(piece)
-            if len(self._held) == _V2_HEAD and self._needed == _V2_HEAD:
-                self._needed += _length(self._held)
-            if len(self._held) == self._needed:
-                self.client = _client_of_addresses(bytes(self._held))
+            if len(self._received) == _V2_HEAD and self._needed == _V2_HEAD:
+                self._needed += _length(self._received)
+            if len(self._received) == self._needed:
+                self.client = _client_of_addresses(bytes(self._received))
                 self.complete = True
         return used
 

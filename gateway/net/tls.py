@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _SAN_KINDS: Final = ("DNS", "URI", "email")  # of a subject alternative name; others name no client
 
-Signature = tuple[tuple[int, int, int], ...]
+FileSignature = tuple[tuple[int, int, int], ...]
 
 
 class TlsError(Exception):
@@ -28,11 +28,11 @@ class Certificates:
     def __init__(self, config: ListenerConfig) -> None:
         """Raises TlsError."""
         self._config = config
-        self._seen = self.signature()
-        self._told = ""  # what is wrong with the files that there are now
+        self._signature = self.signature()
+        self._logged_error = ""  # what is wrong with the files that there are now
         self.context = make_context(config)  # for the next handshake
 
-    def signature(self) -> Signature:
+    def signature(self) -> FileSignature:
         """What tells that a file is another one. Reads the disk; raises TlsError."""
         return tuple(_signature(path) for path in _files(self._config))
 
@@ -41,16 +41,16 @@ class Certificates:
         certificates stay as they are. Reads the disk; may run in a thread."""
         try:
             signature = self.signature()
-            if signature == self._seen and not forced:
+            if signature == self._signature and not forced:
                 return
-            self._seen = signature
+            self._signature = signature
             self.context = make_context(self._config)
         except TlsError as error:
-            if str(error) != self._told:
+            if str(error) != self._logged_error:
                 log.error("listener %s goes on with its old certificates: %s", self._config.name, error)
-            self._told = str(error)
+            self._logged_error = str(error)
             return
-        self._told = ""
+        self._logged_error = ""
         log.info("listener %s has read its certificates again", self._config.name)
 
 

@@ -13,7 +13,7 @@ class TokenBucket:
         self._tokens = burst
         self._then = now
 
-    def take(self, now: float) -> bool:
+    def try_spend(self, now: float) -> bool:
         """Take a token if there is one."""
         self._fill(now)
         if self._tokens < 1.0:
@@ -28,7 +28,7 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate)
 
     def wait(self, now: float) -> float:
-        """Seconds until `take` finds a token."""
+        """Seconds until `try_spend` finds a token."""
         self._fill(now)
         return max(0.0, (1.0 - self._tokens) / self._rate)
 

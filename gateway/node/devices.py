@@ -76,4 +76,4 @@ class Devices:
 
     def figures(self) -> dict[str, int]:
         """What this node counts."""
-        return {**self.sessions.sys_tree.figures(), "connections": len(self.front.connections), **self._way()}
+        return {**self.sessions.sys_topics.figures(), "connections": len(self.front.connections), **self._way()}

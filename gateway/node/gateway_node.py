@@ -25,7 +25,7 @@ class GatewayNode:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.counters = Counters()
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         self._store: RemoteStore | None = None
 
     async def start(self) -> Ports:
@@ -38,14 +38,14 @@ class GatewayNode:
         self._store = store = await RemoteStore.open(
             config.split.store, name.decode(), Intake(), settings, routed, credentials
         )
-        store.on_lost(self.over.set)
+        store.on_lost(self.ended.set)
         self._authority = authority = make_authority(store, config)
         self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
         self._http = make_http(
             store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.admissions
         )
         try:
-            await devices.start(self.over.set)
+            await devices.start(self.ended.set)
             http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
             if not self._http.is_local:
                 warn_of_open_ports(config, -1, http)

@@ -21,7 +21,7 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 _ORPHAN_SECONDS: Final = 10.0  # that a store whose supervisor is gone waits for its gateways to stop
-OVER: Final = 3  # exit code: the store has ended this gateway, and it has to begin anew
+EXIT_ENDED: Final = 3  # exit code: the store has ended this gateway, and it has to begin anew
 # Allocations between looks for garbage cycles. The flow of messages makes none, and Python's default of 700
 # costs a tenth of the CPU with a thousand connections. Each look holds the loop up: 10,000 objects are a few ms.
 _GC_THRESHOLDS: Final = (10_000, 10, 100)
@@ -69,10 +69,10 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     if lifeline >= 0:
         loop.add_reader(lifeline, orphaned.set)
     node: _Running
-    over = asyncio.Event()
+    ended = asyncio.Event()
     if config.split.role == "gateway":
         node = GatewayNode(config)
-        over = node.over
+        ended = node.ended
     elif config.split.role == "store":
         node = StoreNode(config)
     else:
@@ -89,7 +89,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     os.write(ready, f"{ports.ready_line(config.host)}\n".encode())
-    ends = [loop.create_task(each.wait()) for each in (stopping, over, orphaned)]
+    ends = [loop.create_task(each.wait()) for each in (stopping, ended, orphaned)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:
         end.cancel()
@@ -99,4 +99,4 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     if orphaned.is_set() and isinstance(node, StoreNode):
         await node.outlive_gateways(_ORPHAN_SECONDS)
     await node.stop()
-    return OVER if over.is_set() else 0
+    return EXIT_ENDED if ended.is_set() else 0

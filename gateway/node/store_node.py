@@ -23,7 +23,7 @@ from store.remote.server import StoreServer
 log = logging.getLogger(__name__)
 
 _STOP_GRACE = 2.0  # seconds for gRPC calls under way
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 
 
 class StoreNode:
@@ -75,7 +75,7 @@ class StoreNode:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while registry is not None and registry.figures:  # noqa: ASYNC110  once in the life of a process
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_CHECK_SECONDS)
 
     async def stop(self) -> None:
         """Serve nobody any more; what was accepted is committed. Gateways keep their connections for a while."""

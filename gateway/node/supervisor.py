@@ -62,7 +62,7 @@ class _Child:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Reserved:
     """What is there while the supervisor is."""
 
     sockets: list[socket.socket] = field(default_factory=list)  # bound, not listening: nobody else gets the ports
@@ -76,18 +76,18 @@ class Supervisor:
         """serve: what a child does with its configuration, where to say that it is ready, and its lifeline. Raises
         ConfigError, and OSError when an address cannot be had."""
         self._serve = serve
-        self._kept = _Kept()
+        self._reserved = _Reserved()
         self._host = config.host
         config = deepcopy(config)
         for listener in [_plain("mqtt", config, config.mqtt.port), _plain("ws", config, config.mqtt.ws_port)]:
             if listener is not None:
-                port = int(self._keep(listener.address).rpartition(":")[2])
+                port = int(self._reserve(listener.address).rpartition(":")[2])
                 setattr(config.mqtt, "port" if listener.name == "mqtt" else "ws_port", port)
         for listener in config.mqtt.listeners:
             if listener.address.startswith("unix:"):
                 raise ConfigError(f"listener {listener.name}: a Unix socket is for one process, not for split.gateways")
-            listener.address = self._keep(listener.address)
-        place = self._place(config.data_dir)
+            listener.address = self._reserve(listener.address)
+        place = self._store_address(config.data_dir)
         self._store = _Child("store", _store(config, place))
         numbers = range(1, config.split.gateways + 1)
         self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
@@ -107,13 +107,13 @@ class Supervisor:
                 print(self._ready_line(), flush=True)
             while not self._is_stopping:
                 self._wait()
-                self._revive()
+                self._restart_due()
         except _CannotServe:
             return 1
         finally:
             self._stop(self._gateways)
             self._stop([self._store])
-            self._let_go()
+            self._release()
         return 0
 
     # --- children
@@ -124,13 +124,13 @@ class Supervisor:
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            self._be(child, reading, writing)
+            self._run_child(child, reading, writing)
         os.close(writing)
         os.set_blocking(reading, False)
         child.pid, child.output, child.line, child.is_ready = pid, reading, b"", False
         child.began = monotonic()
 
-    def _be(self, child: _Child, reading: int, writing: int) -> None:
+    def _run_child(self, child: _Child, reading: int, writing: int) -> None:
         """This is the child's process from here on."""
         code = 1
         try:
@@ -157,7 +157,7 @@ class Supervisor:
             if any(not child.pid for child in (self._store, *self._gateways) if child.due):
                 raise _CannotServe
 
-    def _revive(self) -> None:
+    def _restart_due(self) -> None:
         """Start what is due."""
         for child in (self._store, *self._gateways):
             if not self._is_stopping and not child.pid and child.due <= monotonic():
@@ -172,13 +172,13 @@ class Supervisor:
         readable, _, _ = select.select([self._wakeup[0], *outputs], [], [], timeout)
         for descriptor in readable:
             if descriptor == self._wakeup[0]:
-                self._signalled(os.read(descriptor, 1024))
+                self._handle_signals(os.read(descriptor, 1024))
             else:
                 self._read(outputs[descriptor])
         for child in children:
-            self._look(child)
+            self._reap(child)
 
-    def _signalled(self, numbers: bytes) -> None:
+    def _handle_signals(self, numbers: bytes) -> None:
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._is_stopping = True
@@ -197,7 +197,7 @@ class Supervisor:
             os.close(child.output)
             child.output = -1
 
-    def _look(self, child: _Child) -> None:
+    def _reap(self, child: _Child) -> None:
         """Whether a child has ended."""
         if not child.pid:
             return
@@ -234,20 +234,20 @@ class Supervisor:
             if readable:
                 os.read(self._wakeup[0], 1024)
             for child in children:
-                self._look(child)
+                self._reap(child)
 
-    def _let_go(self) -> None:
-        for bound in self._kept.sockets:
+    def _release(self) -> None:
+        for bound in self._reserved.sockets:
             bound.close()
-        if self._kept.folder is not None:
-            self._kept.folder.cleanup()
+        if self._reserved.folder is not None:
+            self._reserved.folder.cleanup()
         signal.set_wakeup_fd(-1)
         for descriptor in (*self._wakeup, *self._lifeline):
             os.close(descriptor)
 
     # --- addresses
 
-    def _keep(self, address: str) -> str:
+    def _reserve(self, address: str) -> str:
         """Have the port of an address for the gateways alone. Returns the address with it. Raises OSError."""
         host, port = parse_address(address)
         kind = socket.SOCK_STREAM
@@ -258,22 +258,22 @@ class Supervisor:
                 if port:  # another node's would be shared silently
                     with _bound(family, where, shares=False):
                         pass
-                self._kept.sockets.append(_bound(family, where, shares=True))
-                port = self._kept.sockets[-1].getsockname()[1]
+                self._reserved.sockets.append(_bound(family, where, shares=True))
+                port = self._reserved.sockets[-1].getsockname()[1]
         except OSError as error:
-            for bound in self._kept.sockets:
+            for bound in self._reserved.sockets:
                 bound.close()
             raise OSError(
                 error.errno or errno.EADDRNOTAVAIL, f"cannot listen on {address}: {error.strerror}"
             ) from error
         return address_text(host, port)
 
-    def _place(self, data_dir: Path) -> str:
+    def _store_address(self, data_dir: Path) -> str:
         """Where the gateways find the store."""
         path = data_dir.absolute() / _SOCKET
         if len(os.fsencode(path)) > _MAX_PATH:
-            self._kept.folder = tempfile.TemporaryDirectory(prefix="sluice-")
-            path = Path(self._kept.folder.name) / _SOCKET
+            self._reserved.folder = tempfile.TemporaryDirectory(prefix="sluice-")
+            path = Path(self._reserved.folder.name) / _SOCKET
         return f"unix:{path}"
 
     def _ready_line(self) -> str:
@@ -323,9 +323,9 @@ def _signals() -> tuple[int, int]:
         os.set_blocking(descriptor, False)
     signal.set_wakeup_fd(writing)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, _noted)
+        signal.signal(number, _ignore)
     return reading, writing
 
 
-def _noted(_number: int, _frame: object) -> None:
+def _ignore(_number: int, _frame: object) -> None:
     """The pipe has it."""

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gateway.auth.callers import Caller, Callers
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.rights import Rights
@@ -140,7 +140,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             return await self._callers.identify(
                 metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED)
             )
-        except Refused as refused:
+        except ClientRefused as refused:
             raise RequestError(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
         except StoreError as error:
             await abort(context, error)

@@ -16,7 +16,7 @@ from store.api import Retained, Store
 _PREFIX: Final = TOPICS + b"/"
 
 
-def above_of(topic_filter: bytes) -> bytes | None:
+def parent_levels(topic_filter: bytes) -> bytes | None:
     """The levels that a filter below `$topics` asks about, with a slash behind if there are some; None when it has
     another form, or asks about inboxes."""
     asked = topic_filter[len(_PREFIX) :]
@@ -28,7 +28,7 @@ def above_of(topic_filter: bytes) -> bytes | None:
 
 async def browse(store: Store, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
     """Up to `limit` answers behind the topic of one; fewer only at the end. Raises StoreError."""
-    above = above_of(topic_filter)
+    above = parent_levels(topic_filter)
     found: list[Retained] = []
     if above is None:
         return found

@@ -38,7 +38,7 @@ def split_replay(topic_filter: bytes) -> tuple[bytes, bytes]:
     return (words, wanted) if words and wanted and is_valid_filter(wanted) else (b"", b"")
 
 
-def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart | None:
+def parse_start(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart | None:
     """What the words of a client mean; None when they mean nothing."""
     if words == b"earliest":
         return ReplayStart()
@@ -63,7 +63,7 @@ def beginning(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart | N
         return None
 
 
-async def find(store: Store, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
+async def resolve_start(store: Store, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
     """(place to begin, end as of now): offsets of a topic's queue; of a wildcard filter, positions of the log. What
     retention took of an offset's past is counted when the subscription reads on. Raises `NoSuchStart`, `StoreError`."""
     if has_wildcard(topic_filter):

@@ -5,8 +5,8 @@ from typing import Final
 
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
-from gateway.topics.browse import above_of
-from gateway.topics.replay_start import NoSuchStart, ReplayStart, beginning, find, split_replay
+from gateway.topics.browse import parent_levels
+from gateway.topics.replay_start import NoSuchStart, ReplayStart, parse_start, resolve_start, split_replay
 from matcher.names import has_wildcard, split_shared
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
 from store.api import Store, Subscription
@@ -42,19 +42,19 @@ class SubscribeRequest:
         if not self.topic_filter:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _FORM)
         elif own or words:
-            self._begin(own, words)
+            self._set_start(own, words)
 
     @property
     def is_granted(self) -> bool:
         return self.reason < 0x80
 
     @property
-    def is_search(self) -> bool:
+    def is_log_replay(self) -> bool:
         """Whether its history is read from the log, for it may be of many topics."""
         return self.start is not None and has_wildcard(self.topic_filter)
 
-    def _begin(self, own: bytes, words: bytes) -> None:
-        self.start = beginning(own or words, self.topic_filter, int(time() * 1000))
+    def _set_start(self, own: bytes, words: bytes) -> None:
+        self.start = parse_start(own or words, self.topic_filter, int(time() * 1000))
         if self.start is None and own:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _FORM)
         elif self.start is None:
@@ -68,9 +68,9 @@ class SubscribeRequest:
         return is_below(self.topic_filter, TOPICS)
 
     @property
-    def reads(self) -> bytes:
+    def read_filter(self) -> bytes:
         """The filter of what it learns of."""
-        return (above_of(self.topic_filter) or b"") + b"#" if self.is_browsing else self.topic_filter
+        return (parent_levels(self.topic_filter) or b"") + b"#" if self.is_browsing else self.topic_filter
 
     def check_name(self, client_id: bytes) -> None:
         """Refuse what begins with $ and is not for this client, or for nobody."""
@@ -81,7 +81,7 @@ class SubscribeRequest:
             self.refuse(ReasonCode.NOT_AUTHORIZED, b"an inbox is its client's own")
         elif is_below(name, DELAYED):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is delayed comes by its topic")
-        elif self.is_browsing and above_of(name) is None:
+        elif self.is_browsing and parent_levels(name) is None:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _BROWSING)
         elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
@@ -91,13 +91,13 @@ class SubscribeRequest:
     def refuse(self, reason: ReasonCode, why: bytes) -> None:
         self.reason, self.why, self.start = reason, why, None
 
-    async def find(self, store: Store, delivered_end: int, is_durable: bool) -> None:
+    async def find_start(self, store: Store, delivered_end: int, is_durable: bool) -> None:
         """Look for where to begin. What is not recorded knows at once what a record would have it know. Raises
         StoreError."""
         if self.start is None:
             return
         try:
-            place, end = await find(store, self.topic_filter, self.start)
+            place, end = await resolve_start(store, self.topic_filter, self.start)
         except NoSuchStart as error:
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error).encode())
             return

@@ -3,11 +3,11 @@
 import pytest
 
 from gateway.auth import attempts
-from gateway.auth.attempts import LoginDelays, WrongPasswords, source_of
+from gateway.auth.attempts import FailedLogins, LoginDelays, source_of
 
 
 def test_so_many_a_minute_and_source() -> None:
-    wrong = WrongPasswords(3)
+    wrong = FailedLogins(3)
     for _ in range(3):
         assert wrong.may_try("a", 0.0)
         wrong.count("a", 0.0)
@@ -20,7 +20,7 @@ def test_so_many_a_minute_and_source() -> None:
 
 
 def test_no_limit() -> None:
-    wrong = WrongPasswords(0)
+    wrong = FailedLogins(0)
     for _ in range(100):
         wrong.count("a", 0.0)
     assert wrong.may_try("a", 0.0)
@@ -28,7 +28,7 @@ def test_no_limit() -> None:
 
 def test_sources_are_bounded_and_the_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_MAX_SOURCES", 2)
-    wrong = WrongPasswords(1)
+    wrong = FailedLogins(1)
     for source in ("a", "b", "c"):
         wrong.count(source, 0.0)
     assert [wrong.may_try(source, 0.0) for source in ("a", "b", "c")] == [True, False, False]

@@ -225,14 +225,14 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
     monkeypatch.setattr(attempts.LoginDelays, "delay", delay)
     user = User(b"alice", b"", 0, b"", b"")
     for number in range(30):
-        checks._was_wrong(user, f"192.0.2.{number}")
+        checks._count_failure(user, f"192.0.2.{number}")
     come = scram if way == "scram" else login
     assert (await come(node.ports.mqtt, b"alice", b"wonderland", client_id=b"meter"))[-1].reason == 0
     assert len(slept) == 1
     assert slept[0] > 1
     assert (await come(node.ports.mqtt, b"alice", b"wonderland", client_id=b"meter"))[-1].reason == 0
     assert len(slept) == 1  # who was let in before does not wait
-    assert checks._slowed == 0
+    assert checks._delayed == 0
 
 
 async def test_who_is_not_there_is_challenged_like_who_is(node: Node, make_node: MakeNode) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.auth import passwords
 from gateway.auth.passwords import Passwords
-from gateway.auth.refusal import Refused
+from gateway.auth.refusal import ClientRefused
 from gateway.auth.scram import new_user
 from gateway.mqtt.reasons import ReasonCode
 
@@ -24,7 +24,7 @@ async def checks() -> AsyncIterator[Passwords]:
 async def guess(checks: Passwords, password: bytes, source: str) -> bool | ReasonCode:
     try:
         return await checks.is_right(ALICE, password, source)
-    except Refused as refused:
+    except ClientRefused as refused:
         return refused.reason
 
 
@@ -51,4 +51,4 @@ async def test_what_is_remembered_is_bounded(checks: Passwords, monkeypatch: pyt
     for number in range(4):
         assert await guess(checks, b"wonderland", f"192.0.2.{number}") is True
         assert len(checks._proven) == 1
-    assert len(checks._proven_there) == 2
+    assert len(checks._proven_by_source) == 2

@@ -278,7 +278,7 @@ async def test_rules_stay_when_the_password_changes_and_go_with_the_user(node: N
 
 
 async def test_an_exchange_that_began_when_it_might_goes_to_its_end(node: Node) -> None:
-    """Refused, its packet id would stay taken, and the next message under it be taken for a repetition."""
+    """ClientRefused, its packet id would stay taken, and the next message under it be taken for a repetition."""
     client = await alice(node, clean=False, expiry=100)
     client.send(wire.publish(5, b"public/x", b"first", 2, 1))
     assert (await client.expect(PUBREC)).reason == 0

@@ -277,7 +277,7 @@ class World:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that did not answer is asked again without a rest, and who has left is noticed in no time."""
     monkeypatch.setattr(client_ownership, "_RETRY_SECONDS", 0)
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0)
 
 
 async def settle() -> None:

@@ -41,10 +41,10 @@ async def test_who_is_gone_is_ended_and_nobody_else(
         await produce(engine, producer)
     now[0] = NOW_MS
     await produce(engine, CLIENT + b"2")
-    await ExpiredProducers(engine, takes_gateways).look()
+    await ExpiredProducers(engine, takes_gateways).end_expired()
     kept = [GATEWAY] if takes_gateways else []
     assert await known(engine) == [CLIENT + b"2", *kept]
-    await ExpiredProducers(engine, takes_gateways).look()
+    await ExpiredProducers(engine, takes_gateways).end_expired()
     assert await known(engine) == [CLIENT + b"2", *kept]
     await engine.close()
 
@@ -56,7 +56,7 @@ async def test_one_that_others_carry_on_is_known_for_longer(tmp_path: Path) -> N
     now[0] = NOW_MS - KEPT_SECONDS * 1000 - 5000
     await produce(engine, b"returning/02")
     await produce(engine, CLIENT)
-    await ExpiredProducers(engine, False).look()
+    await ExpiredProducers(engine, False).end_expired()
     assert await known(engine) == [b"returning/02"]
     await engine.close()
 

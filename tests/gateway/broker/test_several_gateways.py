@@ -236,11 +236,11 @@ async def test_a_second_member_takes_nothing_that_another_gateway_has_out(severa
 
 async def test_figures_are_those_of_all_gateways(several: Several) -> None:
     clients = [await client(several, name, b"c-" + name.encode()) for name in ("a", "a", "b")]
-    several.gateways["a"].sessions.sys_tree._interval = 0
-    tree = several.gateways["b"].sessions.sys_tree
+    several.gateways["a"].sessions.sys_topics._interval = 0
+    tree = several.gateways["b"].sessions.sys_topics
     while several.gateways["b"].sessions._ownership.others.get("connected") != 1:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    tree.tell(1.0)
+    tree.publish_changes(1.0)
     assert tree._values[b"$SYS/broker/clients/connected"].payload == b"2"
     for each in clients:
         await each.drop()
@@ -306,7 +306,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went to another gateway meanwhile, and had tried twice before."""
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0.01)
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"wills/#", 1))
     way, word, asked = several._ways["b"], asyncio.Event(), asyncio.Event()
@@ -340,7 +340,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
 async def test_who_said_all_behind_connect_is_heard_though_it_left(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0.001)
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"t", 1))
     way, word, looked = several._ways["b"], asyncio.Event(), asyncio.Event()
@@ -351,13 +351,13 @@ async def test_who_said_all_behind_connect_is_heard_though_it_left(
         return await claim(*arguments)
 
     monkeypatch.setattr(way, "claim_client", late, raising=False)
-    look = WaitLimit._look
+    look = WaitLimit._check
 
     def look_now(waiting: WaitLimit) -> None:
         look(waiting)
         looked.set()
 
-    monkeypatch.setattr(WaitLimit, "_look", look_now)
+    monkeypatch.setattr(WaitLimit, "_check", look_now)
     brief = await RawClient.open(several.ports["b"], 5)
     brief.send(connect(5, b"c", True) + wire.publish(5, b"t", b"brief", 0, None) + b"\xe0\0")
     await brief.drop()

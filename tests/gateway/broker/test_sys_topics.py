@@ -48,11 +48,11 @@ async def test_a_subscriber_gets_all_values_at_once(quiet_node: Node, version: i
 
 
 async def test_then_those_that_changed(quiet_node: Node) -> None:
-    tree = quiet_node._sessions.sys_tree
+    tree = quiet_node._sessions.sys_topics
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
     await client.subscribe((b"$SYS/broker/+/+/received", 0), (b"$SYS/broker/clients/#", 0))
     await values(client)
-    tree.tell(monotonic())
+    tree.publish_changes(monotonic())
     assert {name: m.payload for name, m in (await values(client)).items()} == {
         b"$SYS/broker/clients/connected": b"1",
         b"$SYS/broker/clients/maximum": b"1",
@@ -61,18 +61,18 @@ async def test_then_those_that_changed(quiet_node: Node) -> None:
     other = await RawClient.connect(quiet_node.ports.mqtt, b"d")
     await other.publish(b"t", b"")
     await other.disconnect()
-    tree.tell(monotonic())
+    tree.publish_changes(monotonic())
     found = await values(client)
     assert {name: (m.payload, m.retain) for name, m in found.items()} == {
         b"$SYS/broker/publish/messages/received": (b"1", False)
     }
-    tree.tell(monotonic())
+    tree.publish_changes(monotonic())
     assert not await values(client)
 
 
 async def test_what_the_node_has(quiet_node: Node) -> None:
     """Clients that are here and away, retained values, bytes to clients."""
-    tree = quiet_node._sessions.sys_tree
+    tree = quiet_node._sessions.sys_topics
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
     wanted = (
         b"clients/connected",
@@ -93,7 +93,7 @@ async def test_what_the_node_has(quiet_node: Node) -> None:
     while any(name in quiet_node._sessions.held for name in (b"away", b"away too")):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await values(client)
-    tree.tell(monotonic())
+    tree.publish_changes(monotonic())
     found = {name.removeprefix(b"$SYS/broker/"): m.payload for name, m in (await values(client)).items()}
     assert int(found.pop(b"bytes/sent")) > 100
     assert found == {
@@ -125,7 +125,7 @@ async def test_there_may_be_none(make_node: MakeNode) -> None:
 async def test_wildcards_in_front_pass_it_by(quiet_node: Node) -> None:
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c")
     await client.subscribe((b"#", 0), (b"+/broker/#", 0), (b"+/broker/uptime", 0))
-    quiet_node._sessions.sys_tree.tell(monotonic() + 60)
+    quiet_node._sessions.sys_topics.publish_changes(monotonic() + 60)
     await client.quiet()
 
 
@@ -138,10 +138,10 @@ async def test_it_is_in_no_log_and_waits_for_nobody(quiet_node: Node) -> None:
     await client.disconnect()
     messages = engine.stats().messages
     for seconds in (60, 120, 180):
-        quiet_node._sessions.sys_tree.tell(monotonic() + seconds)
+        quiet_node._sessions.sys_topics.publish_changes(monotonic() + seconds)
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 4, False)
     await client.quiet()
-    quiet_node._sessions.sys_tree.tell(monotonic() + 240)
+    quiet_node._sessions.sys_topics.publish_changes(monotonic() + 240)
     assert [m.payload for m in (await values(client)).values()] == [b"240 seconds"]
     assert engine.stats().messages == messages == 0
 
@@ -153,7 +153,7 @@ async def test_options_of_a_subscription_hold(quiet_node: Node) -> None:
     client.send(wire.packet(0x82, wire.u16(1) + identifier + topic + bytes([0x28])))  # as published, none retained
     await client.expect(SUBACK)
     await client.quiet()
-    quiet_node._sessions.sys_tree.tell(monotonic() + 60)
+    quiet_node._sessions.sys_topics.publish_changes(monotonic() + 60)
     (message,) = (await values(client)).values()
     assert (message.retain, wire.properties(message.properties)) == (True, [(0x0B, 7)])
 
@@ -164,7 +164,7 @@ async def test_a_full_socket_gets_none_and_that_is_counted(quiet_node: Node) -> 
     await values(client)
     connection = quiet_node._sessions.held[b"c"][1]
     connection.congested = True
-    quiet_node._sessions.sys_tree.tell(monotonic() + 60)
+    quiet_node._sessions.sys_topics.publish_changes(monotonic() + 60)
     connection.congested = False
     await client.quiet()
     assert quiet_node.counters.dropped_qos0 == 1

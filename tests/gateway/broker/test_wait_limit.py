@@ -103,11 +103,11 @@ async def waits(started: asyncio.Event, ended: list[str]) -> None:
 
 
 async def test_the_work_for_one_that_has_left_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0)
     kept, ended = WaitLimit(), list[str]()
     left, started = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
-    one = asyncio.ensure_future(kept.keep(b"a", left.is_set, waits(started[0], ended)))
-    other = asyncio.ensure_future(kept.keep(b"b", lambda: False, waits(started[1], ended)))
+    one = asyncio.ensure_future(kept.run(b"a", left.is_set, waits(started[0], ended)))
+    other = asyncio.ensure_future(kept.run(b"b", lambda: False, waits(started[1], ended)))
     for each in started:
         await each.wait()
     left.set()
@@ -121,7 +121,7 @@ async def test_the_work_for_one_that_has_left_is_called_off(monkeypatch: pytest.
 
 
 async def test_nobody_is_looked_at_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0)
     looks = 0
 
     def has_left() -> bool:
@@ -130,7 +130,7 @@ async def test_nobody_is_looked_at_when_nobody_waits(monkeypatch: pytest.MonkeyP
         return False
 
     kept = WaitLimit()
-    await kept.keep(b"a", has_left, asyncio.sleep(0))
+    await kept.run(b"a", has_left, asyncio.sleep(0))
     for _ in range(3):
         await asyncio.sleep(0)
     seen = looks
@@ -138,7 +138,7 @@ async def test_nobody_is_looked_at_when_nobody_waits(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0)
     assert looks == seen
     with pytest.raises(ValueError, match="its own"):
-        await kept.keep(b"a", has_left, fails())
+        await kept.run(b"a", has_left, fails())
     assert not kept._waiting
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.broker.sessions import Sessions
 from gateway.connection.callbacks import RequestCallbacks
 from gateway.connection.connection import Connection
-from gateway.listen.websocket_masking import _NO_FRAME, MaskedFrames
+from gateway.listen.websocket_masking import _INVALID_FRAME, MaskedFrames
 from gateway.mqtt.decode import MAX_CONNECT_SIZE
 from gateway.mqtt.packets import Subscribe
 from gateway.net.bounded_http import REQUESTS
@@ -276,7 +276,7 @@ class Taken:
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         self.data += data
-        self.has_refused = data is _NO_FRAME
+        self.has_refused = data is _INVALID_FRAME
         return False, b""
 
     def feed_eof(self) -> None:

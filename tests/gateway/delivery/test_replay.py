@@ -7,7 +7,7 @@ import pytest
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
 from gateway.session.session import Session
-from gateway.topics.replay_start import ReplayStart, beginning, split_replay
+from gateway.topics.replay_start import ReplayStart, parse_start, split_replay
 from record import split, store_time_of
 from store import control
 from store.api import Chunk
@@ -86,11 +86,11 @@ async def replay(client: RawClient, topic_filter: bytes, words: bytes, qos: int 
     ],
 )
 def test_what_the_words_mean(words: bytes, place: ReplayStart | None) -> None:
-    assert beginning(words, b"t", NOW) == place
+    assert parse_start(words, b"t", NOW) == place
 
 
 def test_an_offset_is_of_one_topic() -> None:
-    assert beginning(b"offset:3", b"t/+", NOW) is None
+    assert parse_start(b"offset:3", b"t/+", NOW) is None
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_what_is_dropped_or_put_off_is_not_looked_at_before(loop: Loop) -> None:
     dropped, put_off, hastened = Watched(), Watched(), Watched()
     for connection in (dropped, put_off, hastened):
         watch.set(connection, 5.0)  # type: ignore[arg-type]
-    watch.drop(dropped)  # type: ignore[arg-type]
+    watch.cancel(dropped)  # type: ignore[arg-type]
     watch.set(put_off, 9.0)  # type: ignore[arg-type]
     watch.set(hastened, 1.0)  # type: ignore[arg-type]
     loop.go(30.0)
@@ -103,7 +103,7 @@ def test_many_at_once_are_looked_at_in_slices_and_one_that_goes_meanwhile_is_not
         if len(looked) == 1:
             for other in connections:
                 if other is not each:
-                    watch.drop(other)  # type: ignore[arg-type]
+                    watch.cancel(other)  # type: ignore[arg-type]
 
     watch = ConnectionTimer(loop, look)  # type: ignore[arg-type]
     for connection in connections:

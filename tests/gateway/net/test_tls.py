@@ -178,7 +178,7 @@ async def test_a_client_certificate_may_be_required_or_offered(
 async def test_new_certificates_are_shown_and_connections_stay(
     make_node: MakeNode, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(listeners, "LOOK_SECONDS", 0.01 if by == "watch" else 1000.0)
+    monkeypatch.setattr(listeners, "CHECK_SECONDS", 0.01 if by == "watch" else 1000.0)
     files = tmp_path / "c.pem", tmp_path / "c.key"
 
     def put(name: str) -> None:

@@ -17,12 +17,12 @@ def test_never_more_than_the_rate_and_the_burst_allow(rate: int, burst: int, pau
     taken: list[float] = []
     for pause in pauses:
         now += pause
-        if bucket.take(now):
+        if bucket.try_spend(now):
             taken.append(now)
         else:
             wait = bucket.wait(now)
             assert 0 < wait <= 1 / rate + 1e-9
-            assert bucket.take(now + wait + 1e-6)
+            assert bucket.try_spend(now + wait + 1e-6)
             now += wait + 1e-6
             taken.append(now)
     for first in range(len(taken)):
@@ -34,7 +34,7 @@ def test_a_debt_is_paid_before_anything_else() -> None:
     bucket = TokenBucket(10, 5, 100.0)
     assert bucket.spend(5, 100.0) == 0.0
     assert bucket.spend(20, 100.0) == 2.0
-    assert not bucket.take(102.0)
+    assert not bucket.try_spend(102.0)
     assert bucket.wait(102.0) == 0.1
     assert bucket.spend(1, 103.0) == 0.0
-    assert [bucket.take(1000.0) for _ in range(6)] == [True] * 5 + [False]
+    assert [bucket.try_spend(1000.0) for _ in range(6)] == [True] * 5 + [False]

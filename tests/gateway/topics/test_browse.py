@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.node.node import Node
-from gateway.topics.browse import above_of
+from gateway.topics.browse import parent_levels
 from tests.gateway.conftest import MakeNode
 from tests.gateway.people import set_rules
 from tests.gateway.raw import PINGRESP, PUBLISH, RawClient
@@ -47,7 +47,7 @@ async def told(client: RawClient) -> list[tuple[bytes, object]]:
     ],
 )
 def test_what_is_asked(topic_filter: bytes, above: bytes | None) -> None:
-    assert above_of(topic_filter) == above
+    assert parent_levels(topic_filter) == above
 
 
 @pytest.mark.parametrize("expiry", [0, 100])
