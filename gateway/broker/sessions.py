@@ -251,7 +251,9 @@ class Sessions:
             if state is not None and not self.shared_subscriptions.may_join(
                 [each.topic_filter for each in state.subscriptions if is_shared(each.topic_filter)]
             ):
-                raise ClientRefused(ReasonCode.QUOTA_EXCEEDED, "the node has too many shared subscriptions for this session")
+                raise ClientRefused(
+                    ReasonCode.QUOTA_EXCEEDED, "the node has too many shared subscriptions for this session"
+                )
             self._accept(connection, packet, identity, session, state, not fresh)
         except BaseException:
             if connection.session is None and not session.closed:
