@@ -10,7 +10,7 @@ from gateway.broker.session_checkpoint import (
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.connection.handle_publish import PACKET_ID_IN_USE
-from gateway.delivery.catch_up import Pump
+from gateway.delivery.catch_up import CatchUp
 from gateway.delivery.router import Router
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
@@ -43,7 +43,7 @@ class SubscribeHandler:
         self,
         store: Store,
         router: Router,
-        pump: Pump,
+        catch_up: CatchUp,
         shared: SharedSubscriptions,
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
@@ -51,7 +51,7 @@ class SubscribeHandler:
     ) -> None:
         self._store = store
         self._router = router
-        self._pump = pump
+        self._catch_up = catch_up
         self._shared = shared
         self._config = config
         self._spawn = spawn
@@ -173,7 +173,7 @@ class SubscribeHandler:
         for stored in waning:
             self._attach(session, stored)
         if waning and session.lagging:
-            self._pump.start(session)  # others may have waited for these
+            self._catch_up.start(session)  # others may have waited for these
         return frames
 
     def _answer_transient(
@@ -317,7 +317,7 @@ class SubscribeHandler:
                     session.want_retained(subscription, since)
         if session.retained:
             session.lagging = True
-            self._pump.start(session)
+            self._catch_up.start(session)
         else:
             session.tidy()
 
@@ -366,7 +366,7 @@ class SubscribeHandler:
         if subscription.cursor is not None:
             session.resend_without(subscription.cursor)
         if session.lagging:
-            self._pump.start(session)  # another subscription may have waited for this one
+            self._catch_up.start(session)  # another subscription may have waited for this one
         return True
 
     def make(self, session: Session, stored: StoredSubscription) -> Subscription:
@@ -406,7 +406,7 @@ class SubscribeHandler:
             bounds = await self._store.bounds(cursor.queue)
             cursor.end = max(cursor.end, bounds.end)
         session.lagging = True
-        self._pump.start(session)
+        self._catch_up.start(session)
 
 
 def _is_in_use(

@@ -27,9 +27,9 @@ from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
-from gateway.delivery.catch_up import Pump
+from gateway.delivery.catch_up import CatchUp
 from gateway.delivery.inbox import Inboxes
-from gateway.delivery.missed_commits import Missed
+from gateway.delivery.missed_commits import MissedCommits
 from gateway.delivery.router import Router
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
@@ -69,19 +69,22 @@ class Sessions:
         self._config = config
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._pump = Pump(store, router, self._store_failed)
+        self._catch_up = CatchUp(store, router, self._store_failed)
         self._checkpoint = SessionCheckpoint(store, self._store_failed)
-        self._note_change, self._start_pump = self._checkpoint.note, self._pump.start  # made once, not for each session
+        # Bound once, not for each session.
+        self._note_change, self._start_catch_up = self._checkpoint.note, self._catch_up.start
         self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name)
         self.held: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_topics = SysTopics(store, router, counters, self.held, config.sys_interval_s, ownership)
         self._subscriptions = SubscribeHandler(
-            store, router, self._pump, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
+            store, router, self._catch_up, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
         )
         self._connack = Connack(config)
         self._restore = SessionRestore(router, self._subscriptions)
         self._inboxes = Inboxes(router, counters, self.held, ownership.is_shared)
-        self.missed = Missed(router, self.held, self._look, self._inboxes.open_missed, self._pump.start, self._spawn)
+        self.missed = MissedCommits(
+            router, self.held, self._look, self._inboxes.open_missed, self._start_catch_up, self._spawn
+        )
         self._authority = authority
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.client_locks = ClientLocks()
@@ -107,7 +110,7 @@ class Sessions:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._pump.stop()
+        await self._catch_up.stop()
         await self.shared_subscriptions.stop()
         await asyncio.gather(*self._ending.all())
         self._checkpoint.stop()
@@ -231,7 +234,7 @@ class Sessions:
             connection,
             self._counters,
             self._note_change,
-            self._start_pump,
+            self._start_catch_up,
         )
         session.recorded_open = expiry > 0 or state is not None
         try:
@@ -399,7 +402,7 @@ class Sessions:
             self._router.remove(subscription)
         self.shared_subscriptions.close(session)
         self._checkpoint.forget(session)
-        self._pump.forget(session)
+        self._catch_up.forget(session)
         client_id = session.client_id
         frames = last_records(session) if session.recorded_open else []
         waits = False

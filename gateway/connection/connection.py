@@ -348,7 +348,7 @@ class Connection(PublishHandler):
         session = self.session
         if session is None:
             return
-        if session.lagging and not session.pumping:
+        if session.lagging and not session.catching_up:
             session.on_room(session)
         if session.starved:
             session.feed()

@@ -3,7 +3,7 @@
 The loop that runs for each message that a session missed: compiled. `gateway.delivery.catch_up` reads the messages.
 """
 
-from gateway.delivery.shared_reads import Stretch
+from gateway.delivery.shared_reads import QueueRange
 from gateway.session.cursor import Cursor
 from gateway.session.inflight import WAITING
 from gateway.session.message_encoding import Message
@@ -11,7 +11,7 @@ from gateway.session.session import Session
 from gateway.session.subscription import Route
 
 
-def deliver(session: Session, cursor: Cursor, stretch: Stretch, limit: int, now_ms: int) -> bool:
+def deliver(session: Session, cursor: Cursor, stretch: QueueRange, limit: int, now_ms: int) -> bool:
     """Go on with what was read of the cursor's queue, by up to `limit` messages. Whether the cursor came forward."""
     asked = cursor.next
     if stretch.first > asked:

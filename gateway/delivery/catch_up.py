@@ -16,11 +16,11 @@ from time import monotonic, time
 from typing import Final, cast
 
 from gateway.delivery.backlog import deliver, forget_lost
-from gateway.delivery.released_messages import LateMessages, lets_in
+from gateway.delivery.released_messages import ReleasedMessages, may_release
 from gateway.delivery.replay import Replays
 from gateway.delivery.retained import RetainedPages
 from gateway.delivery.router import Router
-from gateway.delivery.shared_reads import BLOCK, BLOCK_BYTES, Ranges, Stretch, room_in_block
+from gateway.delivery.shared_reads import BLOCK, BLOCK_BYTES, QueueRange, SharedReads, room_in_block
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.cursor import Cursor
 from gateway.session.inflight import Inflight
@@ -44,17 +44,17 @@ _MOST_OUT: Final = 1 << 17  # messages on the way to all sessions that are behin
 _LEAST_OUT: Final = 16  # of its own
 
 
-class Pump:
+class CatchUp:
     """Reads the backlogs of a node's sessions."""
 
     def __init__(self, store: Store, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
         self._router = router
         self._on_failed = on_failed  # what it missed cannot be read: the session cannot go on
-        self._late = LateMessages(store)
+        self._late = ReleasedMessages(store)
         self._retained = RetainedPages(store)
         self._replays = Replays(store, router, self._late, self.start, on_failed)
-        self._ranges = Ranges()
+        self._shared_reads = SharedReads()
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._due: deque[Session] = deque()  # in line for this slice of time
         self._served: list[Session] = []  # had their turn in it, and go on in the next one
@@ -69,9 +69,9 @@ class Pump:
     def start(self, session: Session) -> None:
         """Have the session's backlog read; what is under way looks once more before it ends."""
         session.nudged = True
-        if session.pumping or session.closed:
+        if session.catching_up or session.closed:
             return
-        session.pumping = True
+        session.catching_up = True
         self._behind.add(session)
         self._due.append(session)
         if not self._workers:
@@ -82,7 +82,7 @@ class Pump:
         """The session is closed."""
         self._behind.discard(session)
         if not self._behind:
-            self._ranges.clear()
+            self._shared_reads.clear()
 
     async def stop(self) -> None:
         """End all turns."""
@@ -160,7 +160,7 @@ class Pump:
         return (moved or session.nudged) and _may_send(session)
 
     def _leave(self, session: Session) -> None:
-        session.pumping = False
+        session.catching_up = False
         session.lagging = self._has_work(session)
         if session.closed or not session.lagging:
             session.window = session.full_window
@@ -204,7 +204,7 @@ class Pump:
 
     async def _read_queue(self, session: Session, cursor: Cursor) -> bool:
         """Whether the cursor came forward."""
-        stretch = self._ranges.find(cursor.queue, cursor.next)
+        stretch = self._shared_reads.find(cursor.queue, cursor.next)
         if stretch is None:
             asked = cursor.next
             try:
@@ -214,9 +214,9 @@ class Pump:
                 forget_lost(session, cursor.jump(error.begin))
                 return True
             cursor.end = max(cursor.end, fetched.bounds.end)
-            stretch = Stretch(asked, fetched)
+            stretch = QueueRange(asked, fetched)
             if stretch.messages:
-                self._ranges.keep(cursor.queue, stretch)
+                self._shared_reads.keep(cursor.queue, stretch)
             if session.closed or cursor.next != asked:
                 return not session.closed
             subscription = session.subscriptions.get(cursor.topic_filter)
@@ -285,7 +285,7 @@ class Pump:
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
         for i in range(len(starts)):
             messages: Sequence[Message | None]
-            if lets_in(kinds[i], flags[i]):
+            if may_release(kinds[i], flags[i]):
                 messages = await self._late.of(chunk.data, starts[i])
             elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD and session.route(topics[i]) is not None:
                 messages = (Message(chunk.data, starts[i]),)

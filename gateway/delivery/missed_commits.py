@@ -21,7 +21,7 @@ _SLICE = 100  # sessions that are asked about at the same time
 _Look = Callable[[Session, list[Cursor]], Coroutine[object, None, None]]
 
 
-class Missed:
+class MissedCommits:
     """Has every session look for itself."""
 
     def __init__(
@@ -30,13 +30,13 @@ class Missed:
         held: Mapping[bytes, tuple[Session, Connection]],
         look: _Look,
         open_inbox: Callable[[Session, int], None],
-        start_pump: Callable[[Session], None],
+        start_catch_up: Callable[[Session], None],
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         self._held = held
         self._look = look  # asks for the ends of its queues, and for its inbox
         self._open_inbox = open_inbox  # of a session whose inbox the log does not know
-        self._start_pump = start_pump
+        self._start_catch_up = start_catch_up
         self._spawn = spawn
         self._due: dict[Session, Connection] = {}  # that are to look
         self._is_looking = False
@@ -52,7 +52,7 @@ class Missed:
             if session.behind < 0 and _has_live(session):
                 session.behind = position
                 session.lagging = True
-                self._start_pump(session)
+                self._start_catch_up(session)
             if session.durable:
                 self._due[session] = connection
         if self._due and not self._is_looking:

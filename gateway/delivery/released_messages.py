@@ -25,12 +25,12 @@ _MAX_FOUND_BYTES: Final = 4 << 20  # of those messages
 Let = list[Message | None]  # what a record let in
 
 
-def lets_in(kind: int, flags: int) -> bool:
+def may_release(kind: int, flags: int) -> bool:
     """Whether a record may have let messages into their queues that are older than itself, or is a copy of one."""
     return kind in (Kind.TIMERS_FIRED, Kind.TRANSACTIONS_ENDED) or (kind == Kind.MESSAGE and flags & FLAG_REVIVED != 0)
 
 
-class LateMessages:
+class ReleasedMessages:
     """What records of the log let in, by their position."""
 
     def __init__(self, store: Store) -> None:

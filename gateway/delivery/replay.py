@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, time
 
 from gateway.delivery.next_position import next_place
-from gateway.delivery.released_messages import LateMessages, lets_in
+from gateway.delivery.released_messages import ReleasedMessages, may_release
 from gateway.delivery.router import Router
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.inflight import Inflight
@@ -37,7 +37,7 @@ class Replays:
         self,
         store: Store,
         router: Router,
-        late: LateMessages,
+        late: ReleasedMessages,
         on_arrived: Callable[[Session], None],
         on_failed: Callable[[Session, StoreError], None],
     ) -> None:
@@ -87,8 +87,8 @@ class Replays:
         """Read on in one history of the session."""
         subscription = _next(session)
         history = subscription.history if subscription is not None else None
-        if subscription is None or history is None or session.closed or session.pumping or not _has_room(session):
-            return  # who is pumping comes back when that is over, who has no room when there is some
+        if subscription is None or history is None or session.closed or session.catching_up or not _has_room(session):
+            return  # it is put in line again when catch-up is over, or when there is room
         if history.looks_ahead:
             await self._look_ahead(history)
         place = history.next
@@ -103,7 +103,7 @@ class Replays:
         if not history.lagging or subscription.history is None:
             self._on_arrived(session)
         await asyncio.sleep(monotonic() - began)
-        if not session.pumping:
+        if not session.catching_up:
             self.start(session)
 
     async def _look_ahead(self, history: ReplayCursor) -> None:
@@ -144,7 +144,7 @@ class Replays:
             if place >= history.end:
                 break
             messages: Sequence[Message | None]
-            if lets_in(kinds[i], flags[i]):
+            if may_release(kinds[i], flags[i]):
                 messages = await self._late.of(chunk.data, starts[i])
                 if not _is_wanted(session, subscription, history):
                     return

@@ -13,7 +13,6 @@ from gateway.session.message_encoding import Message
 from gateway.session.session import Session
 from gateway.session.subscription import Route, Subscription
 from matcher.trie import Trie
-from notify import TopicEvents
 from store.api import Commit, Wants
 
 log = logging.getLogger(__name__)
@@ -67,10 +66,9 @@ class Router:
             if self.wants is not None:
                 self.wants.remove(subscription.topic_filter)
 
-    def deliver(self, events: TopicEvents) -> None:
-        """Offer every message of the commit to the sessions that match, in log order, and tell those that match one
-        that was held, and is older than the commit, to read it."""
-        commit = events.commit
+    def deliver(self, commit: Commit) -> None:
+        """Offer every message of a commit to the sessions that match, in log order. A message that was held is older
+        than the commit: sessions that match it are told to read it."""
         data = commit.data
         topics = commit.topics
         starts = commit.starts
@@ -80,9 +78,11 @@ class Router:
         if commit.missed_from >= 0:
             self.on_missed(commit.missed_from)
             return
+        if not topics and not commit.moved:
+            return
         if commit.addressed:
             self.on_addressed(commit)
-        if not len(self.trie):
+        if not self.subscriptions:
             return
         now_ms = int(time() * 1000)
         for moved in commit.moved:  # first: whoever reads these reads all of the commit

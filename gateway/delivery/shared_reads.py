@@ -17,7 +17,7 @@ _MAX_BYTES: Final = 16 << 20  # of memory, about
 _MESSAGE_BYTES: Final = 512  # of memory for a message, beside what its record has
 
 
-class Stretch:
+class QueueRange:
     """Consecutive messages of a queue: whoever is at an offset of [begin, next) goes on with those from there on."""
 
     __slots__ = ("begin", "first", "messages", "next", "size")
@@ -32,24 +32,24 @@ class Stretch:
         self.size: int = 2 * len(data) + _MESSAGE_BYTES * len(self.messages)
 
 
-class Ranges:
+class SharedReads:
     """The newest stretches."""
 
     __slots__ = ("_kept", "size")
 
     def __init__(self) -> None:
         # By queue and number of the block, each with no more than BLOCK; the block that was read first comes first.
-        self._kept: dict[tuple[bytes, int], list[Stretch]] = {}
+        self._kept: dict[tuple[bytes, int], list[QueueRange]] = {}
         self.size: int = 0  # bytes
 
-    def find(self, queue: bytes, offset: int) -> Stretch | None:
+    def find(self, queue: bytes, offset: int) -> QueueRange | None:
         """What was kept of the queue at `offset`."""
         for stretch in reversed(self._kept.get((queue, offset // BLOCK), [])):
             if stretch.begin <= offset < stretch.next:
                 return stretch
         return None
 
-    def keep(self, queue: bytes, stretch: Stretch) -> None:
+    def keep(self, queue: bytes, stretch: QueueRange) -> None:
         """Keep what was read for others, instead of what was kept of the same offsets."""
         kept = self._kept
         key = (queue, stretch.begin // BLOCK)

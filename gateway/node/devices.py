@@ -12,7 +12,6 @@ from gateway.listen.mqtt_listeners import Listeners
 from gateway.listen.websocket import WebSocketFront
 from gateway.net.descriptors import room_for_services
 from gateway.observe.counters import Counters
-from notify import Notifier
 from store.api import Store
 
 
@@ -34,10 +33,9 @@ class Devices:
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         self.router = Router(store.stats().log_end, store.wants)
-        notifier = Notifier(store)
-        notifier.register("local", self.router.deliver)
+        store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
-        notifier.register("shared subscriptions", self.sessions.shared_subscriptions.deliver)
+        store.on_commit(self.sessions.shared_subscriptions.deliver)
         has_services = config.split.role != "gateway"
         services = room_for_services(config.grpc.max_connections) if has_services else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)

@@ -1,4 +1,4 @@
-"""A node: the store, the notifier and the fronts of one process, put together, started and stopped."""
+"""A node: the store and the fronts of one process, put together, started and stopped."""
 
 import logging
 

@@ -44,7 +44,7 @@ class QosExchanges:
         self.starved: bool = False  # a shared subscription has to be told when there is room
         self.in_window: int = 0  # entries of `inflight` that count against the window
         self.drops: DropCounters | None = None  # None: nothing was dropped
-        self.lagging: bool = False  # the pump has work once there is room
+        self.lagging: bool = False  # catch-up has work for it once there is room
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
         self.urgent: bool = False  # …and a packet to the client waits for that record
         self.staging: int = 0  # of `staged` and those whose record is under way

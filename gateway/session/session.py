@@ -54,11 +54,11 @@ class Session(QosExchanges):
         self.expiry_interval = expiry_interval  # seconds
         self.recorded_open: bool = False  # the log has it open and must hear of its end
         self.on_change = on_change  # something has to be written to the log
-        self.on_room = on_room  # the pump may go on
+        self.on_room = on_room  # catch-up may go on
         self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
         self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
-        self.pumping: bool = False
-        self.nudged: bool = False  # something came while the pump was at work
+        self.catching_up: bool = False
+        self.nudged: bool = False  # something came during a turn of catch-up
         self._subscriptions: dict[bytes, Subscription] | None = None
         self._shares: dict[bytes, SharedMembership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
@@ -215,7 +215,7 @@ class Session(QosExchanges):
         self.on_change(self, urgent)
 
     def use_room(self) -> None:
-        if self.lagging and not self.pumping:
+        if self.lagging and not self.catching_up:
             self.on_room(self)
         if self.starved:
             self.feed()
@@ -249,7 +249,7 @@ class Session(QosExchanges):
             self._offer_durable(route, message, topic_offset, filter_offsets, now_ms)
             return
         if self.behind >= 0:
-            return  # the pump will come to it, in order
+            return  # catch-up reads it, in order
         if route.no_local and message.publisher == self.client_id:
             return
         if message.expires_at and message.expired(now_ms):

@@ -18,9 +18,8 @@ from gateway.shared.group import SharedGroup
 from gateway.shared.leases import TICKS, LeasedMessage, Leases
 from matcher.names import split_shared
 from matcher.trie import Trie
-from notify import TopicEvents
 from store import control
-from store.api import Appended, Done, Store
+from store.api import Appended, Commit, Done, Store
 from store.api import Subscription as StoredSubscription
 from store.errors import StoreBusy
 
@@ -195,11 +194,10 @@ class SharedSubscriptions:
             if self._store.wants is not None:
                 self._store.wants.remove(split_shared(group.name)[1])
 
-    def deliver(self, events: TopicEvents) -> None:
+    def deliver(self, commit: Commit) -> None:
         """Wake the groups whose queues grew with a commit."""
         if not self._groups:
             return
-        commit = events.commit
         if commit.missed_from >= 0:
             for group in self._groups.values():
                 group.wake()

@@ -71,6 +71,23 @@ async def test_the_size_of_the_views_does_not_depend_on_files_that_come_and_go(t
     await engine.close()
 
 
+async def test_listeners_hear_of_a_commit_before_the_append_is_answered(tmp_path: Path):
+    engine = await Engine.open(tmp_path, SMALL)
+    order: list[str] = []
+    engine.on_commit(lambda commit: order.append("heard"))
+    answered = asyncio.Event()
+
+    def done(appended: Appended) -> None:
+        order.append("answered")
+        answered.set()
+
+    engine.append([message(b"a")], done)
+    async with asyncio.timeout(20):
+        await answered.wait()
+    assert order == ["heard", "answered"]
+    await engine.close()
+
+
 async def test_a_message_is_in_its_queues(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     commits: list[Commit] = []
@@ -208,9 +225,12 @@ async def test_what_a_folder_was_made_with_stays(tmp_path: Path):
 
 async def test_a_failing_listener_or_callback_hurts_nobody(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
+    topics: list[bytes] = []
     engine.on_commit(lambda commit: 1 / 0)
+    engine.on_commit(lambda commit: topics.extend(commit.topics))
     engine.append([message(b"t")], lambda appended: 1 / 0)
     assert (await append(engine, message(b"t"))).error is None
+    assert topics == [b"t", b"t"]
     assert (await engine.bounds(topic_queue(b"t"))).end == 2
     await engine.close()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.delivery import catch_up as pump
+from gateway.delivery import catch_up
 from gateway.delivery.shared_reads import BLOCK
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
@@ -79,7 +79,7 @@ async def test_sessions_that_come_back_together_read_once(node: Node, monkeypatc
     assert len(fetches) < 3 * (1000 // BLOCK + 1)  # of the 20 times as many that they would read alone
     for client in clients:
         await client.disconnect()
-    assert node._sessions._pump._ranges.size == 0
+    assert node._sessions._catch_up._shared_reads.size == 0
 
 
 async def test_large_messages_are_read_once_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
     first = [await client.message() for _ in range(10)]
     await client.quiet()
     assert fetches == [(0, BLOCK)]
-    assert node._sessions._pump._ranges.size < 1024 * BLOCK
+    assert node._sessions._catch_up._shared_reads.size < 1024 * BLOCK
     assert len(held(node, name).inflight) == 10
     client.send(*[ack(PUBACK, message.packet_id) for message in first])
     messages = first + await client.take(500)
@@ -113,7 +113,7 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
 
 
 async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
-    node._sessions._pump.most_out, node._sessions._pump.least_out = 64, 4
+    node._sessions._catch_up.most_out, node._sessions._catch_up.least_out = 64, 4
     names = await away(node, 12)
     await publish(node, 0, 200)
     silent = [await back(node, name) for name in names[1:]]
@@ -127,7 +127,7 @@ async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
 
 
 async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -> None:
-    node._sessions._pump.most_out, node._sessions._pump.least_out = 40, 2
+    node._sessions._catch_up.most_out, node._sessions._catch_up.least_out = 40, 2
     names = await away(node, 10)
     await publish(node, 0, 100)
     clients = [await back(node, name, 50) for name in names]
@@ -201,8 +201,8 @@ async def test_what_expires_while_its_session_is_away_is_counted(node: Node, mon
     names = await away(node, 3)
     await publish(node, 0, 20, version=5, properties=b"\x02" + (60).to_bytes(4, "big"))
     await publish(node, 20, 30)
-    now = pump.time()
-    monkeypatch.setattr(pump, "time", lambda: now + 61)
+    now = catch_up.time()
+    monkeypatch.setattr(catch_up, "time", lambda: now + 61)
     for name in names:
         client = await back(node, name)
         assert [message.payload for message in await client.take(10)] == [b"%06d" % i for i in range(20, 30)]
@@ -233,9 +233,9 @@ async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> No
     client.send(wire.packet(0x82, wire.u16(1) + block + wire.text(b"t/+") + b"\1"))
     await client.packet()
     await client.take(300)
-    pump_of = node._sessions._pump
+    reader = node._sessions._catch_up
     async with asyncio.timeout(10):
-        while pump_of._behind:  # noqa: ASYNC110
+        while reader._behind:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     session = held(node, b"c")
     assert not session.lagging

@@ -228,7 +228,7 @@ async def test_what_may_come_again_after_a_crash_says_so(make_node: MakeNode) ->
     await client.quiet()
     session = node._sessions.held[b"lamp"][0]
     async with asyncio.timeout(10):
-        while session.pumping:  # noqa: ASYNC110
+        while session.catching_up:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await client.quiet()
     node = await crashed(make_node, node, "crashed")

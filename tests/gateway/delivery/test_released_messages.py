@@ -9,10 +9,9 @@ from cloud_sdk import Client
 from gateway.node.node import Node
 from gateway.session.cursor import Cursor
 from gateway.session.message_encoding import Message
-from notify import TopicEvents
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_REVIVED, Kind
 from store import control
-from store.api import Appended, Commit, Moved
+from store.api import Appended
 from tests.gateway.conftest import MakeNode
 from tests.gateway.raw import PUBACK, RawClient, ack
 
@@ -153,13 +152,6 @@ async def test_a_pull_that_waits_hears_of_what_entered(make_node: MakeNode) -> N
         assert page.end == 1
 
 
-def test_topic_events_tell_of_what_entered() -> None:
-    commit = Commit(b"", 0, 0)
-    commit.topics, commit.topic_offsets = [b"a", b"b"], [4, 7]
-    commit.moved = [Moved(1, 1, b"a", 1, 3, ()), Moved(1, 1, b"b", 1, 8, ()), Moved(1, 1, b"c", 1, 0, ())]
-    assert TopicEvents(commit).ends == {b"a": 5, b"b": 9, b"c": 1}
-
-
 def test_a_cursor_knows_which_messages_it_has_read() -> None:
     def message(position: int, flags: int = 0, trailer: int | None = None) -> Message:
         return Message(record.seal([frame(b"", flags, trailer)], position, 1, 0, position), 0)
@@ -193,6 +185,6 @@ async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node
         await client.quiet()
         session = node._sessions.held[b"c"][0]
         async with asyncio.timeout(10):
-            while session.pumping or session.inflight:  # noqa: ASYNC110
+            while session.catching_up or session.inflight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert session._unfinished is None

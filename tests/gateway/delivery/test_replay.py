@@ -615,7 +615,7 @@ async def test_a_replay_of_qos_0_that_is_asked_for_more(node: Node) -> None:
     """SUBSCRIBE with QoS 1 in the middle: the past goes on with QoS 0, and from there on nothing is missing."""
     await publish(node, b"a/b", *numbers(0, 400))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=5)
-    replays = node._sessions._pump._replays
+    replays = node._sessions._catch_up._replays
     run = asyncio.Event()
     serve = replays._serve
 

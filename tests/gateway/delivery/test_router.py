@@ -9,7 +9,6 @@ from gateway.net.write_buffer import Flusher, WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from notify import TopicEvents
 from record.layout import Kind
 from store.api import Commit
 
@@ -88,6 +87,6 @@ def test_a_session_that_fails_keeps_no_other_from_its_messages(caplog: pytest.Lo
     data = record.seal([framed, framed], 0, 1, 0, 0)
     commit = Commit(data, 0, 0)
     commit.starts, commit.topics, commit.flags, commit.topic_offsets = record.split(data), [b"t"] * 2, [0] * 2, [0, 1]
-    router.deliver(TopicEvents(commit))
+    router.deliver(commit)
     assert [each.counters.messages_sent for each in (sessions[0], sessions[2])] == [2, 2]
     assert "offering a message to b's1' failed" in caplog.text

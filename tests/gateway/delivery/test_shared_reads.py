@@ -1,19 +1,19 @@
 """Stretches of queues that sessions share: found where they were read, bounded, replaced."""
 
 from gateway.delivery import shared_reads as ranges
-from gateway.delivery.shared_reads import BLOCK, Ranges, Stretch, room_in_block
+from gateway.delivery.shared_reads import BLOCK, QueueRange, SharedReads, room_in_block
 from record import frame
 from record.layout import Kind
 from store.api import Bounds, Fetched
 
 
-def stretch(asked: int, first: int, count: int, size: int = 10) -> Stretch:
+def stretch(asked: int, first: int, count: int, size: int = 10) -> QueueRange:
     data = b"".join(frame(int(Kind.MESSAGE), 1, 0, b"t", b"p", b"", bytes(size)) for _ in range(count))
-    return Stretch(asked, Fetched(first, count, data, Bounds(0, 1000)))
+    return QueueRange(asked, Fetched(first, count, data, Bounds(0, 1000)))
 
 
 def test_what_was_read_is_found_at_each_of_its_offsets_and_nowhere_else() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     read = stretch(3, 3, 7)
     kept.keep(b"q", read)
     assert [kept.find(b"q", offset) for offset in (2, 3, 9, 10)] == [None, read, read, None]
@@ -22,7 +22,7 @@ def test_what_was_read_is_found_at_each_of_its_offsets_and_nowhere_else() -> Non
 
 
 def test_what_is_gone_in_front_is_part_of_the_stretch() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     read = stretch(2, 5, 1)
     kept.keep(b"q", read)
     assert kept.find(b"q", 2) is read
@@ -32,7 +32,7 @@ def test_what_is_gone_in_front_is_part_of_the_stretch() -> None:
 
 def test_a_block_takes_several_reads() -> None:
     """Each of a part of it: messages are large, or the queue has grown."""
-    kept = Ranges()
+    kept = SharedReads()
     parts = [stretch(first, first, 5) for first in range(0, 60, 5)]
     for part in parts:
         kept.keep(b"q", part)
@@ -42,7 +42,7 @@ def test_a_block_takes_several_reads() -> None:
 
 
 def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     for first in (0, 5, 10):
         kept.keep(b"q", stretch(first, first, 5))
     size = kept.size
@@ -56,7 +56,7 @@ def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
 
 
 def test_a_single_block_that_is_too_large_keeps_its_newest() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     for first in range(20):
         kept.keep(b"q", stretch(first, first, 1, 1 << 20))
         assert kept.size <= ranges._MAX_BYTES
@@ -69,7 +69,7 @@ def test_a_read_ends_with_its_block() -> None:
 
 
 def test_the_oldest_go_when_there_is_no_room() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     for block in range(4000):
         kept.keep(b"q", stretch(block * BLOCK, block * BLOCK, 8, 1000))
         assert kept.size <= ranges._MAX_BYTES
@@ -81,7 +81,7 @@ def test_the_oldest_go_when_there_is_no_room() -> None:
 
 
 def test_one_that_is_larger_than_all_room_is_kept_alone() -> None:
-    kept = Ranges()
+    kept = SharedReads()
     kept.keep(b"q", stretch(0, 0, 1))
     large = stretch(BLOCK, BLOCK, 1, ranges._MAX_BYTES)
     kept.keep(b"q", large)
