@@ -25,7 +25,7 @@ from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
-from gateway.shared.leases import TICKS, LeasedMessage, Leases, PoppedMessage
+from gateway.shared.leases import TICKS, LeasedMessage, Leases, Offsets
 from gateway.shared.member import SharedMember
 from record import split
 from store.api import Handed, PopRequest, Start, Store
@@ -37,6 +37,17 @@ _MAX_POP: Final = 512  # messages in one pop
 _MAX_POP_BYTES: Final = 256 * 1024
 _BUSY_SECONDS: Final = 0.05  # until a busy store is asked again
 _MAX_ASKED: Final = 32  # ready members, when a message is too large for the next one
+
+
+class _Waiting:
+    """A leased message for which no member had room."""
+
+    __slots__ = ("deliveries", "message", "offset")
+
+    def __init__(self, message: Message, offset: int, deliveries: int) -> None:
+        self.message = message
+        self.offset = offset  # in the group's queue
+        self.deliveries = deliveries  # this one included
 
 
 class _Reserved:
@@ -71,7 +82,7 @@ class SharedGroup:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._ready: OrderedDict[SharedMember, None] = OrderedDict()  # members that may have room, in turn
-        self._waiting: deque[PoppedMessage] = deque()  # messages for which no ready member is left
+        self._waiting: deque[_Waiting] = deque()
         self._reserved: list[_Reserved] = []
         self._is_working: bool = False
         self._is_released: bool = False  # an earlier process of this node has no leases any more
@@ -99,7 +110,7 @@ class SharedGroup:
         if not self.members:
             self.is_begun = False  # the next member may begin it anew
             self.leases.flush()
-            self._give_back_waiting()
+            self._return_waiting()
 
     @property
     def is_empty(self) -> bool:
@@ -108,11 +119,11 @@ class SharedGroup:
 
     def _make_ready(self, member: SharedMember) -> None:
         """Let a member take turns if it has room."""
-        if member.has_room:
+        if member.room:
             member.is_ready = True
             self._ready[member] = None
             if self._waiting:
-                self._give_out()
+                self._give_out_waiting()
             self._start()
         elif not member.session.has_room:
             member.session.wait_for_room()
@@ -128,10 +139,21 @@ class SharedGroup:
         """The first ready member. Removes those that have no room any more."""
         while self._ready:
             member = next(iter(self._ready))
-            if member.has_room:
+            if member.room:
                 return member
             self._remove_ready(member)
         return None
+
+    def _room(self) -> int:
+        """How many messages the ready members take together, up to the limit of one pop."""
+        room = 0
+        for member in self._ready:
+            room += member.room
+            if room >= _MAX_POP:
+                return _MAX_POP
+        if not room:
+            self._next_ready()
+        return room
 
     # --- messages out
 
@@ -155,8 +177,8 @@ class SharedGroup:
             while True:
                 if self._reserved:
                     await self._hand_over()
-                elif (self._has_more or self._is_due) and self._next_ready() is not None:
-                    await self._pop()
+                elif (self._has_more or self._is_due) and (room := self._room()):
+                    await self._pop(room)
                 else:
                     break
         except StoreBusy:
@@ -173,26 +195,21 @@ class SharedGroup:
     def _is_due(self) -> bool:
         return 0 < self._due_ms <= time() * 1000
 
-    async def _pop(self) -> None:
-        """Lease as many messages as the ready members have room for, and give them out."""
+    async def _pop(self, room: int) -> None:
+        """Lease up to `room` messages and give them out."""
         if not self._is_released:
-            if not self._gateway:  # of a gateway's end the store knows itself
+            if not self._gateway:  # the store itself notices the end of a gateway
                 await self._store.release_leases(self.name, self.leases.queue)
             self._is_released = True
-            if not self._ready:
-                return  # they left meanwhile
-        room = 0
-        for member in self._ready:
-            room += member.room
-            if room >= _MAX_POP:
-                break
+            return  # the members may have left meanwhile
         self._has_more = False
+        leases = self.leases
         request = PopRequest(
             self.name,
-            (self.leases.queue,),
-            max(1, min(room, _MAX_POP)),
+            (leases.queue,),
+            room,
             _MAX_POP_BYTES,
-            self.leases.lease_ms,
+            leases.lease_ms,
             Start.LATEST,
             owner=self._gateway,
             early=True,
@@ -201,42 +218,60 @@ class SharedGroup:
         self._counters.dropped_reclaimed += popped.reclaimed
         self._has_more = self._has_more or popped.is_full
         self._due_ms = popped.available_at or 0
-        self.leases.is_limited = popped.is_limited
+        leases.is_limited = popped.is_limited
+        now_ms = int(time() * 1000)
         for run in popped.runs:
             offset = run.offset
             for start in split(run.data):
-                self._waiting.append(PoppedMessage(Message(run.data, start), offset, run.deliveries))
+                message = Message(run.data, start)
+                if not self._give_out(message, offset, run.deliveries, now_ms):
+                    self._waiting.append(_Waiting(message, offset, run.deliveries))
                 offset += 1
-        if self.members:
-            self._give_out()
-        else:
-            self._give_back_waiting()
+        if self._waiting and not self.members:
+            self._return_waiting()
         if popped.is_limited:
-            self.leases.flush()
+            leases.flush()
 
-    def _give_out(self) -> None:
-        """Give the waiting messages to the ready members, in turn."""
+    def _give_out_waiting(self) -> None:
+        """Give waiting messages to ready members."""
         now_ms = int(time() * 1000)
-        waiting = self._waiting
-        oversized: list[PoppedMessage] = []
-        while waiting and (member := self._next_ready()) is not None:
-            popped = waiting.popleft()
-            message = popped.message
-            if message.expires_at and message.expired(now_ms):
-                self._counters.dropped_expired += 1
-                self.leases.finish(popped.offset, popped.deliveries)
-                continue
-            self._ready.move_to_end(member)
-            if not member.accepts(message, now_ms):
-                other = self._accepting(message, now_ms)
-                if other is None:
-                    oversized.append(popped)
-                    continue
-                member = other
-            self._give(member, popped, now_ms)
-        if oversized:
-            self._counters.dropped_oversized += len(oversized)
-            self.leases.bury(oversized)
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not self._give_out(waiting.message, waiting.offset, waiting.deliveries, now_ms):
+                self._waiting.appendleft(waiting)
+                return
+
+    def _give_out(self, message: Message, offset: int, deliveries: int, now_ms: int) -> bool:
+        """Give a message to the next ready member that accepts it. False: no member has room."""
+        member = self._next_ready()
+        if member is None:
+            return False
+        if message.expires_at and message.expired(now_ms):
+            self._counters.dropped_expired += 1
+            self.leases.finish(offset, deliveries)
+            return True
+        self._ready.move_to_end(member)
+        if member.maximum and not member.accepts(message, now_ms):
+            member = self._accepting(message, now_ms)
+            if member is None:
+                self._counters.dropped_oversized += 1
+                self.leases.bury(offset, deliveries)
+                return True
+        session = member.session
+        qos = min(member.qos, message.qos)
+        retain = message.retain and member.retain_as_published
+        self._counters.shared_sent += 1
+        if qos == 0:
+            session.send(message, 0, retain, False, member.identifiers, None, now_ms)
+            self.leases.finish(offset, deliveries)
+            return True
+        leased = self.leases.give(member, offset, deliveries, qos)
+        if qos == 1:
+            session.send(message, 1, retain, False, member.identifiers, leased, now_ms)
+        else:
+            self._reserved.append(_Reserved(leased, message, session.reserve(leased)))
+            self._start_work()
+        return True
 
     def _accepting(self, message: Message, now_ms: int) -> SharedMember | None:
         """The first of the next few ready members that accepts the message. All that were asked have had their turn."""
@@ -248,23 +283,6 @@ class SharedGroup:
             if member.accepts(message, now_ms):
                 return member
         return None
-
-    def _give(self, member: SharedMember, popped: PoppedMessage, now_ms: int) -> None:
-        """Send a message to a member, or have it handed over first."""
-        message, session = popped.message, member.session
-        qos = min(member.qos, message.qos)
-        retain = message.retain and member.retain_as_published
-        self._counters.shared_sent += 1
-        if qos == 0:
-            session.send(message, 0, retain, False, member.identifiers, None, now_ms)
-            self.leases.finish(popped.offset, popped.deliveries)
-            return
-        leased = self.leases.give(member, popped, qos)
-        if qos == 1:
-            session.send(message, 1, retain, False, member.identifiers, leased, now_ms)
-            return
-        self._reserved.append(_Reserved(leased, message, session.reserve(leased)))
-        self._start_work()
 
     async def _hand_over(self) -> None:
         """Record which sessions own the reserved messages, then send them. What the store refuses is given back."""
@@ -295,9 +313,12 @@ class SharedGroup:
                 retain = message.retain and member.retain_as_published
                 member.session.send_reserved(each.packet_id, leased, message, retain, member.identifiers, now_ms)
 
-    def _give_back_waiting(self) -> None:
+    def _return_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
-        self.leases.give_back_popped(waiting)
+        offsets: Offsets = {}
+        for each in waiting:
+            offsets.setdefault(each.deliveries, []).append(each.offset)
+        self.leases.return_unsent(offsets)
 
     # --- the clock
 
@@ -309,7 +330,7 @@ class SharedGroup:
             member.is_silent = not is_only and member.in_flight > 0 and now - member.heard > TICKS
             member.resume()
         if self._waiting:
-            self._give_back_waiting()
+            self._return_waiting()
         if self.leases.in_flight:
             self.leases.tick()
         if self._is_due:

@@ -12,7 +12,6 @@ from typing import Final
 from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.inflight import RESERVED, Inflight
-from gateway.session.message_encoding import Message
 from gateway.shared.member import SharedMember
 from store.api import Receipts, Store, subscription_queue
 from store.errors import StoreError
@@ -21,20 +20,11 @@ log = logging.getLogger(__name__)
 
 TICKS: Final = 4  # in `mqtt.shared_ack_timeout`
 _RENEWAL_TICKS: Final = 2
-_SETTLE_SECONDS: Final = 0.1  # acknowledgements of this long are recorded together
+# Acknowledgements of this long are recorded together. The store holds back the records of leases for a little longer
+# (`PopRequest.early`), so a lease and its acknowledgement share a commit if there is no other.
+_SETTLE_SECONDS: Final = 0.08
 
-_Offsets = dict[int, list[int]]  # by the number of deliveries
-
-
-class PoppedMessage:
-    """A message that the group has leased from the store and given to no member yet."""
-
-    __slots__ = ("deliveries", "message", "offset")
-
-    def __init__(self, message: Message, offset: int, deliveries: int) -> None:
-        self.message = message
-        self.offset = offset  # in the group's queue
-        self.deliveries = deliveries  # this one included
+Offsets = dict[int, list[int]]  # of messages in the group's queue, by their number of deliveries
 
 
 class LeasedMessage(Inflight):
@@ -42,12 +32,12 @@ class LeasedMessage(Inflight):
 
     __slots__ = ("deliveries", "leases", "member")
 
-    def __init__(self, leases: "Leases", member: SharedMember, popped: PoppedMessage, qos: int) -> None:
-        super().__init__(None, leases.group, popped.offset, qos)
+    def __init__(self, leases: "Leases", member: SharedMember, offset: int, deliveries: int, qos: int) -> None:
+        super().__init__(None, leases.group, offset, qos)
         self.leased = True
         self.leases = leases
         self.member = member
-        self.deliveries = popped.deliveries
+        self.deliveries = deliveries  # this one included
 
     def acknowledged(self) -> None:
         """End the exchange. A message that the client refused is finished too (MQTT-4.8.2-6)."""
@@ -85,7 +75,8 @@ class Leases:
         self._tasks = tasks
         self._on_returned = on_returned
         self._loop = asyncio.get_running_loop()
-        self._finished: _Offsets = {}
+        self._finished: Offsets = {}
+        self._dead: Offsets = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, coroutine: Coroutine[object, None, None]) -> None:
@@ -94,10 +85,10 @@ class Leases:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def give(self, member: SharedMember, popped: PoppedMessage, qos: int) -> LeasedMessage:
+    def give(self, member: SharedMember, offset: int, deliveries: int, qos: int) -> LeasedMessage:
         """Note that a member gets a message with QoS 1 or 2."""
-        leased = LeasedMessage(self, member, popped, qos)
-        self.in_flight[popped.offset] = leased
+        leased = LeasedMessage(self, member, offset, deliveries, qos)
+        self.in_flight[offset] = leased
         if not member.in_flight:
             member.heard = self.now
         member.in_flight += 1
@@ -112,13 +103,24 @@ class Leases:
         if self._timer is None:
             self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
 
+    def bury(self, offset: int, deliveries: int) -> None:
+        """Have the store soon make a message a dead letter of the group."""
+        self._dead.setdefault(deliveries, []).append(offset)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
+
     def flush(self) -> None:
-        """Have the store hear now which messages are done."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Have the store hear now which messages are done or dead letters."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if self._finished:
             finished, self._finished = self._finished, {}
             self.start(self._settle(done=_receipts(self.queue, finished)))
+        if self._dead:
+            dead, self._dead = self._dead, {}
+            self.start(self._bury(_receipts(self.queue, dead)))
 
     def handed_over(self, leased: LeasedMessage) -> None:
         """Forget a message that has become its session's own."""
@@ -127,8 +129,8 @@ class Leases:
 
     def give_back(self, messages: Iterable[LeasedMessage]) -> None:
         """Have messages go to other members. Those that were not sent yet do not count as delivered."""
-        sent: _Offsets = {}
-        unsent: _Offsets = {}
+        sent: Offsets = {}
+        unsent: Offsets = {}
         for leased in messages:
             if self.in_flight.get(leased.offset) is leased:
                 del self.in_flight[leased.offset]
@@ -137,25 +139,15 @@ class Leases:
                 self._counters.shared_returned += 1
         self._return(sent, unsent)
 
-    def give_back_popped(self, messages: Iterable[PoppedMessage]) -> None:
+    def return_unsent(self, offsets: Offsets) -> None:
         """Give back messages that no member has got. They do not count as delivered."""
-        unsent: _Offsets = {}
-        for popped in messages:
-            unsent.setdefault(popped.deliveries, []).append(popped.offset)
-        self._return({}, unsent)
-
-    def bury(self, messages: Iterable[PoppedMessage]) -> None:
-        """Make messages dead letters of the group."""
-        offsets: _Offsets = {}
-        for popped in messages:
-            offsets.setdefault(popped.deliveries, []).append(popped.offset)
-        self.start(self._bury(_receipts(self.queue, offsets)))
+        self._return({}, offsets)
 
     def tick(self) -> None:
         """Take back what silent members have, and what members that left do not finish. Renew the other leases."""
         now = self.now
         lost: list[LeasedMessage] = []
-        renewed: _Offsets = {}
+        renewed: Offsets = {}
         for leased in self.in_flight.values():
             member = leased.member
             if leased.phase == RESERVED:
@@ -168,7 +160,7 @@ class Leases:
             self.start(self._settle(again=[(each, self.lease_ms) for each in _receipts(self.queue, renewed)]))
         self.give_back(lost)
 
-    def _return(self, sent: _Offsets, unsent: _Offsets) -> None:
+    def _return(self, sent: Offsets, unsent: Offsets) -> None:
         if sent or unsent:
             again = [(each, 0) for each in _receipts(self.queue, sent)]
             never_sent = [(each, 0) for each in _receipts(self.queue, unsent)]
@@ -195,7 +187,7 @@ class Leases:
             tell_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
 
 
-def _receipts(queue: bytes, offsets: _Offsets) -> list[Receipts]:
+def _receipts(queue: bytes, offsets: Offsets) -> list[Receipts]:
     """The receipts of messages, consecutive ones in one."""
     found: list[Receipts] = []
     for deliveries, each in offsets.items():

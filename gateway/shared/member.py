@@ -26,21 +26,20 @@ class SharedMember(SharedMembership):
         self.has_left: bool = False
 
     @property
-    def has_room(self) -> bool:
-        session = self.session
-        return (
-            self.in_flight < self.limit
-            and session.has_room
-            and not self.is_silent
-            and not self.has_left
-            and not session.closed
-            and len(session.inflight) < MAX_HELD
-        )
-
-    @property
     def room(self) -> int:
-        """How many more messages its limit and its session's window allow."""
-        return min(self.limit - self.in_flight, self.session.window - self.session.in_window)
+        """How many more messages it takes. 0: none for now."""
+        session = self.session
+        room = min(self.limit - self.in_flight, session.window - session.in_window)
+        if (
+            room <= 0
+            or session.write_buffer.congested
+            or self.is_silent
+            or self.has_left
+            or session.closed
+            or session.recorded >= MAX_HELD
+        ):
+            return 0
+        return room
 
     def grant(self, qos: int, identifiers: tuple[int, ...], retain_as_published: bool) -> None:
         """Set the options of its last SUBSCRIBE."""
