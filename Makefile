@@ -8,7 +8,11 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What is installed, each with a stamp: the compilers, then a node, the demo, everything.
+TOOLS := $(VENV)/.tools
+NODE := $(VENV)/.node
+DEMO := $(VENV)/.demo
+ALL := $(VENV)/.all
 LOADER := benchmarks/load/mqttload
 OFFLINE := benchmarks/load/mqttoffline
 PURE := build/pure
@@ -31,7 +35,15 @@ HOT := compiled.txt $(wildcard gateway/listen/*.pyx record/*.pyx record/*.pxd st
 # Programs of others that only tests start: MQTT.js, for Node.js and for a browser.
 NPM := build/npm
 export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
+# Shows the larger downloads; the log has everything.
+pip_install = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(1) 2>&1 \
+	| tee build/pip.log | sed -nu 's/^ *Downloading \([^ ]*\) (\([0-9.]* MB\))$$/  \1, \2/p' \
+	|| { cat build/pip.log; exit 1; }
 compiled_files = find . -path ./$(VENV) -prune -o -path ./build -prune -o -name '*.so' -print0
+# The kernel is compiled while pip downloads.
+ifeq ($(MAKELEVEL) $(words $(MAKECMDGOALS)),0 1)
+MAKEFLAGS += --jobs=2
+endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
 .PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto clean
@@ -39,98 +51,118 @@ PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-install: $(KERNEL) ## create .venv, install Sluice with all extras, build the compiled kernel
-
-$(STAMP): pyproject.toml setup.py
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV): the first time takes a minute or two"
-	@SLUICE_PURE=1 $(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[all]'
-	@touch $@
-
-# In place, with the compilers that the extras brought: what `pip install .` does in its own environment.
-# Code compiled from older sources goes first, or it would shadow them where nothing can be compiled.
-$(KERNEL): $(STAMP) $(HOT)
-	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
-	@$(call compiled_files) | xargs -0 rm -f
-	@mkdir -p build
-	@$(BIN)/python setup.py -q build_ext --inplace --parallel 2 >build/kernel.log || { cat build/kernel.log; exit 1; }
+install: $(ALL) $(KERNEL) ## create .venv, install Sluice with all extras, build the compiled kernel
 	@$(BIN)/sluice version
+
+build:
+	@mkdir -p $@
+
+$(TOOLS): pyproject.toml | build
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the compilers: about 15 seconds"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		>build/tools.txt
+	@$(call pip_install,--requirement build/tools.txt)
 	@touch $@
 
-demo: $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
+$(NODE): $(TOOLS) | build
+	@echo "installing what a node needs: 20 MB, about 15 seconds"
+	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[node]')
+	@touch $@
+
+$(DEMO): $(TOOLS) | build
+	@echo "installing a node, Spark and the demo's data: 800 MB, about 2 minutes"
+	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[demo]')
+	@touch $(NODE) $@
+
+$(ALL): $(TOOLS) | build
+	@echo "installing Sluice with all extras: 900 MB, about 2 minutes"
+	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[all]')
+	@touch $(NODE) $(DEMO) $@
+
+# In place: what `pip install .` does in an environment of its own.
+# Code compiled from older sources goes first, or it would shadow them where nothing can be compiled.
+$(KERNEL): setup.py $(HOT) | $(TOOLS) build
+	@.ci/debian-package "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" python3-dev
+	@echo "compiling the kernel: about a minute on two cores"
+	@$(call compiled_files) | xargs -0 rm -f
+	@$(BIN)/python setup.py -q build_ext --inplace 2>build/kernel.log || { cat build/kernel.log; exit 1; }
+	@touch $@
+
+demo: $(DEMO) $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
 	@$(BIN)/sluice demo
 
-serve: $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
+serve: $(NODE) $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
 	@$(BIN)/sluice serve --data-dir $(DATA)
 
-test: $(KERNEL) .clients ## run all tests but the longest ones, on the compiled kernel
+test: $(ALL) $(KERNEL) .clients ## run all tests but the longest ones, on the compiled kernel
 	@$(BIN)/python $(PYTEST) $(ARGS)
 
-test-quick: $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)
+test-quick: $(ALL) $(KERNEL) ## run the tests that take milliseconds (ARGS=… goes to pytest)
 	@$(BIN)/python $(PYTEST) -m "not slow" $(ARGS)
 
-test-pure: $(STAMP) .clients ## run the quick tests on a copy without compiled code
+test-pure: $(ALL) .clients ## run the quick tests on a copy without compiled code
 	@rm -rf $(PURE) && mkdir -p $(PURE)
 	@git ls-files -z --cached --others --exclude-standard \
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
 		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
 	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python $(PYTEST) -m "not slow" $(UNCOMPILED) $(ARGS)
 
-simulate: $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
+simulate: $(ALL) $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
 
-fuzz: $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
+fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the longest tests, those without compiled code
+nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz
 	@$(MAKE) test-pure
 
-lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
+lint: $(ALL) ## ruff check, ruff format --check, mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-format: $(STAMP) ## let ruff format and fix what it can
+format: $(ALL) ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same load, side by side (ARGS=--help)
+bench: $(ALL) $(KERNEL) .mosquitto $(LOADER) ## Sluice and its peers under the same load, side by side (ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-offline: $(KERNEL) .mosquitto $(OFFLINE) ## offline sessions: publishing to them, and their return (ARGS=--help)
+bench-offline: $(ALL) $(KERNEL) .mosquitto $(OFFLINE) ## offline sessions: publishing to them, and their return (ARGS=--help)
 	@$(BIN)/python -m benchmarks.offline $(ARGS)
 
-bench-retained: $(KERNEL) .mosquitto ## a million retained values: set, and asked for at once and slowly (ARGS=--help)
+bench-retained: $(ALL) $(KERNEL) .mosquitto ## a million retained values: set, and asked for at once and slowly (ARGS=--help)
 	@$(BIN)/python -m benchmarks.retained $(ARGS)
 
-bench-split: $(KERNEL) $(LOADER) ## one process against a store and two gateways: rate, latency, CPU by process (ARGS=--help)
+bench-split: $(ALL) $(KERNEL) $(LOADER) ## one process against a store and two gateways: rate, latency, CPU by process (ARGS=--help)
 	@$(BIN)/python -m benchmarks.split $(ARGS)
 
-bench-matcher: $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
+bench-matcher: $(ALL) $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)
 
-profile: $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads (WORK=ingest, WORK=fan-out …)
+profile: $(ALL) $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads (WORK=ingest, WORK=fan-out …)
 	@$(BIN)/python -m benchmarks.profile --work '$(WORK)' $(ARGS)
 
-bench-cloud: $(KERNEL) ## the SDK against a node: producing, groups, reading by offset (ARGS=--help)
+bench-cloud: $(ALL) $(KERNEL) ## the SDK against a node: producing, groups, reading by offset (ARGS=--help)
 	@$(BIN)/python -m benchmarks.cloud $(ARGS)
 
-bench-stream: $(KERNEL) $(LOADER) ## Spark's source against a node, beside local Parquet; lag; memory of a task (ARGS=--help)
+bench-stream: $(ALL) $(KERNEL) $(LOADER) ## Spark's source against a node, beside local Parquet; lag; memory of a task (ARGS=--help)
 	@$(BIN)/python -m benchmarks.stream $(ARGS)
 
-bench-anomaly: $(STAMP) ## anomalies in labelled series: the detector beside a 3-sigma rule (NAB=folder)
+bench-anomaly: $(ALL) ## anomalies in labelled series: the detector beside a 3-sigma rule (NAB=folder)
 	@$(BIN)/python -m benchmarks.anomaly $(NAB)
 
-bench-store: $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
+bench-store: $(ALL) $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)
 
 $(LOADER) $(OFFLINE): %: %.c benchmarks/load/wire.h
 	@$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -o $@ $<
 
-conformance: $(STAMP) ## write docs/conformance.md: every statement of the standards and its tests
+conformance: $(ALL) ## write docs/conformance.md: every statement of the standards and its tests
 	@$(BIN)/python -m tests.conformance
 
 # The site has an environment of its own: its packages and nothing of Sluice.
@@ -141,7 +173,7 @@ docs: ## build the site of docs/ into build/site
 	@$(SITE)/bin/python docs/site.py
 	@$(SITE)/bin/zensical build --strict --clean --config-file build/zensical.toml
 
-proto: $(STAMP) ## generate the gRPC stubs
+proto: $(ALL) ## generate the gRPC stubs
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 # Broker and clients of Debian, for tests and benchmarks; where they cannot be had, those tests say so and skip.

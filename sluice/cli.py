@@ -4,7 +4,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
+from sluice import kernel
 from sluice.commands import (
     acl,
     backup,
@@ -25,7 +27,11 @@ from sluice.commands import (
     version,
 )
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
+# The packages of the distribution: that one of these is missing is a bug.
+PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluice", "store", "streaming")
+# The extra of `pyproject.toml` that a command needs. The others need `node` or, as `find` and `topics`, none.
+EXTRAS: Final = {"demo": "demo", "history": "spark", "sql": "spark", "stream": "spark"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.rest = rest
     try:
         return int(arguments.run(arguments))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in PACKAGES or not missing:
+            raise
+        needed = f"{kernel.DISTRIBUTION}[{EXTRAS.get(arguments.command, 'node')}]"
+        print(f"sluice {arguments.command}: {missing} is not installed: pip install '{needed}'", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `sluice sub … | head`: whoever read us has had enough
@@ -54,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         description="An MQTT and IoT gateway over one shared log.",
         epilog="`sluice COMMAND --help` explains a command with an example.",
     )
-    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = root.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in (
         serve,
         demo,

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+DISTRIBUTION: Final = "sluicemq"  # what `pip install` calls Sluice
 # The packages that hold hot modules: those of `compiled.txt`, and of the Cython extensions.
 PACKAGES: Final = ("gateway", "matcher", "notify", "record", "store")
 
@@ -13,7 +14,7 @@ PACKAGES: Final = ("gateway", "matcher", "notify", "record", "store")
 def release() -> str:
     """The installed version of Sluice, or "unreleased" in a tree that was never installed."""
     try:
-        return version("sluice")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unreleased"
 

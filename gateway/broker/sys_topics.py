@@ -125,7 +125,7 @@ class SysTopics:
             b"subscriptions/count": counters["subscriptions"],
             b"store/messages/bytes": stats.log_end - stats.log_begin,
         }
-        texts = {b"version": b"sluice " + version("sluice").encode(), b"uptime": b"%d seconds" % (now - self._began)}
+        texts = {b"version": b"sluice " + version("sluicemq").encode(), b"uptime": b"%d seconds" % (now - self._began)}
         texts.update({name: b"%d" % value for name, value in figures.items()})
         if seconds > 0:
             texts.update(self._load_texts(counters, seconds, dropped))

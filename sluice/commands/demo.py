@@ -1,6 +1,12 @@
 """`sluice demo`: the whole path in one run. The work, and the options, are in `sluice.demo`."""
 
+from importlib.util import find_spec
+from typing import Final
+
 from sluice.commands.command import Arguments, Subparsers, declare
+
+# What its processes import, one after the other and some a minute from now.
+_NEEDED: Final = ("amqtt", "bokeh_sampledata", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "vega_datasets")
 
 
 def add(subparsers: Subparsers) -> None:
@@ -10,6 +16,9 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: Arguments) -> int:
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     from sluice.demo import main  # noqa: PLC0415
 
     return main(arguments.rest)

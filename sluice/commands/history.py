@@ -68,12 +68,8 @@ def _add_export_arguments(export: argparse.ArgumentParser) -> None:
 def run(arguments: Arguments) -> int:
     """Run the action, its errors told in a line."""
     from cloud_sdk.errors import SluiceError  # noqa: PLC0415
+    from streaming.history.manifest import HistoryError  # noqa: PLC0415
 
-    try:
-        from streaming.history.manifest import HistoryError  # noqa: PLC0415
-    except ImportError as error:
-        print(f"sluice history: {error}: install Sluice with the extra `stream`", file=sys.stderr)
-        return 1
     try:
         return int(arguments.action(arguments))
     except BrokenPipeError:  # the whole command's matter

@@ -8,6 +8,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sluice.commands import broker_arguments
 from sluice.commands.command import Arguments, Subparsers, declare, positive
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ EXAMPLE: Final = "sluice pub --topic home/bath/temp --message 21.5 --qos 1"
 
 
 def add(subparsers: Subparsers) -> None:
-    from sluice.commands import broker  # noqa: PLC0415
-
     parser = declare(subparsers, "pub", "publish messages to any MQTT broker", EXAMPLE, run)
     parser.add_argument("-t", "--topic", required=True, help="topic to publish to")
     source = parser.add_mutually_exclusive_group()
@@ -29,7 +28,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("-r", "--retain", action="store_true", help="keep as the topic's retained value")
     parser.add_argument("--count", type=positive, default=1, help="publish --message or --file so many times")
     parser.add_argument("--json", action="store_true", help="print what was done as one JSON object")
-    broker.add_arguments(parser)
+    broker_arguments.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:

@@ -38,14 +38,10 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: Arguments) -> int:
     from cloud_sdk.errors import SluiceError  # noqa: PLC0415
+    from streaming.history.manifest import HistoryError  # noqa: PLC0415
+    from streaming.java import JavaNotFound  # noqa: PLC0415
+    from streaming.sql import QueryError  # noqa: PLC0415
 
-    try:
-        from streaming.history.manifest import HistoryError  # noqa: PLC0415
-        from streaming.java import JavaNotFound  # noqa: PLC0415
-        from streaming.sql import QueryError  # noqa: PLC0415
-    except ImportError as error:
-        print(f"sluice sql: {error}: install Sluice with the extra `stream`", file=sys.stderr)
-        return 1
     try:
         return _answer(arguments)
     except (QueryError, HistoryError, JavaNotFound, SluiceError, OSError) as error:

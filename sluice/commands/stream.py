@@ -114,11 +114,6 @@ def run(arguments: Arguments) -> int:
         print(f"sluice stream: {error}", file=sys.stderr)
         return 2
     with stopped_by_signals() as stopping:  # from here on: to import Spark takes seconds
-        try:
-            import pyspark  # noqa: F401, PLC0415
-        except ImportError:
-            print("sluice stream: Spark is not installed: pip install 'sluice[stream]'", file=sys.stderr)
-            return 1
         from sluice.commands import stream_job  # noqa: PLC0415
 
         return stream_job.run(arguments, connection, stopping)

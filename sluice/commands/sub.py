@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from sluice.commands import broker_arguments
 from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, within
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ TIMED_OUT: Final = 124  # as timeout(1) has it
 
 
 def add(subparsers: Subparsers) -> None:
-    from sluice.commands import broker  # noqa: PLC0415
-
     parser = declare(subparsers, "sub", "subscribe at any MQTT broker and print what comes", EXAMPLE, run)
     parser.add_argument("-t", "--topic", required=True, action="append", help="topic filter; may be repeated")
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
@@ -29,7 +28,7 @@ def add(subparsers: Subparsers) -> None:
                         help="keep the session so long after leaving (with --id; 3.1.1: any number but 0)")  # fmt: skip
     parser.add_argument("--payload-only", action="store_true", help="print payloads without their topics")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    broker.add_arguments(parser)
+    broker_arguments.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:

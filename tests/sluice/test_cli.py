@@ -12,6 +12,7 @@ import pytest
 
 from sluice.cli import main, parser
 from sluice.kernel import compiled_modules
+from store.data_folder import META
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -66,6 +67,48 @@ def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) 
         main(words)
     assert stop.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("missing", "words", "extra"),
+    [
+        ("amqtt", "demo", "demo"),
+        ("pyspark", "demo", "demo"),
+        ("rich", "demo", "demo"),
+        ("pyarrow", "history show /nowhere", "spark"),
+        ("msgspec", "history export /nowhere", "spark"),
+        ("pyspark", "sql SELECT", "spark"),
+        ("pyspark", "stream windows --parent a", "spark"),
+        ("aiohttp", "serve --data-dir {folder}", "node"),
+        ("rocksdict", "serve --data-dir {folder}", "node"),
+        ("rocksdict", "user list --data-dir {folder}", "node"),
+        ("rocksdict", "show --data-dir {folder} topics", "node"),
+        ("orjson", "backup --data-dir {folder} {folder}/backup", "node"),
+        ("paho", "pub -t a -m b", "node"),
+        ("paho", "sub -t a", "node"),
+    ],
+)
+@pytest.mark.slow
+def test_a_missing_extra_is_one_line_and_2(missing: str, words: str, extra: str, tmp_path: Path) -> None:
+    (tmp_path / META).touch()
+    code = f"import sys; sys.modules[{missing!r}] = None; from sluice.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *words.format(folder=tmp_path).split()]
+    told = subprocess.run(command, capture_output=True, check=False, text=True)
+    line = f"sluice {words.partition(' ')[0]}: {missing} is not installed: pip install 'sluicemq[{extra}]'\n"
+    assert (told.returncode, told.stdout, told.stderr) == (2, "", line)
+
+
+def test_help_and_the_sdks_commands_need_no_extra() -> None:
+    hidden = ["aiohttp", "amqtt", "msgspec", "orjson", "paho", "pyarrow", "pyspark", "rich", "rocksdict", "uvloop"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({hidden})); import cloud_sdk.blocking; "
+        "from sluice.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run([*command, "version"], check=False).returncode == 0
+    told = subprocess.run([*command, "topics", "--port", "1"], capture_output=True, check=False, text=True)
+    assert told.returncode == 1
+    assert told.stderr.startswith("sluice topics: ")
 
 
 def test_the_demo_gets_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
