@@ -1,13 +1,13 @@
-"""The access keys of RocketMQ's clients, and what these sign requests with.
+"""Access keys of RocketMQ clients, and the signatures of their requests.
 
-A client sends no password: it signs the time of its request with its secret (HMAC-SHA1), and tells both beside the
-access key. Who checks that has to have the secret itself. Neither the log nor a backup has it, but a file alone, with
-one key a line:
+A client sends no password. It signs the time of its request with its secret (HMAC-SHA1), and sends the time, the
+signature and the access key. The node needs the secret to check that. It is in no log and no backup, only in a file
+with one key a line:
 
     # access key    user       secret
     AK-billing      billing    8JvQm2…
 
-What a client may do is what the rules of the user say. The file is read again when it changes.
+The rules of the user apply to the client. The file is read again when it changes.
 """
 
 import hmac
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 _SCHEME: Final = "MQv2-HMAC-SHA1 "
 _SIGNED: Final = "x-mq-date-time"
 _TIME: Final = "%Y%m%dT%H%M%SZ"
-_SKEW_S: Final = 86_400.0  # clients call their own zone's time UTC
+_SKEW_S: Final = 86_400.0  # some clients send their local time as UTC
 _MAX_SIZE: Final = 1 << 20  # bytes of the file
-_NOT_IN_KEYS: Final = frozenset("/,=")  # they stand between the parts of a header
+_NOT_IN_KEYS: Final = frozenset("/,=")  # separators of a header
 
 
 class AccessKeysError(OSError):
-    """The file cannot be used. The message names it and says why."""
+    """The file of access keys cannot be used. The message names it and says why."""
 
 
 @dataclass(slots=True, frozen=True)
 class AccessKey:
-    """Who signs with it, and with what."""
+    """An access key, its user and its secret."""
 
     name: str
     user: bytes
@@ -44,14 +44,14 @@ class AccessKey:
 
 @dataclass(slots=True, frozen=True)
 class Signature:
-    """What a request says of itself."""
+    """The signature in the headers of a request."""
 
-    key: str  # b"": of a client without credentials, which signs all the same
+    key: str  # "": of a client without credentials, which signs all the same
     digest: str  # hexadecimal
-    signed: str  # the time, as it was signed
+    signed: str  # the signed time, as text
 
     def is_of(self, key: AccessKey, now: float) -> bool:
-        """Whether somebody made it who knows the secret of the key, not long before now (s since 1970)."""
+        """Whether the secret of the key made this signature, not long before `now` (seconds since 1970)."""
         digest = hmac.digest(key.secret, self.signed.encode(), "sha1").hex()
         if not hmac.compare_digest(digest.encode(), self.digest.lower().encode(errors="replace")):
             return False
@@ -62,11 +62,11 @@ class Signature:
 
 
 def signature_of(authorization: str, time: str | None) -> Signature | None:
-    """What the headers `authorization` and `x-mq-date-time` say; None where the first is of another kind."""
+    """Parse the headers `authorization` and `x-mq-date-time`. None: the scheme is another one."""
     if not authorization.startswith(_SCHEME):
         return None
     parts = dict(part.strip().partition("=")[::2] for part in authorization[len(_SCHEME) :].split(","))
-    # Behind the key some clients name a region and a service.
+    # Some clients name a region and a service behind the key.
     key = parts.get("Credential", "").partition("/")[0]
     if parts.get("SignedHeaders", "").lower() != _SIGNED:
         return Signature(key, "", "")
@@ -74,20 +74,22 @@ def signature_of(authorization: str, time: str | None) -> Signature | None:
 
 
 class AccessKeys:
-    """Those of one file."""
+    """The access keys of one file."""
 
     def __init__(self, path: Path) -> None:
         """Raises AccessKeysError."""
         self._path = path
-        self._logged_error = ""  # what is wrong with the file that there is now
+        self._logged_error = ""  # the last error of the current file
         self._seen, self._keys = self._read()
 
     def find(self, name: str) -> AccessKey | None:
         return self._keys.get(name)
 
     def reload(self) -> bool:
-        """Read the file if it is another one than before, and say whether it was. One that cannot be used is told,
-        once, and the keys stay as they are. Reads the disk; may run in a thread."""
+        """Read the file again if it has changed. Returns whether the keys are new.
+
+        An error is logged once, and the keys stay as they are. Reads the disk; may run in a thread.
+        """
         try:
             if _identity(self._path) == self._seen:
                 return False
@@ -124,7 +126,7 @@ class AccessKeys:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """What tells that the file is another one. Raises AccessKeysError, also where others may read it."""
+    """Identity of the file, which changes when it is replaced. Raises AccessKeysError, also if others may read it."""
     try:
         found = path.stat()
     except OSError as error:
@@ -132,5 +134,5 @@ def _identity(path: Path) -> tuple[int, int, int]:
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SIZE:
         raise AccessKeysError(f"{path} is not a file of up to {_MAX_SIZE} bytes")
     if found.st_mode & stat.S_IROTH:
-        raise AccessKeysError(f"{path} has secrets that everybody may read: chmod o-r")
+        raise AccessKeysError(f"{path} has secrets, but everybody may read it: chmod o-r")
     return found.st_ino, found.st_size, found.st_mtime_ns

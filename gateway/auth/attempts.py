@@ -1,20 +1,19 @@
-"""Wrong passwords, by where they come from (who sends too many waits) and by the name that they are meant for (which
-becomes slow to come in with from new places). The clock is handed in."""
+"""Limits on guessing passwords: failed logins by source address, and delays by user name. The time is an argument."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from gateway.net.token_bucket import TokenBucket
 
-_MAX_SOURCES: Final = 16_384  # remembered; the one that failed first is forgotten first
-_MAX_NAMES: Final = 16_384  # the same
+_MAX_SOURCES: Final = 16_384  # remembered; the oldest is forgotten first
+_MAX_NAMES: Final = 16_384  # user names remembered
 _MINUTE: Final = 60.0
-_SLOWER: Final = 10  # times as many wrong passwords as of a source may be meant for a name before it becomes slow
-_LONGEST: Final = 3.0  # seconds: clients wait for CONNACK that long
+_SLOWER: Final = 10  # failures of a name before it is delayed, as a multiple of the limit of a source
+_LONGEST: Final = 3.0  # seconds of delay; clients wait longer for CONNACK
 
 
 class FailedLogins:
-    """So many a minute and source, and as many at once."""
+    """Counts wrong passwords by source, and refuses further ones above a limit."""
 
     __slots__ = ("_limit", "_sources")
 
@@ -24,12 +23,12 @@ class FailedLogins:
         self._sources: dict[str, TokenBucket] = {}
 
     def may_try(self, source: str, now: float) -> bool:
-        """Whether the next password from there is looked at. now: seconds of a clock that does not go back."""
+        """Whether the next password from the source is checked. now: seconds of a monotonic clock."""
         bucket = self._sources.get(source)
         return bucket is None or not bucket.wait(now)
 
     def count(self, source: str, now: float) -> None:
-        """One was wrong."""
+        """Count a wrong password."""
         if not self._limit:
             return
         bucket = self._sources.get(source)
@@ -42,7 +41,7 @@ class FailedLogins:
 
 
 class LoginDelays:
-    """How long somebody waits who says a name that is guessed at. Nobody is refused for the guesses of others."""
+    """Delays logins with a user name that is being guessed at. Nobody is refused because of the guesses of others."""
 
     __slots__ = ("_limit", "_names")
 
@@ -52,12 +51,12 @@ class LoginDelays:
         self._names: dict[bytes, TokenBucket] = {}
 
     def delay(self, name: bytes, now: float) -> float:
-        """Seconds until a password for the name is looked at."""
+        """Seconds until a password for the name is checked."""
         bucket = self._names.get(name)
         return min(bucket.spend(0, now), _LONGEST) if bucket is not None else 0.0
 
     def count(self, name: bytes, now: float) -> None:
-        """One was wrong. The delay grows with each."""
+        """Count a wrong password. The delay grows with each."""
         if not self._limit:
             return
         bucket = self._names.get(name)
@@ -70,9 +69,10 @@ class LoginDelays:
 
 
 def source_of(peer: str) -> str:
-    """Whose failures are counted together: an address; of IPv6 the network of 64 bits, in which all are one's own.
+    """Return the source that failures are counted by: an IPv4 address, or an IPv6 network of 64 bits.
 
-    peer: "host:port", "[IPv6]:port", or some other name for who has no address."""
+    peer: "host:port", "[IPv6]:port", or another name for a peer without an address.
+    """
     host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         address = ip_address(host)

@@ -1,8 +1,7 @@
-"""What the store says of users and rules, for all fronts of a process: whose a password is, and what somebody may do.
+"""Users and rules of the store, for all fronts of a process: checks passwords, and answers what a user may do.
 
-The truth is in the store. What is kept here for speed (rules by user, proven passwords) is forgotten with each change
-that a commit tells of, and the fronts hear of it: they look again at who is there. Wrong passwords are counted here,
-whatever front they come to.
+The truth is in the store. Caches (rules by user, proven passwords) are dropped when a commit changes users or rules.
+Fronts are called then, and check their clients again. Wrong passwords at all fronts are counted together.
 """
 
 import secrets
@@ -20,45 +19,48 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
 from store.api import Commit, Store, User, Will
 
-_MAX_RULE_BOOKS: Final = 16_384  # rule books kept, of a user each
+_MAX_RULE_BOOKS: Final = 16_384  # rule books in the cache, one for each user
 WRONG: Final = "wrong user name or password"
 
 ChangeListener = Callable[[Commit], None]
 
 
 class WrongPassword(ClientRefused):
-    """Or a name that is no user's: from outside nobody can tell which."""
+    """The password is wrong, or there is no such user: the answer does not tell which."""
 
     def __init__(self) -> None:
         super().__init__(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG)
 
 
 class Authority:
-    """Made on the loop, one for each process; `stop` it."""
+    """The users and rules of a process. Create it on the loop, and `stop` it."""
 
     def __init__(self, store: Store, max_wrong_passwords: int) -> None:
-        """max_wrong_passwords: a minute and address; 0: any number."""
+        """max_wrong_passwords: per minute and address; 0: no limit."""
         self._store = store
         self.passwords = Passwords(max_wrong_passwords)
         self.changes = 0  # commits that changed users or rules
-        self._rule_books: dict[bytes, RuleBook] = {}  # by user name, b"" for those who have none
-        self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # until there is one in the store
+        self._rule_books: dict[bytes, RuleBook] = {}  # by user name; b"": clients without a user
+        self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # used until the store has one
         self._listeners: list[ChangeListener] = []
-        self.service_logins_failed = {"grpc": 0, "http": 0}  # wrong passwords; those of devices are in `Counters`
+        self.service_logins_failed = {"grpc": 0, "http": 0}  # of services; those of devices are in `Counters`
         store.on_commit(self._on_commit)
 
     def stop(self) -> None:
         self.passwords.stop()
 
     def on_change(self, listener: ChangeListener) -> None:
-        """Call `listener` with commits that changed users or rules, or may have: nobody was told of what they did."""
+        """Call `listener` with each commit that changed users or rules, or may have done so."""
         self._listeners.append(listener)
 
-    # --- who it is
+    # --- authentication
 
     async def check_password(self, name: bytes, password: bytes, peer: str) -> User:
-        """The user whose password it is. Unknown ones take the same steps. peer: see `gateway.auth.attempts.source_of`.
-        Raises WrongPassword, ClientRefused when it is not looked at, StoreError."""
+        """Return the user of that name, if the password is right. Unknown names take the same steps.
+
+        peer: see `gateway.auth.attempts.source_of`. Raises WrongPassword, ClientRefused when the password is not
+        checked, StoreError.
+        """
         user, is_known = await self.find_user(name)
         right = await self.passwords.is_right(user, password, source_of(peer))
         if not right or not is_known:
@@ -66,12 +68,12 @@ class Authority:
         return user
 
     async def find_user(self, name: bytes) -> tuple[User, bool]:
-        """The user of that name, or one who looks like it from outside; and whether it is one. Raises StoreError."""
+        """Return the user of that name and True, or a mock user and False. Raises StoreError."""
         secret = await self._store.user(b"") or self._secret
         user = await self._store.user(name) if name else None
         return (mock_user(name, secret), False) if user is None else (user, True)
 
-    # --- what it may do
+    # --- authorization
 
     async def renew(self, identity: Identity) -> bool:
         """Bring the identity up to date with the store's users and rules. Returns whether it was out of date.
@@ -91,7 +93,7 @@ class Authority:
         return True
 
     async def may_send_will(self, will: Will) -> bool:
-        """Whether a will may go where it goes, now that it is to be sent. Raises StoreError."""
+        """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
         book = await self._rule_book(will.user_name)
@@ -119,7 +121,7 @@ class Authority:
 
 
 def login_failure_line(name: bytes, peer: str, why: str = WRONG) -> str:
-    """What the node's output says of a wrong password, or whatever it is that proves nothing."""
+    """The log line about a failed login."""
     return f"refusing {name[:64]!r} from {peer}: {why}"
 
 

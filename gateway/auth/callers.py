@@ -1,9 +1,9 @@
-"""Who calls a front for services or people (gRPC, HTTP), and what the caller may do: the users and rules of devices.
+"""Callers of gRPC and HTTP: who they are, and what they may do by the users and rules of devices.
 
-A caller says who it is with every call: user name and password as HTTP has them (`authorization: Basic …`), the
-signature of an access key as RocketMQ's clients have it, or a certificate. What was found out is remembered until a
-user, a rule or the access keys change; then all who are remembered, or still have a call, are looked at again, so that
-calls that last, and streams, follow the rules of the day.
+A caller authenticates with every call: with user name and password (`authorization: Basic …`), with the signature of
+an access key as RocketMQ clients do, or with a certificate. The result is cached until a user, a rule or the access
+keys change. Then all cached callers, and those with a call under way, are checked again. So long calls and streams
+follow the current rules.
 """
 
 import asyncio
@@ -30,21 +30,22 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_MAX_KNOWN: Final = 16_384  # callers that are remembered; the first is forgotten first
+_MAX_KNOWN: Final = 16_384  # callers in the cache; the oldest is dropped first
 _BASIC: Final = "basic "
+_NOT_BASIC: Final = "authorization must be Basic, with user name and password"
 _FORGED: Final = "wrong access key or signature"
-_CHECK_S: Final = 2.0  # whether the file of access keys has changed
+_CHECK_S: Final = 2.0  # seconds between checks of the file of access keys
 
 
 class Caller(Identity):
-    """Somebody who calls. Calls that last look at it again and again: it changes when users and rules do."""
+    """A caller. It changes with users and rules, and long calls look at it again."""
 
     __slots__ = ("__weakref__", "is_revoked", "key")
 
     def __init__(self, allows_by_default: bool, key: AccessKey | None = None) -> None:
         super().__init__(b"", allows_by_default)
-        self.is_revoked = False  # its user or its key was changed or removed
-        self.key = key  # what it signs with
+        self.is_revoked = False  # its user or key was changed or removed
+        self.key = key  # the key that it signs with
         if key is not None:
             self.user_name = key.user
 
@@ -56,7 +57,7 @@ class Caller(Identity):
 
 
 class Callers:
-    """Of one front. Starts with the node's loop; `stop` it."""
+    """The callers of one front. Create it on the loop, and `stop` it."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Callers:
         keys: AccessKeys | None = None,
     ) -> None:
         """front: "grpc" or "http". auth: "anonymous", "password", "certificate", "signature". acl_default: "allow",
-        "deny", or "" for "deny" where callers have to say who they are. keys: for signatures."""
+        "deny", or "" for "deny" unless callers may be anonymous. keys: for signatures."""
         self._keys = keys if "signature" in auth else None
         self._authority = authority
         self._front = front
@@ -76,7 +77,7 @@ class Callers:
         self._throttled_log = ThrottledLog(log, f"{front}: ")
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Caller] = {}
-        self._live: WeakSet[Caller] = WeakSet()  # those, and whose calls last: two that come at once make two of one
+        self._live: WeakSet[Caller] = WeakSet()  # cached callers, and those of calls under way
         self._changed = asyncio.Event()
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
         authority.on_change(self._on_change)
@@ -88,12 +89,15 @@ class Callers:
     async def identify(
         self, authorization: str | None, certificate_name: bytes | None, peer: str, signed: str | None = None
     ) -> Caller:
-        """Who calls. authorization: the header, if there is one. certificate_name: of one that was vouched for.
-        peer: see `gateway.auth.attempts.source_of`. signed: the time that RocketMQ's clients sign.
-        Raises ClientRefused and StoreError."""
+        """Authenticate a call.
+
+        authorization: the header, if there is one. certificate_name: from a verified certificate. peer: see
+        `gateway.auth.attempts.source_of`. signed: the time that RocketMQ clients sign. Raises ClientRefused and
+        StoreError.
+        """
         key: AccessKey | None = None
         signature = signature_of(authorization, signed) if authorization is not None else None
-        if signature is not None:  # RocketMQ's clients send one always: without a key it says nothing
+        if signature is not None:  # RocketMQ clients always send one; without a key it means nothing
             authorization = None
             if self._keys is not None and signature.key:
                 key = await self._check_signature(signature, self._keys, peer)
@@ -106,7 +110,9 @@ class Callers:
         elif "anonymous" in self._auth:
             about = b"a"
         else:
-            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, f"say who you are: {' or '.join(sorted(self._auth))}")
+            raise ClientRefused(
+                ReasonCode.NOT_AUTHORIZED, f"authentication is required: {' or '.join(sorted(self._auth))}"
+            )
         digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
@@ -125,7 +131,7 @@ class Callers:
         return caller
 
     async def _check(self, authorization: str, peer: str) -> User:
-        """The user whose name and password the header has. Raises ClientRefused, StoreError."""
+        """Return the user whose name and password are in the header. Raises ClientRefused, StoreError."""
         name, password = _parse_basic(authorization)
         try:
             return await self._authority.check_password(name, password, peer)
@@ -134,7 +140,7 @@ class Callers:
             raise
 
     async def _check_signature(self, signature: Signature, keys: AccessKeys, peer: str) -> AccessKey:
-        """The key that a signature is of. What is wrong counts as a wrong password does. Raises ClientRefused."""
+        """Return the key of a signature. A wrong one counts as a wrong password. Raises ClientRefused."""
         name = signature.key.encode(errors="replace")
         key = keys.find(signature.key)
         digest = hashlib.blake2b(b"" if key is None else key.secret, key=self._key, digest_size=32).digest()
@@ -153,7 +159,7 @@ class Callers:
         self._throttled_log.warning("password", login_failure_line(name, peer, why))
 
     async def _renew(self, caller: Caller) -> None:
-        """Have the caller be as the store and the access keys say. Raises StoreError."""
+        """Bring a caller up to date with the store and the access keys. Raises StoreError."""
         if caller.key is not None and (self._keys is None or self._keys.find(caller.key.name) != caller.key):
             caller.is_revoked = True
             return
@@ -180,18 +186,22 @@ class Callers:
                 try:
                     await self._renew(caller)
                 except StoreError:
-                    caller.is_revoked = True  # nobody knows: it may call again
+                    caller.is_revoked = True  # unknown: the caller has to authenticate again
             self._known = {digest: caller for digest, caller in self._known.items() if not caller.is_revoked}
 
 
 def _parse_basic(authorization: str) -> tuple[bytes, bytes]:
-    """User name and password of a header (RFC 7617). Raises ClientRefused."""
+    """Parse user name and password (RFC 7617). Raises ClientRefused."""
     if authorization[: len(_BASIC)].lower() != _BASIC:
-        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
+        raise ClientRefused(
+            ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization must be Basic, with user name and password"
+        )
     try:
         name, colon, password = b64decode(authorization[len(_BASIC) :], validate=True).partition(b":")
     except (binascii.Error, ValueError):
         colon = b""
     if not colon:
-        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization is Basic, with user name and password")
+        raise ClientRefused(
+            ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization must be Basic, with user name and password"
+        )
     return name, password

@@ -1,8 +1,9 @@
-"""Checks passwords, which takes milliseconds of a core each by intention: in threads, and as few as can be.
+"""Checks passwords in threads. Each check takes milliseconds of a core by intention, so results are cached.
 
-What was proved right is remembered as a digest under a key of this process, so that a thousand devices that come back
-at once cost a thousand digests. What waits for a thread, and what a source may get wrong, is bounded: a source that got
-too much wrong passes only with what was proved right from there, or else it would go on guessing what others proved.
+A password that was right is cached as a digest under a key of this process. So a thousand devices that reconnect at
+once cost a thousand digests. The number of checks that wait, and of failures of a source, is limited. Above its limit a
+source passes only with passwords that were right from there before. Otherwise it could go on guessing passwords that
+others have proven.
 """
 
 import asyncio
@@ -19,36 +20,36 @@ from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
 from store.api import User
 
-_THREADS: Final = 2  # the rest of the cores is for others
-_NICE: Final = 10  # those who are connected come first
+_THREADS: Final = 2  # leave the other cores to the rest
+_NICE: Final = 10  # clients that are connected come first
 _MAX_WAITING: Final = 4096  # at 3 ms each and two at a time: six seconds
-_MAX_DELAYED: Final = 1024  # that wait because their name is guessed at
-_MAX_PROVEN: Final = 131_072  # of about 100 bytes; thrice: passwords, passwords by source, devices
+_MAX_DELAYED: Final = 1024  # logins that wait because of guesses at their name
+_MAX_PROVEN: Final = 131_072  # entries of about 100 bytes in each of three caches
 
 
 class Passwords:
-    """Of all listeners of a node."""
+    """Checks the passwords for all fronts of a node."""
 
     def __init__(self, limit: int) -> None:
-        """limit: wrong passwords a minute and source; 0: any number."""
+        """limit: wrong passwords a minute and source; 0: no limit."""
         self._failures = FailedLogins(limit)
-        self._device_failures = FailedLogins(limit)  # of devices that were let in before
+        self._device_failures = FailedLogins(limit)  # by device that has logged in before
         self._delays = LoginDelays(limit)
         self._delayed = 0
         self._key = secrets.token_bytes(32)
-        self._proven: dict[bytes, None] = {}  # digests, the one that was proved first to be forgotten first
-        self._proven_by_source: dict[bytes, None] = {}  # the same, each with a source that it came from
-        self._devices: dict[bytes, None] = {}  # of users, each with a source and a client id it was proved from
+        self._proven: dict[bytes, None] = {}  # digests of passwords; the oldest is dropped first
+        self._proven_by_source: dict[bytes, None] = {}  # digests of passwords with their source
+        self._devices: dict[bytes, None] = {}  # digests of users with source and client id
         self._waiting = 0
         self._threads_free = asyncio.Semaphore(_THREADS)
-        self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # which Linux takes for the thread
+        self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # on Linux for the thread alone
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def is_right(self, user: User, password: bytes, source: str) -> bool:
-        """Whether it is the user's password. Raises ClientRefused when it is not looked at."""
+        """Whether the password is the user's. Raises ClientRefused when it is not checked."""
         digest = self._digest(user, password)
         there = self._digest_by_source(digest, source)
         if there in self._proven_by_source:
@@ -75,15 +76,18 @@ class Passwords:
         return True
 
     def check_source(self, source: str) -> None:
-        """Raises ClientRefused when too much was wrong that came from there."""
+        """Raise ClientRefused when the source has sent too many wrong passwords."""
         if not self._failures.may_try(source, monotonic()):
             raise ClientRefused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords came from this address")
 
-    # --- proofs, which cost nothing to look at
+    # --- proofs (SCRAM, signatures), which are cheap to check
 
     async def admit(self, user: User, source: str, client_id: bytes) -> None:
-        """Wait until a proof may be looked at. A device that proved it before, from the same source and with the same
-        client id, is not kept out by what others there get wrong. Raises ClientRefused."""
+        """Wait until a proof may be checked.
+
+        The failures of others do not keep out a device that has logged in before from the same source with the same
+        client id. Raises ClientRefused.
+        """
         device = self._device(user, source, client_id)
         if device in self._devices:
             if not self._device_failures.may_try(device.hex(), monotonic()):
@@ -94,11 +98,11 @@ class Passwords:
         self.check_source(source)
 
     def proof_succeeded(self, user: User, source: str, client_id: bytes) -> None:
-        """A proof was right."""
+        """Record a proof that was right."""
         _add_bounded(self._devices, self._device(user, source, client_id))
 
     def proof_failed(self, user: User, source: str, client_id: bytes) -> None:
-        """A proof was wrong."""
+        """Record a proof that was wrong."""
         self._count_failure(user, source)
         device = self._device(user, source, client_id)
         if device in self._devices:
@@ -110,7 +114,7 @@ class Passwords:
         self._delays.count(user.name, now)
 
     async def _delay_guesses(self, user: User) -> None:
-        """Have who says a name that is guessed at, from wherever, wait a little; of very many not all."""
+        """Wait a little if the name is being guessed at. Above a limit of waiting logins do not wait."""
         seconds = self._delays.delay(user.name, monotonic())
         if not seconds or self._delayed >= _MAX_DELAYED:
             return
@@ -121,16 +125,16 @@ class Passwords:
             self._delayed -= 1
 
     def _digest(self, user: User, password: bytes) -> bytes:
-        """Of a password of a user as the user is: what was proved for another password of his proves nothing."""
+        """Digest of a password of a user. It includes the stored key, so it ends with a change of the password."""
         about = len(user.name).to_bytes(4, "big") + user.name + user.stored_key
         return hashlib.blake2b(about + password, key=self._key, digest_size=32).digest()
 
     def _digest_by_source(self, digest: bytes, source: str) -> bytes:
-        """Of a password of a user, as it comes from one source."""
+        """Digest of a password of a user, with the source that it comes from."""
         return hashlib.blake2b(digest + source.encode(), key=self._key, digest_size=32).digest()
 
     def _device(self, user: User, source: str, client_id: bytes) -> bytes:
-        """Of a user, as it comes from one source with one client id."""
+        """Digest of a user with source and client id."""
         return self._digest_by_source(self._digest(user, client_id), source)
 
 

@@ -1,11 +1,12 @@
-"""What rules say of a topic: whether a client may publish to it, and subscribe to a filter.
+"""Evaluates rules: whether a client may publish to a topic, or subscribe to a filter.
 
-Rules are asked in order, first the user's and then those for everybody; the first that fits counts, and where none does
-the listener's default. A rule on publishing or subscribing to a topic fits when its filter matches it, by the rules of
-MQTT on `$` (`#` does not match `$SYS/uptime`).
+Rules are checked in order, first those of the user, then those for everybody. The first rule that applies decides,
+otherwise the listener's default. A rule applies to a topic that its filter matches, with MQTT's rule about `$` (`#`
+does not match `$SYS/uptime`).
 
-A filter is granted when every topic that it may match is allowed: there is no second look when messages are delivered.
-So an allowing rule counts where it covers the whole filter, a denying one where they have a topic in common.
+A filter is granted when every topic that it may match is allowed, because messages are not checked again when they are
+delivered. So a rule that allows applies if it covers the whole filter, and a rule that denies if both have a topic in
+common.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,14 @@ from matcher.names import levels_match, split_shared
 from matcher.reserved import inbox_of
 from store.api import Rule
 
-CLIENT_ID: Final = b"%c"  # levels of a rule's filter
+CLIENT_ID: Final = b"%c"  # placeholders for levels of a rule's filter
 USER_NAME: Final = b"%u"
-_MAX_VERDICTS: Final = 1024  # cached per connection
-_MAX_CACHED: Final = 256  # bytes of a topic whose verdict is cached: a connection may send 65,535 each
+_MAX_VERDICTS: Final = 1024  # cached for each connection
+_MAX_CACHED: Final = 256  # bytes of a topic whose verdict is cached
 
 
 class Clause:
-    """A rule as it is asked."""
+    """A rule, prepared for matching."""
 
     __slots__ = ("allow", "is_wild_first", "levels")
 
@@ -33,19 +34,19 @@ class Clause:
         self.is_wild_first: bool = levels[0] in (b"+", b"#")
 
     def matches(self, topic: list[bytes], is_special: bool) -> bool:
-        """Whether the rule fits a topic. is_special: it begins with $."""
+        """Whether the rule applies to a topic. is_special: it begins with $."""
         if is_special and self.is_wild_first:
             return False
         return levels_match(self.levels, topic, 0)
 
     def covers(self, wanted: list[bytes], is_special: bool) -> bool:
-        """Whether it fits every topic that a filter matches."""
+        """Whether the rule applies to every topic that a filter matches."""
         if is_special and self.is_wild_first:
             return False
         return covers_levels(self.levels, wanted)
 
     def overlaps(self, wanted: list[bytes], is_special: bool) -> bool:
-        """Whether it fits one of them."""
+        """Whether the rule applies to at least one topic that a filter matches."""
         if is_special and self.is_wild_first:
             return False
         if self.levels[0][:1] == b"$" and wanted[0] in (b"+", b"#"):
@@ -54,12 +55,12 @@ class Clause:
 
 
 class Permissions:
-    """What one connection may do."""
+    """The permissions of one connection."""
 
     __slots__ = ("_default", "_inbox", "_publish", "_subscribe", "_verdicts")
 
     def __init__(self, publish: list[Clause], subscribe: list[Clause], default: bool, client_id: bytes) -> None:
-        self._inbox = inbox_of(client_id)  # which it need not subscribe to: rules say who may publish there
+        self._inbox = inbox_of(client_id)  # always readable: rules apply to those who publish there
         self._publish = publish
         self._subscribe = subscribe
         self._default = default
@@ -86,7 +87,7 @@ class Permissions:
         return verdict
 
     def may_subscribe(self, topic_filter: bytes) -> bool:
-        """Whether all that the filter (plain, or `$share/group/filter`) may match is allowed."""
+        """Whether every topic that the filter (plain, or `$share/group/filter`) may match is allowed."""
         if topic_filter == self._inbox:
             return True
         _, inner = split_shared(topic_filter)
@@ -101,18 +102,18 @@ class Permissions:
 
 
 class RuleBook:
-    """The rules that count for one user (or for nobody in particular), to be bound to client ids."""
+    """The rules for one user, or for clients without a user, to be bound to client ids."""
 
     __slots__ = ("_clauses", "_client_bound", "_rules")
 
     def __init__(self, rules: Sequence[Rule], user_name: bytes) -> None:
-        """rules: the user's, and behind them those for everybody. user_name: b"" for none."""
+        """rules: those of the user, then those for everybody. user_name: b"" for none."""
         self._rules = [(rule, _named(rule.topic_filter.split(b"/"), USER_NAME, user_name)) for rule in rules]
         self._client_bound = any(levels is not None and CLIENT_ID in levels for _, levels in self._rules)
         self._clauses: tuple[list[Clause], list[Clause]] | None = None
 
     def permissions(self, client_id: bytes, default: bool) -> Permissions | None:
-        """What the user may do as this client; None: everything."""
+        """The permissions of the user with this client id. None: everything is allowed."""
         if default and all(rule.allow for rule, _ in self._rules):
             return None
         if self._clauses is None or self._client_bound:
@@ -135,8 +136,10 @@ class RuleBook:
 
 
 def _named(levels: list[bytes], placeholder: bytes, name: bytes) -> list[bytes] | None:
-    """The levels with a name in place of the placeholder. None: no topic has such a level, or the name would open a
-    tree of $ (which `+` there would not either): the rule fits nothing."""
+    """Replace the placeholder in the levels by a name.
+
+    None: the rule applies to nothing, because no topic has such a level, or the name at the first level begins with $.
+    """
     if placeholder not in levels:
         return levels
     if levels[0] == placeholder and name.startswith(b"$"):

@@ -1,16 +1,16 @@
-"""Why a CONNECT is not served."""
+"""Exceptions that end the authentication of a client."""
 
 from gateway.mqtt.reasons import ReasonCode
 
 
 class ClientRefused(Exception):
-    """CONNECT cannot be served; the reason goes into CONNACK."""
+    """The client is not served. The reason goes into CONNACK."""
 
     def __init__(self, reason: ReasonCode, text: str, server_reference: bytes = b"") -> None:
         super().__init__(text)
         self.reason = reason
-        self.server_reference = server_reference  # where the client is served instead
+        self.server_reference = server_reference  # another server for the client
 
 
 class ClientGone(Exception):
-    """The connection has ended: nobody waits for an answer."""
+    """The connection has ended, so no answer is needed."""

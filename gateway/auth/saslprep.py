@@ -1,10 +1,10 @@
-"""Passwords as SCRAM has them prepared: different ways to write the same text are one password (RFC 4013)."""
+"""SASLprep (RFC 4013): normalizes passwords, so that different encodings of one text are one password."""
 
 import stringprep
 import unicodedata
 from typing import Final
 
-_MAX_LENGTH: Final = 1024  # bytes: looking at each character takes time, and anybody may send a password
+_MAX_LENGTH: Final = 1024  # bytes: checking each character takes time, and anybody may send a password
 _PROHIBITED: Final = (
     stringprep.in_table_c12,
     stringprep.in_table_c21_c22,
@@ -19,8 +19,7 @@ _PROHIBITED: Final = (
 
 
 def prepared(password: bytes) -> bytes:
-    """The password in its one form; one that is no text, has what no text should have, or is very
-    long, as it is."""
+    """Normalize a password. One that is very long, not UTF-8 or has prohibited characters is returned as it is."""
     if password.isascii() or len(password) > _MAX_LENGTH:
         return password
     try:
@@ -35,7 +34,7 @@ def prepared(password: bytes) -> bytes:
 
 
 def _is_one_way(text: str) -> bool:
-    """Whether the text keeps to the rules on writing from right to left (RFC 3454, section 6)."""
+    """Whether the text conforms to the rules on bidirectional text (RFC 3454, section 6)."""
     if not any(map(stringprep.in_table_d1, text)):
         return True
     if any(map(stringprep.in_table_d2, text)):

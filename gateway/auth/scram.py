@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256, the server's side (RFC 5802, RFC 7677), without channel binding. Bytes in, bytes out.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side, without channel binding. Bytes in, bytes out.
 
-Neither side sends the password, nor anything that another could use in its place: the client proves that it knows it,
-and the server proves that it knew it once.
+Neither side sends the password or anything that could replace it. The client proves that it knows the password, and the
+server proves that it has a verifier of it.
 """
 
 import hashlib
@@ -14,17 +14,17 @@ from gateway.auth.saslprep import prepared
 from store.api import User
 
 METHOD: Final = b"SCRAM-SHA-256"
-ITERATIONS: Final = 15_000  # of a new password: what RFC 7677 advises, 3 ms of a core
+ITERATIONS: Final = 15_000  # of a new password, as RFC 7677 advises: 3 ms of a core
 MIN_ITERATIONS: Final = 4096  # RFC 7677, section 4
 MAX_ITERATIONS: Final = 1_000_000
 SALT_SIZE: Final = 16  # bytes
-NONCE_SIZE: Final = 18  # bytes, before they become text
-_MAX_MESSAGE: Final = 70_000  # bytes: a user name of 65,535 and what else there is
-_BINDINGS: Final = (b"n", b"y")  # the client has no channel binding, or thinks that we have none
+NONCE_SIZE: Final = 18  # bytes before Base64
+_MAX_MESSAGE: Final = 70_000  # bytes: a user name of 65,535 and the other attributes
+_BINDINGS: Final = (b"n", b"y")  # the client does not use channel binding
 
 
 class ScramError(Exception):
-    """The client's message is none, or asks for what there is not."""
+    """The client's message is malformed, or asks for an unsupported feature."""
 
 
 class WrongProof(ScramError):
@@ -32,23 +32,23 @@ class WrongProof(ScramError):
 
 
 def salted(password: bytes, salt: bytes, iterations: int) -> bytes:
-    """SaltedPassword: what costs time. Other threads run meanwhile."""
+    """Compute SaltedPassword. This costs time, and other threads run meanwhile."""
     return hashlib.pbkdf2_hmac("sha256", prepared(password), salt, iterations)
 
 
 def new_user(name: bytes, password: bytes, salt: bytes, iterations: int = ITERATIONS) -> User:
-    """What is kept of a password."""
+    """Make the stored form of a user and password."""
     secret = salted(password, salt, iterations)
     return User(name, salt, iterations, _stored_key(secret), _mac(secret, b"Server Key"))
 
 
 def proves(secret: bytes, user: User) -> bool:
-    """Whether a salted password is the user's."""
+    """Whether a salted password is that of the user."""
     return hmac.compare_digest(_stored_key(secret), user.stored_key)
 
 
 def mock_user(name: bytes, secret: User) -> User:
-    """Who is not there, as it looks from outside: always with the same salt, and no password is right."""
+    """Make a stand-in for a user that does not exist. Its salt never changes, and no password is right."""
     salt = _mac(secret.salt, b"salt" + name)[:SALT_SIZE]
     return User(name, salt, secret.iterations, _mac(secret.salt, b"stored" + name), _mac(secret.salt, b"server" + name))
 
@@ -68,24 +68,24 @@ class ServerExchange:
         self.user_name = b""
 
     def begin(self, message: bytes) -> None:
-        """Read the client-first-message; `user_name` is who the client says it is. Raises ScramError."""
+        """Parse the client-first-message, and set `user_name` to the claimed name. Raises ScramError."""
         if len(message) > _MAX_MESSAGE:
-            raise ScramError("a message that is too long")
+            raise ScramError("the message is too long")
         parts = message.split(b",", 2)
         if len(parts) != 3:
-            raise ScramError("no client-first-message")
+            raise ScramError("not a client-first-message")
         binding, authorization, bare = parts
         if binding not in _BINDINGS:
             raise ScramError("channel binding is not supported")
         attributes = bare.split(b",")
         if len(attributes) < 2 or not attributes[0].startswith(b"n=") or not attributes[1].startswith(b"r="):
-            raise ScramError("no user name and nonce where they belong")
+            raise ScramError("user name and nonce are not where they belong")
         name = _name(attributes[0][2:])
         nonce = attributes[1][2:]
         if not nonce or not all(0x21 <= byte <= 0x7E for byte in nonce):
-            raise ScramError("a nonce is of printable characters")
+            raise ScramError("a nonce has printable characters only")
         if authorization and authorization != b"a=" + attributes[0][2:]:
-            raise ScramError("nobody may act for another user")
+            raise ScramError("acting for another user is not supported")
         self.user_name = name
         self._nonce = nonce + self._nonce
         self._client_first = bare
@@ -101,7 +101,7 @@ class ServerExchange:
         """The server-final-message, after the client-final-message. Raises WrongProof, ScramError."""
         assert self._user is not None
         if len(message) > _MAX_MESSAGE:
-            raise ScramError("a message that is too long")
+            raise ScramError("the message is too long")
         unproved, comma, encoded = message.rpartition(b",p=")
         attributes = unproved.split(b",")
         if not comma or len(attributes) < 2 or attributes[0] != b"c=" + self._expected_binding:
@@ -126,14 +126,14 @@ def _name(text: bytes) -> bytes:
     """A saslname: `=2C` and `=3D` stand for a comma and an equals sign. Raises ScramError."""
     pieces = text.split(b"=")
     if any(piece[:2] not in (b"2C", b"3D") for piece in pieces[1:]):
-        raise ScramError("an equals sign in a user name that stands for nothing")
+        raise ScramError("an equals sign in the user name is not =2C or =3D")
     name = pieces[0] + b"".join([(b"," if p[:2] == b"2C" else b"=") + p[2:] for p in pieces[1:]])
     try:
         name.decode()
     except UnicodeDecodeError:
-        raise ScramError("a user name that is not UTF-8") from None
+        raise ScramError("the user name is not UTF-8") from None
     if not name or b"\0" in name:
-        raise ScramError("a user name that nobody can have")
+        raise ScramError("the user name is empty or contains NUL")
     return name
 
 

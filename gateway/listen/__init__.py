@@ -1,1 +1,1 @@
-"""Listeners: TCP, TLS, Unix sockets and WebSocket, and the timer that watches the connections they accept."""
+"""Listeners, and the fronts that turn accepted sockets into MQTT connections."""

@@ -1,20 +1,20 @@
 # cython: language_level=3
 """The sockets of plain connections (TCP and Unix), read and written without a layer between them and MQTT.
 
-A transport of the loop costs a device's message two Python calls, two objects and a poll more than this does, and the
-node 1.5 KB a connection. TLS stays with the loop, and so does everything where this module is not compiled.
+A transport of the loop costs each message two more Python calls, two objects and a poll, and each connection 1.5 KB.
+TLS uses the loop's transports. So do all connections where this module is not compiled.
 
 The rules of this file:
 
 * All sockets are in one epoll instance, which the loop watches as one file. They are edge-triggered: an event says that
-  something came since we last looked, so whoever stops before the socket is empty has to remember that
-  (`Stream.unread`), and comes again by `Streams.later`.
-* A socket is closed in a turn of the loop of its own (`Streams.end`), never while events are served: what an event
-  points to is there.
-* Whoever is not read on (`Stream.paused`) is told of all the same when it is gone: a reset ends it at once, and one that
-  sends no more and takes nothing of what waits for it has the time of a closed connection.
-* What the socket does not take at once waits in `Stream.out`, and the connection hears that it is congested. Nothing
-  bounds that but who writes: sessions stop, and answers are as long as what was read (`gateway.connection.connection`).
+  something came since the last read. A read that stops before the socket is empty sets `Stream.unread` and goes on in
+  `Streams.later`.
+* A socket is closed in a later turn of the loop (`Streams.end`), never while events are served. So an event never
+  points to a stream that is freed.
+* The end of a client that is not read (`Stream.paused`) is noticed too. A reset ends it at once. A client that sends no
+  more and takes nothing of what waits for it has the linger time of a closed connection.
+* Bytes that the socket does not take wait in `Stream.out`, and the connection is marked as congested. The writers bound
+  them: sessions stop sending, and answers are as long as what was read (`gateway.connection.connection`).
 """
 
 import logging
@@ -71,8 +71,7 @@ cdef char buffer[BUFFER]  # what a read brings, until it is made an object: one 
 
 
 def accept(int listening):
-    """A connection that waits at a socket that listens, as a descriptor that does not block; -1: there is none. Raises
-    OSError."""
+    """Accept a connection as a descriptor that does not block. Returns -1 if none waits. Raises OSError."""
     cdef int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
     if fd < 0 and errno not in (EAGAIN, EINTR, ECONNABORTED):
         raise OSError(errno, os.strerror(errno))
@@ -109,8 +108,10 @@ cdef class Streams:
         return len(self.members)
 
     def add(self, int fd):
-        """Take over a connected socket. What it brings goes to the stream's `connection`, once it has one. Raises
-        OSError, and leaves the socket open then."""
+        """Own a connected socket. What it brings goes to the stream's `connection`, once it has one.
+
+        Raises OSError, and leaves the socket open then.
+        """
         cdef Stream stream = Stream.__new__(Stream)
         cdef epoll_event event
         stream.fd = fd
@@ -124,7 +125,7 @@ cdef class Streams:
         return stream
 
     def close(self):
-        """Close every socket at once. Nobody is told."""
+        """Close every socket at once, without calling `on_closed`."""
         if self.epoll < 0:
             return
         self.loop.remove_reader(self.epoll)
@@ -135,7 +136,7 @@ cdef class Streams:
         self.epoll = -1
 
     def serve(self):
-        """Something has come, or a client takes data again."""
+        """Serve the events of the sockets."""
         cdef epoll_event events[EVENTS]
         cdef uint32_t mask
         cdef Stream stream
@@ -177,7 +178,7 @@ cdef class Streams:
         return 0
 
     def turn(self):
-        """Read on where more is known to be, and close what has ended."""
+        """Read the sockets that have more, and close those that have ended."""
         cdef Stream stream
         self.scheduled = False
         again, self.again = self.again, []
@@ -199,16 +200,16 @@ cdef class Streams:
 
 
 cdef class Stream:
-    """One socket: what `gateway.net.write_buffer.Transport` asks for."""
+    """One socket, as a `gateway.net.write_buffer.Transport`."""
 
     cdef int fd  # -1: closed
     cdef bint paused
-    cdef bint closing  # nothing is read any more; what waits is still written
-    cdef bint unread  # there may be something to read of which no event will tell
+    cdef bint closing  # it is not read any more; what waits is still written
+    cdef bint unread  # there may be something to read for which no event will come
     cdef Streams streams
     cdef bytearray out  # what the socket did not take; None: nothing
-    cdef bint judged  # it is to be seen whether the client, which sends no more, takes anything
-    cdef uint64_t taken  # bytes of it that the socket took later
+    cdef bint judged  # a check is scheduled whether the client, which sends no more, takes anything
+    cdef uint64_t taken  # bytes of `out` that the socket has taken
     cdef public object connection  # `receive`, `congested`, `uncongested`
 
     def __cinit__(self):
@@ -223,8 +224,8 @@ cdef class Stream:
             self.fd = -1
 
     cdef int read(self, bint to_the_end) except -1:
-        """Read until the socket is empty. A read that does not fill the buffer has emptied it, unless the client has
-        ended it meanwhile (`to_the_end`), which only another read tells."""
+        """Read until the socket is empty. A read that does not fill the buffer has emptied it. to_the_end: the client
+        may have closed, which only another read shows."""
         cdef ssize_t size
         cdef int reads = 0
         while not self.paused and not self.closing:
@@ -258,7 +259,7 @@ cdef class Stream:
         return 0
 
     def write(self, bytes data):
-        """Give the socket what it takes, and keep the rest for it."""
+        """Write what the socket takes at once, and keep the rest in `out`."""
         cdef ssize_t sent = 0
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if self.closing:
@@ -304,7 +305,7 @@ cdef class Stream:
         return 0
 
     def judge(self, uint64_t taken):
-        """It sends no more: whether it took anything since it had taken so much."""
+        """Close a client that sends no more if it has taken nothing since `taken` bytes."""
         self.judged = False
         if self.out is not None and not self.closing and self.paused:
             if self.taken == taken:
@@ -323,7 +324,7 @@ cdef class Stream:
                 self.streams.later(self)
 
     cpdef close(self):
-        """Read no more, and close when the client has taken what waits for it. True: nothing does."""
+        """Stop reading, and close when the client has taken what waits for it. Returns True when nothing waits."""
         if not self.closing:
             self.closing = True
             if self.out is None:
@@ -338,8 +339,7 @@ cdef class Stream:
             self.streams.end(self)
 
     def get_extra_info(self, str name):
-        """The socket's "peername", as `socket.getpeername` has it, None where that cannot be told; its "fileno". Of other
-        things nothing is known."""
+        """Return the "peername" as of `socket.getpeername`, or the "fileno". None: not known."""
         if name == "fileno":
             return self.fd
         if name != "peername" or self.fd < 0:
@@ -347,5 +347,5 @@ cdef class Stream:
         try:
             with socket.socket(fileno=os.dup(self.fd)) as peer:
                 return peer.getpeername()
-        except OSError:  # it has no peer any more, or the process no descriptor
+        except OSError:  # the peer has closed, or the process has no descriptor left
             return None

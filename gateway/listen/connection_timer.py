@@ -1,7 +1,7 @@
-"""When each connection is to be looked at: one timer for all of them, however many there are.
+"""Timeouts of connections: one timer for all of them, however many there are.
 
-A connection stands in the slot of the tick at which its time has come, and moves to another when that is put off.
-What it is that takes time (CONNECT, silence) is the affair of whoever looks.
+A connection is in the slot of the tick at which it is due, and moves to another slot when that is put off. What is
+timed (CONNECT, keep-alive) is the caller's affair.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from gateway.connection.connection import Connection
 
 log = logging.getLogger(__name__)
 
-TICK: Final = 0.25  # seconds: nothing is looked at before its time, and nothing more than a tick later
-_SLICE: Final = 1024  # connections looked at in one turn of the loop
+TICK: Final = 0.25  # seconds: nothing is due early, and nothing more than a tick late
+_SLICE: Final = 1024  # connections handled in one turn of the loop
 
 
 class ConnectionTimer:
-    """Calls `on_due` with each connection whose time has come, and by how many seconds it has passed."""
+    """Calls `on_due` with each connection that is due, and by how many seconds it is late."""
 
     __slots__ = ("_due", "_loop", "_on_due", "_order", "_slots", "_timer")
 
@@ -29,11 +29,11 @@ class ConnectionTimer:
         self._on_due = on_due
         self._slots: dict[int, set[Connection]] = {}  # by tick; an empty one stays until its time
         self._order: list[int] = []  # heap of those ticks
-        self._due: list[tuple[Connection, int]] = []  # out of their slots, with the tick, and not looked at yet
+        self._due: list[tuple[Connection, int]] = []  # out of their slots, with the tick, and not handled yet
         self._timer: asyncio.TimerHandle | None = None  # for the first slot
 
     def set(self, connection: Connection, seconds: float) -> None:
-        """Look at it in so many seconds, and not when it was to be before."""
+        """Have the connection due in so many seconds, and not at an earlier setting."""
         self.cancel(connection)
         tick = int((monotonic() + seconds) / TICK) + 1
         slot = self._slots.get(tick)
@@ -46,7 +46,7 @@ class ConnectionTimer:
         connection.tick = tick
 
     def cancel(self, connection: Connection) -> None:
-        """Do not look at it."""
+        """Do not have the connection due."""
         if connection.tick:
             slot = self._slots.get(connection.tick)
             if slot is not None:
@@ -54,7 +54,7 @@ class ConnectionTimer:
             connection.tick = 0
 
     def _wait(self) -> None:
-        """Have the timer run when the first slot is due."""
+        """Start the timer for the first slot."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0.0, self._order[0] * TICK - monotonic()), self._on_timer)
@@ -71,7 +71,7 @@ class ConnectionTimer:
         self._check_due()
 
     def stop(self) -> None:
-        """Look at nothing more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -84,6 +84,6 @@ class ConnectionTimer:
                 try:
                     self._on_due(connection, monotonic() - tick * TICK)
                 except Exception:
-                    log.exception("looking at a connection failed")  # the others have only this one look
+                    log.exception("checking a connection failed")  # the others must still be handled
         if due:
             self._loop.call_soon(self._check_due)

@@ -1,8 +1,7 @@
-"""A listener: takes connections at the pace and up to the number that its admission allows, reads what a proxy says of
-them, and hands each to the front that speaks its protocol.
+"""A listener: accepts connections as its admission allows, reads their PROXY headers, and hands them to a front.
 
-We accept by ourselves rather than through `loop.create_server`: only so can a connection be left in the kernel until
-its turn has come, begin with a header that is not the client's, and be shown the certificates of the day.
+It accepts by itself rather than through `loop.create_server`. Only this way can a connection wait in the kernel, begin
+with a header that is not the client's, and be shown the certificates that are valid now.
 """
 
 import asyncio
@@ -30,22 +29,24 @@ except ImportError:  # not compiled
 
 log = logging.getLogger(__name__)
 
-_BATCH: Final = 64  # connections accepted in one turn of the loop: sessions want it too
-_SHORTAGE_SECONDS: Final = 1.0  # without accepting, when the system has no descriptor or memory to give
+_BATCH: Final = 64  # connections accepted in one turn of the loop, which sessions need too
+_SHORTAGE_SECONDS: Final = 1.0  # without accepting when the system has no descriptor or memory
 _SHUTDOWN_SECONDS: Final = 5.0  # that a client has to answer the end of TLS
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PEEK: Final = 512  # bytes
 
 
 class Front(Protocol):
-    """Who speaks the protocol."""
+    """Speaks the protocol of a listener."""
 
     def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
-        """A protocol for one connection."""
+        """Make the protocol of one connection that has a transport of the loop."""
 
     def serve_plain(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
-        """Serve a plain connection, by its descriptor, at once. False: it wants `make`, and a transport of the loop.
-        Raises OSError."""
+        """Serve a plain connection by its descriptor. Returns False if it needs `make` and a transport of the loop.
+
+        Raises OSError.
+        """
 
 
 class Listener:
@@ -60,7 +61,7 @@ class Listener:
         *,
         shares: bool = False,
     ) -> None:
-        """shares: its port, with other processes. Raises TlsError."""
+        """shares: other processes listen on the same port. Raises TlsError."""
         self.admission = admission
         self.certificates = Certificates(config) if config.is_tls else None
         self._config = config
@@ -75,18 +76,18 @@ class Listener:
         self._trusted = [ip_network(network) for network in config.trusted_proxies]
 
     async def open(self) -> str:
-        """Listen. Returns the address, with the port that it got. Raises OSError."""
+        """Listen. Returns the address with the bound port. Raises OSError."""
         self._sockets, address = await bind(self._config.address, self._config.mode, shares=self._shares)
         self._resume_accepting()
         return address
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the listener."""
         return is_local(self._sockets)
 
     async def close(self) -> None:
-        """Accept no more, and drop what has not reached its front."""
+        """Stop accepting, and close the connections that no front has yet."""
         if self._pause_timer is not None:
             self._pause_timer.cancel()
         for listening in self._sockets:
@@ -107,7 +108,7 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _pause(self, seconds: float) -> None:
-        """Leave in the kernel what comes for so long."""
+        """Leave new connections in the kernel for so many seconds."""
         for listening in self._sockets:
             self._loop.remove_reader(listening)
         self._pause_timer = self._loop.call_later(seconds, self._resume_accepting)
@@ -142,10 +143,12 @@ class Listener:
             return
         if capacity is Capacity.REFUSE:
             admission.refused_full += 1
-            info = ConnectionInfo(ReasonCode.QUOTA_EXCEEDED, "there are as many connections as there may be")
+            info = ConnectionInfo(ReasonCode.QUOTA_EXCEEDED, "the node has as many connections as it allows")
         elif not welcome:
             admission.refused_rate += 1
-            info = ConnectionInfo(ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than they may")
+            info = ConnectionInfo(
+                ReasonCode.CONNECTION_RATE_EXCEEDED, "connections come faster than the listener allows"
+            )
         admission.accepted += 1
         admission.opening += 1
         if self._config.proxy_protocol:
@@ -159,22 +162,22 @@ class Listener:
         try:
             address = client.getpeername()
         except OSError as error:
-            self._refuse_proxy(client, f"it is gone: {error.strerror}")
+            self._refuse_proxy(client, f"it has closed: {error.strerror}")
             return
         if self._is_trusted(client, address):
             self._headers.add(_Header(self, client, info))
         else:
-            self._refuse_proxy(client, f"{address} is no trusted proxy")
+            self._refuse_proxy(client, f"{address} is not a trusted proxy")
 
     def _is_trusted(self, client: socket.socket, address: object) -> bool:
-        """Who may connect to a Unix socket is a matter of its permissions."""
+        """Whether a proxy may send a header. A Unix socket is protected by its permissions."""
         if client.family == socket.AF_UNIX or not isinstance(address, tuple):
             return True
         peer = ip_address(str(address[0]).partition("%")[0])
         return any(peer in network for network in self._trusted)
 
     def proxied(self, header: "_Header", client: socket.socket, info: ConnectionInfo, error: str) -> None:
-        """A header has come, or `error` says why it did not."""
+        """A header is complete, or `error` says why there is none."""
         self._headers.discard(header)
         if error:
             self._refuse_proxy(client, error)
@@ -216,14 +219,14 @@ class Listener:
                     ssl_handshake_timeout=admission.connect_timeout,
                     ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
                 )
-        except OSError as error:  # also ssl.SSLError; before the front has heard of it
+        except OSError as error:  # also ssl.SSLError; the front has no connection yet
             admission.opening -= 1
             admission.refused_tls += 1
             log.debug("listener %s: no TLS with %s: %s", admission.name, info.peer if info else "a client", error)
             client.close()
 
     def _make_with_mapped_buffers(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
-        """The protocol above TLS. The loop makes the buffer for that right behind it, in the same turn."""
+        """Make the protocol above TLS. The loop allocates the buffers of TLS right after it, in the same turn."""
         if map_big_buffers():
             self._loop.call_soon(keep_big_buffers)
         return self._front.make(admission, info)
@@ -236,7 +239,7 @@ def _socket(client: int) -> socket.socket:
 
 
 class _Header:
-    """A connection whose PROXY header is on its way."""
+    """A connection whose PROXY header is not complete."""
 
     __slots__ = ("_client", "_info", "_listener", "_loop", "_parser", "_timer")
 
@@ -250,7 +253,7 @@ class _Header:
         self._loop.add_reader(client, self._readable)
 
     def _readable(self) -> None:
-        """Take the header's bytes out of the socket and leave the client's in it, for TLS or MQTT to find."""
+        """Read the bytes of the header, and leave those of the client in the socket for TLS or MQTT."""
         try:
             seen = self._client.recv(_PEEK, socket.MSG_PEEK)
             if not seen:
@@ -271,7 +274,7 @@ class _Header:
         self._end("it did not come in time")
 
     def abort(self) -> None:
-        """The node stops."""
+        """Close the connection: the node stops."""
         self._end("the node stops")
 
     def _end(self, error: str) -> None:

@@ -1,7 +1,6 @@
-"""The MQTT front: holds the connections of all listeners and keeps their clocks.
+"""The MQTT front: keeps the connections of all listeners, and times CONNECT and keep-alive.
 
-The asyncio shell around `gateway.connection.connection`: bytes are handed over as they come, timers watch that
-CONNECT and keep-alive are kept. No protocol is spoken here.
+It is the asyncio shell around `gateway.connection.connection`, and speaks no protocol itself.
 """
 
 import asyncio
@@ -32,11 +31,11 @@ except ImportError:  # not compiled: the loop's transports serve all connections
 
 log = logging.getLogger(__name__)
 
-_MAX_UNCOMMITTED = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half of what the store takes
-_MAX_REFUSED = 64  # connections beyond the limit that may stay until they heard that they are
-_STALL = 0.5  # seconds that the clock comes late when the node, not the client, was away
-_MAX_CHECK_INTERVAL = 60.0  # seconds between looks at one that has a long keep-alive: so the clock has few slots
-_RECHECK = 0.5  # seconds until another look at who is silent because we do not read
+_MAX_UNCOMMITTED = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half the store's own limit
+_MAX_REFUSED = 64  # connections beyond the limit that may stay until they have their refusal
+_STALL = 0.5  # seconds of delay of the timer that mean that the node was suspended
+_MAX_CHECK_INTERVAL = 60.0  # seconds between checks of a long keep-alive, so that the timer has few slots
+_RECHECK = 0.5  # seconds until the next check of a client that is silent because it is not read
 _WRITE_HIGH = 256 * 1024  # bytes waiting for a client's socket before it counts as congested
 
 
@@ -67,12 +66,11 @@ class MqttFront:
         self._partial_packets = PartialPackets(config.max_partial_bytes, self._end_partial)
 
     def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
-        """For a connection that a listener accepted."""
+        """Make the protocol of a connection that a listener accepted."""
         return _Accepted(self, admission, info)
 
     def serve_plain(self, client: int, admission: Admission, info: ConnectionInfo | None) -> bool:
-        """Serve a plain connection that a listener accepted, if that can be done without a transport of the loop.
-        Raises OSError."""
+        """Serve a plain connection without a transport of the loop, if native streams are compiled. Raises OSError."""
         if self._streams is None:
             return False
         stream = self._streams.add(client)
@@ -80,7 +78,7 @@ class MqttFront:
         return True
 
     def capacity(self, admission: Admission) -> Capacity:
-        """What there is for one more connection through `admission`."""
+        """Decide about one more connection through a listener."""
         held = len(self.connections) + sum([each.opening for each in self.admissions])
         beyond = max(held - self._limit, admission.open + admission.opening - admission.max_connections)
         if beyond < 0:
@@ -90,14 +88,14 @@ class MqttFront:
                 "files", f"refusing connections: open files of the process allow {self._limit} (see LimitNOFILE)"
             )
         else:
-            admission.warn("full", "refusing connections: there are as many as there may be (max_connections)")
+            admission.warn("full", "refusing connections: there are as many as max_connections allows")
         if beyond < _MAX_REFUSED:
             return Capacity.REFUSE
         self._counters.connections_refused += 1
         return Capacity.CLOSE
 
     def stop(self) -> None:
-        """Drop what has not become a session, and say goodbye to the others."""
+        """Close all connections, with DISCONNECT where there is a session."""
         elsewhere = self._config.server_reference.encode()
         reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in list(self.connections):
@@ -105,12 +103,12 @@ class MqttFront:
         self._timer.stop()
 
     def end(self) -> None:
-        """Close what is left, though clients may not have taken what waits for them."""
+        """Close the sockets that are left, though clients may not have taken what waits for them."""
         if self._streams is not None:
             self._streams.close()
 
     def accept(self, transport: Transport, admission: Admission, info: ConnectionInfo | None) -> Connection:
-        """A new network connection, for which there was room."""
+        """Make the connection of a network connection that was admitted."""
         config = self._config
         decoder = Decoder(
             admission.max_packet_size,
@@ -150,40 +148,40 @@ class MqttFront:
         connection.lost()
 
     def opened(self, connection: Connection) -> None:
-        """It has a session now, and perhaps a keep-alive."""
+        """Time the keep-alive of a connection that has a session now."""
         if connection.keep_alive:
             self._timer.set(connection, min(connection.keep_alive * 1.5, _MAX_CHECK_INTERVAL))
         else:
             self._timer.cancel(connection)
 
     def partial(self, connection: Connection, size: int, is_new: bool) -> None:
-        """See `gateway.listen.partial_packets`."""
+        """Count a partial packet. See `gateway.listen.partial_packets`."""
         if size:
             self._partial_packets.update(connection, size, is_new)
         else:
             self._partial_packets.remove(connection)
 
     def _end_partial(self, connection: Connection) -> None:
-        text = "packets that began and have not ended take more memory than they may (mqtt.max_partial_bytes)"
+        text = "partial packets take more memory than mqtt.max_partial_bytes allows"
         connection.admission.warn("partial", f"closing the connection of {connection.peer()}: {text}")
         connection.decoder.stop()
         connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 
     def _check_timeout(self, connection: Connection, late: float) -> None:
-        """Its time may have come, `late` seconds ago."""
+        """Close the connection if its time for CONNECT or its keep-alive has passed. late: seconds since it was due."""
         # The packets of an authentication have a limit of their own.
         is_served = connection.connecting or connection.enhanced_auth is not None
         if connection not in self.connections or connection.is_closed() or (connection.session is None and is_served):
             return
         left = 0.0
         if connection.session is not None:
-            # One and a half keep-alive periods of silence (MQTT-3.1.2-22). While we do not read, silence is ours, not
-            # the client's; unless it is the one that does not read.
+            # One and a half keep-alive periods of silence (MQTT-3.1.2-22). A client that is not read cannot be heard,
+            # unless it is not read because it does not read itself.
             left = connection.last_received + connection.keep_alive * 1.5 - monotonic()
             if left <= 0 and connection.reading_paused and not connection.congested:
                 left = _RECHECK
-        # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the clock runs before the
-        # sockets are read: what the client sent meanwhile is given the time to arrive.
+        # After a pause of the whole process (a virtual machine that was moved, SIGSTOP) the timer runs before the
+        # sockets are read. What the client sent meanwhile gets the time to arrive.
         if left <= 0 and late > _STALL:
             left = 2 * _STALL
         if left > 0:
@@ -199,7 +197,7 @@ class MqttFront:
 def _with_certificate_names(
     admission: Admission, info: ConnectionInfo | None, certificate: dict[str, object] | None
 ) -> ConnectionInfo | None:
-    """With what the client's certificate, if it has shown one, says that it is called."""
+    """Add the names in the client's certificate, if it has shown one."""
     if not certificate:
         return info
     info = info if info is not None else ConnectionInfo()
@@ -210,12 +208,12 @@ def _with_certificate_names(
         info.user_name = name_in(certificate, admission.user_name_from)
     if (admission.client_id_from and info.client_id is None) or (admission.user_name_from and info.user_name is None):
         info.refusal = ReasonCode.NOT_AUTHORIZED
-        info.why = "the certificate does not have the name that this listener asks for"
+        info.why = "the certificate does not have the name that this listener requires"
     return info
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection over TLS (without compiled code also over TCP or a Unix socket), until MQTT is its protocol."""
+    """A connection with a transport of the loop, until MQTT is its protocol."""
 
     __slots__ = ("_admission", "_front", "_info")
 

@@ -15,14 +15,14 @@ from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS: Final = 5.0  # between looks at the files of certificates
+CHECK_SECONDS: Final = 5.0  # between checks of the files of certificates
 
 
 class Listeners:
-    """All of them."""
+    """All MQTT listeners of a node."""
 
     def __init__(self, config: Config, front: MqttFront, websocket: WebSocketFront) -> None:
-        """Raises TlsError: a certificate or key cannot be used."""
+        """Raises TlsError when a certificate or key cannot be used."""
         self._front = front
         self._listeners: list[Listener] = []
         for each in configured(config):
@@ -35,18 +35,18 @@ class Listeners:
         self._reloading = asyncio.Lock()
 
     async def open(self) -> dict[str, str]:
-        """Listen. Returns the addresses by name. Raises OSError."""
+        """Listen. Returns the addresses by the listeners' names. Raises OSError."""
         addresses = {listener.admission.name: await listener.open() for listener in self._listeners}
         for listener in self._listeners:
             if "anonymous" in listener.admission.auth and not listener.is_local:
                 name = listener.admission.name
-                log.warning("listener %s at %s takes anybody: see mqtt.auth", name, addresses[name])
+                log.warning("listener %s at %s accepts anonymous clients: see mqtt.auth", name, addresses[name])
         if any(listener.certificates is not None for listener in self._listeners):
             self._watching = asyncio.create_task(self._watch())
         return addresses
 
     async def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -54,7 +54,7 @@ class Listeners:
             await listener.close()
 
     async def reload(self, *, forced: bool = True) -> None:
-        """Read the certificates again; unless `forced`, where their files have changed."""
+        """Read the certificates again. Unless `forced`, only those whose files have changed."""
         async with self._reloading:
             for listener in self._listeners:
                 if listener.certificates is not None:
@@ -67,7 +67,7 @@ class Listeners:
 
 
 def configured(config: Config) -> list[ListenerConfig]:
-    """What is to be opened."""
+    """The configurations of all listeners."""
     found = []
     for name, protocol, port in (("ws", "ws", config.mqtt.ws_port), ("mqtt", "mqtt", config.mqtt.port)):
         if port >= 0:

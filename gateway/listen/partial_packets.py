@@ -1,7 +1,8 @@
-"""Packets that have begun and not ended, of all connections: how much memory they may take together.
+"""A limit on the memory of all packets whose end has not come.
 
-One packet may be as long as `mqtt.max_packet_size`, and who sends it may stop before its end: with very many
-connections that would be the memory of the node. Small ones are not looked at: they cost about what connections cost.
+One packet may be as long as `mqtt.max_packet_size`, and its client may stop before its end. With very many
+connections that would fill the memory of the node. Small packets are not counted: they cost about what connections
+cost.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from gateway.connection.connection import Connection
 
 
 class PartialPackets:
-    """The large ones, in the order in which they began."""
+    """The large partial packets, in the order in which they began."""
 
     __slots__ = ("_end", "_limit", "_sizes", "_total")
 
@@ -22,8 +23,10 @@ class PartialPackets:
         self._total = 0
 
     def update(self, connection: Connection, size: int, is_new: bool) -> None:
-        """So much has come of a packet that has not ended; `is_new`: it is another one than before. Of too much, the
-        packet that has taken the longest goes, with its connection."""
+        """Count `size` bytes of a partial packet. Beyond the limit, end the connection whose packet began first.
+
+        is_new: this is another packet than the one counted before.
+        """
         if is_new:
             self.remove(connection)
         self._total += size - self._sizes.get(connection, 0)
@@ -34,5 +37,5 @@ class PartialPackets:
             self._end(oldest)
 
     def remove(self, connection: Connection) -> None:
-        """It has ended, or it never will."""
+        """Forget the connection's partial packet: its end has come, or never will."""
         self._total -= self._sizes.pop(connection, 0)

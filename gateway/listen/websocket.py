@@ -25,7 +25,7 @@ _HANDSHAKE: Final = ("Upgrade", "Connection", "Sec-WebSocket-Key", "Sec-WebSocke
 
 
 class WebSocketFront:
-    """Makes WebSockets of connections, at `/mqtt` and `/`, and feeds them to the MQTT front."""
+    """Upgrades connections at `/mqtt` and `/` to WebSockets, and feeds them to the MQTT front."""
 
     def __init__(self, front: MqttFront, max_packet_size: int) -> None:
         self._front = front
@@ -35,7 +35,7 @@ class WebSocketFront:
         self.waiting: dict[_Handshake, None] = {}  # in the order they came
 
     async def start(self) -> None:
-        """Be ready for `make`."""
+        """Prepare for `make`."""
         app = web.Application()
         app.router.add_get("/mqtt", self._serve)
         app.router.add_get("/", self._serve)
@@ -44,7 +44,7 @@ class WebSocketFront:
         await self._runner.setup()
 
     def make(self, admission: Admission, info: ConnectionInfo | None) -> asyncio.BaseProtocol:
-        """For a connection that a listener accepted. It has the time that CONNECT has to become a WebSocket."""
+        """Make the protocol of an accepted connection. It has the time limit of CONNECT to become a WebSocket."""
         server = self._runner.server if self._runner is not None else None
         if server is None:
             admission.opening -= 1
@@ -52,8 +52,10 @@ class WebSocketFront:
         return _Handshake(server, self._loop, admission, info, self.waiting, self.make_room)
 
     def make_room(self) -> None:
-        """Of too many that wait, end the oldest of the address that has most of them: who opens connections and says
-        nothing is in his own way, and not in that of others."""
+        """While too many connections wait, close the oldest one of the address that has most of them.
+
+        A client that opens connections and sends nothing is in its own way, and not in that of others.
+        """
         while len(self.waiting) > _MAX_WAITING:
             counts = Counter([each.source for each in self.waiting])
             most = max(counts.values())
@@ -62,7 +64,7 @@ class WebSocketFront:
             oldest.abort()
 
     def serve_plain(self, _client: int, _admission: Admission, _info: ConnectionInfo | None) -> bool:
-        """WebSockets are aiohttp's, which wants a transport of the loop."""
+        """Return False: aiohttp needs a transport of the loop."""
         return False
 
     async def stop(self) -> None:
@@ -73,9 +75,9 @@ class WebSocketFront:
         socket = web.WebSocketResponse(
             protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=True, timeout=2.0
         )
-        # Looked at first: of what is not ASCII, or offers other subprotocols, aiohttp makes tracebacks and warnings.
+        # Checked here: for such headers aiohttp would log tracebacks and warnings.
         if not all(request.headers.get(name, "").isascii() for name in _HANDSHAKE):
-            raise web.HTTPBadRequest(text="the headers of a WebSocket are ASCII")
+            raise web.HTTPBadRequest(text="the headers of a WebSocket must be ASCII")
         offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
         if "Upgrade" in request.headers and "mqtt" not in [protocol.strip() for protocol in offered]:
             raise web.HTTPBadRequest(text="the subprotocol must be mqtt")
@@ -86,7 +88,7 @@ class WebSocketFront:
         await socket.prepare(request)
         handshake = request.protocol
         if not isinstance(handshake, _Handshake) or handshake not in self.waiting:
-            return socket  # it is gone already
+            return socket  # the connection has ended already
         handshake.upgraded()
         transport = _WebSocketTransport(socket, request.transport)
         connection = self._front.accept(transport, handshake.admission, handshake.info)
@@ -108,7 +110,7 @@ class WebSocketFront:
 
 
 class _Handshake(web.RequestHandler):
-    """A connection that is to become a WebSocket, or to end soon."""
+    """A connection that must become a WebSocket in time."""
 
     __slots__ = ("_on_wait", "_timer", "_waiting", "admission", "connection", "info", "source")
 
@@ -129,7 +131,7 @@ class _Handshake(web.RequestHandler):
             keepalive_timeout=admission.connect_timeout,
         )
         self.source = ""
-        self.connection: Connection | None = None  # what it has become
+        self.connection: Connection | None = None  # None until it is a WebSocket
         self.admission = admission
         self.info = info
         self._waiting = waiting
@@ -141,18 +143,18 @@ class _Handshake(web.RequestHandler):
         name = transport.get_extra_info("peername")
         host = address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else ""
         self.source = source_of((self.info.peer if self.info is not None else "") or host)
-        # For all of it, however slowly it drips.
+        # For the whole request, however slowly it comes.
         self._timer = asyncio.get_running_loop().call_later(self.admission.connect_timeout, self._timed_out)
         self._waiting[self] = None
         self._on_wait()
 
     def upgraded(self) -> None:
-        """It is a WebSocket."""
+        """Stop the time limit: the connection is a WebSocket."""
         self._waiting.pop(self, None)
         self._stop_timer()
 
     def abort(self) -> None:
-        """It is to end."""
+        """Close the connection."""
         if self.transport is not None:
             self.transport.abort()
         self._stop_waiting()
@@ -185,7 +187,7 @@ class _Handshake(web.RequestHandler):
 
 
 async def _close_after(_request: web.Request, response: web.StreamResponse) -> None:
-    """One request, one connection: who does not become a WebSocket makes room."""
+    """Close connections that do not become WebSockets after one request."""
     if not isinstance(response, web.WebSocketResponse):
         response.force_close()
 
@@ -195,7 +197,7 @@ class _WebSocketTransport:
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket
-        self._transport = transport  # None: gone already
+        self._transport = transport  # None: it has ended already
         self._queue: list[bytes] = []
         self._queued = 0  # bytes
         self._wake = asyncio.Event()
@@ -234,7 +236,7 @@ class _WebSocketTransport:
         self.readable.set()
 
     async def write_out(self) -> None:
-        """Send what is queued until the end."""
+        """Send what is queued, until the connection ends."""
         try:
             while True:
                 await self._wake.wait()
@@ -251,4 +253,4 @@ class _WebSocketTransport:
                     break
             await self._socket.close()
         except (ConnectionError, RuntimeError):
-            self._closing = True  # the peer is gone; the reader ends by itself
+            self._closing = True  # the peer has closed; the reader ends by itself

@@ -1,6 +1,6 @@
-"""Sees that a WebSocket client masks its frames, which a server has to insist on (RFC 6455, section 5.1).
+"""Rejects WebSocket frames without a mask, as a server must (RFC 6455, section 5.1).
 
-aiohttp's reader checks everything else about frames, and takes these as they come.
+aiohttp's reader checks everything else about frames, but accepts frames without a mask.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _INVALID_FRAME: Final = b"\xf0\x80"  # reserved bits: the reader ends the connec
 
 
 class FrameReader(Protocol):
-    """What aiohttp hands the bytes of an upgraded connection to."""
+    """The reader to which aiohttp gives the bytes of an upgraded connection."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
 
@@ -18,20 +18,20 @@ class FrameReader(Protocol):
 
 
 class MaskedFrames:
-    """Stands in front of a reader, and gives it no frame without a mask."""
+    """Wraps a reader, and gives it only frames with a mask."""
 
     __slots__ = ("_first", "_header", "_on_partial", "_previous", "_reader", "_remaining", "_size")
 
     def __init__(self, reader: FrameReader, on_partial: Callable[[int, bool], None] | None = None) -> None:
-        """on_partial: called with the bytes of a message that has begun and not ended, for which the reader waits, and
-        whether one has ended since the last call."""
+        """on_partial: called with the bytes so far of a message whose end has not come, and whether another message
+        has ended since the last call."""
         self._reader = reader
         self._on_partial = on_partial
-        self._first = 0  # byte of the frame that is under way
+        self._first = 0  # byte of the current frame
         self._size = 0  # bytes of its payload
-        self._previous = 0  # of the frames before it that belong to the same message
+        self._previous = 0  # bytes of earlier frames of the same message
         self._header = b""  # the start of a frame whose length has not come
-        self._remaining = 0  # bytes of a frame that are still to come
+        self._remaining = 0  # bytes of the current frame that have not come
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         data = self._header + data
@@ -55,7 +55,7 @@ class MaskedFrames:
         return self._feed(data, has_ended)
 
     def _end_frame(self) -> bool:
-        """The frame that was under way is whole. Whether its message is."""
+        """End the current frame. Returns whether its message has ended, too."""
         if self._first & 0x08:  # a control frame, perhaps between those of a message
             return False
         is_last = self._first >= 0x80
@@ -73,7 +73,7 @@ class MaskedFrames:
 
 
 def _header_size(data: bytes, at: int) -> int:
-    """Bytes of the header at `at`, with its mask; 0 when it is not known yet, -1 without a mask."""
+    """Bytes of the header at `at` with its mask. 0: not known yet. -1: there is no mask."""
     if len(data) - at < 2:
         return 0
     second = data[at + 1]

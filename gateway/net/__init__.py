@@ -1,1 +1,1 @@
-"""Sockets and bytes: binding, TLS, the PROXY protocol, admission, flow control and the write buffer."""
+"""Sockets and bytes: admission, flow control, write buffers, TLS, the PROXY protocol."""

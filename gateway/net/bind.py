@@ -1,4 +1,4 @@
-"""Sockets that listen: at an address, or at a path."""
+"""Listening sockets, at an address or at a path."""
 
 import asyncio
 import errno
@@ -12,20 +12,23 @@ from typing import Final
 from gateway.config.listeners import parse_address
 from gateway.net.proxy_protocol import address_text
 
-_BACKLOG: Final = 4096  # connections the kernel may hold for us
-# Bytes that the kernel may hold for a client that does not read; it counts them twice, for what it needs itself. Left
-# alone it goes up to 4 MB each: thousands of such clients would have the machine's memory.
+_BACKLOG: Final = 4096  # connections that the kernel may queue
+# Bytes that the kernel may buffer for a client that does not read. It doubles the number for its own overhead. Without
+# this limit it buffers up to 4 MB for each client: thousands of them would fill the machine's memory.
 _SEND_BUFFER: Final = 256 * 1024
 
 
 class ListenError(OSError):
-    """An address cannot be had. The message names it and says why."""
+    """The process cannot listen on an address. The message names it and says why."""
 
 
 async def bind(address: str, mode: str = "600", *, shares: bool = False) -> tuple[list[socket.socket], str]:
-    """Listen at `address` (see `ListenerConfig`), on every address that a host name has. Returns the sockets, and the
-    address with the port that it got. mode: of a Unix socket, octal. shares: other processes
-    of the same user may listen there too, and the kernel spreads connections. Raises ListenError."""
+    """Listen at `address` (see `ListenerConfig`), on every address of a host name.
+
+    mode: permissions of a Unix socket, octal. shares: other processes of the same user may listen on the same port,
+    and the kernel distributes the connections. Returns the sockets, and the address with the bound port. Raises
+    ListenError.
+    """
     host, port = parse_address(address)
     try:
         if port < 0:
@@ -48,7 +51,7 @@ async def bind(address: str, mode: str = "600", *, shares: bool = False) -> tupl
 
 
 async def check_host(host: str) -> None:
-    """Whether this machine has the host that all fronts are to listen on. Raises ListenError, which says so."""
+    """Check that this machine can listen on the host of all fronts. Raises ListenError."""
     try:
         sockets, _ = await bind(f"[{host}]:0" if ":" in host else f"{host}:0")
     except ListenError as error:
@@ -58,7 +61,7 @@ async def check_host(host: str) -> None:
 
 
 def is_local(sockets: Sequence[socket.socket]) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine can reach the sockets."""
     places = [each.getsockname() for each in sockets if each.family != socket.AF_UNIX]
     return all(ip_address(place[0]).is_loopback for place in places)
 
@@ -75,7 +78,7 @@ def _inet(family: int, place: tuple[object, ...], *, shares: bool) -> socket.soc
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # Both of what it accepts, too.
+        # Accepted sockets inherit both.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind(place)
@@ -94,7 +97,7 @@ def _unix(path: Path, mode: int) -> socket.socket:
         path.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listening.fileno(), mode & 0o600)  # before it has a name; the umask may take from this
+        os.fchmod(listening.fileno(), mode & 0o600)  # before it has a name; the umask may remove some
         listening.bind(os.fspath(path))
         path.chmod(mode)
         listening.listen(_BACKLOG)
@@ -106,14 +109,14 @@ def _unix(path: Path, mode: int) -> socket.socket:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether nobody listens there any more: a node that was killed leaves its socket behind."""
+    """Whether nobody listens at the path: a node that was killed leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
 
 
 def accept(listening: int) -> int:
-    """See `gateway.listen._streams`."""
+    """Accept a connection as a descriptor. Returns -1 if none waits. Compiled twin: `gateway.listen._streams`."""
     listener = socket.socket(fileno=listening)
     try:
         client, _ = listener.accept()
@@ -126,7 +129,7 @@ def accept(listening: int) -> int:
 
 
 def release(listening: socket.socket) -> None:
-    """Close it; the name of a Unix socket goes too, unless another node has taken it over."""
+    """Close a listening socket. The path of a Unix socket is removed, unless another node listens there."""
     path = Path(listening.getsockname()) if listening.family == socket.AF_UNIX else None
     listening.close()
     if path is not None and path.is_socket() and _is_left_over(path):

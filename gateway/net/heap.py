@@ -1,8 +1,8 @@
-"""Where the C library takes big buffers from, and when it gives memory back. Only glibc is told; others do as they do.
+"""Tells glibc where big buffers come from, and when to give memory back. Other C libraries are left alone.
 
-What comes fresh from the kernel costs a fault and a page of zeros for each 4 KiB: with batches of half a megabyte that
-was a tenth of what taking messages in costs. So big buffers come from the heap, which keeps what was freed; but those
-of TLS connections, of which little is used (decisions/0016).
+Memory that is fresh from the kernel costs a page fault and a page of zeros for each 4 KiB. With batches of half a
+megabyte this was a tenth of the cost of receiving messages. So big buffers come from the heap, which keeps freed
+memory. The buffers of TLS connections are the exception, because little of them is used (decisions/0016).
 """
 
 import ctypes
@@ -12,25 +12,27 @@ _M_TRIM_THRESHOLD: Final = -1  # malloc.h of glibc
 _M_MMAP_THRESHOLD: Final = -3
 _LARGEST: Final = 32 << 20  # bytes that may come from the heap: as many as glibc allows
 _KEPT: Final = 2 << 20  # bytes at the heap's end that stay with the process
-_KEPT_BESIDE_TLS: Final = 128 << 10  # less than a buffer of TLS: one that fits there is not mapped
-_TLS_BUFFER: Final = 256 << 10  # bytes: uvloop has one of this size for each TLS connection, and uses little of it
+_KEPT_BESIDE_TLS: Final = 128 << 10  # less than a TLS buffer: one that fits there would not be mapped
+_TLS_BUFFER: Final = 256 << 10  # bytes: uvloop's buffer for each TLS connection, of which little is used
 
 
 def prepare_heap(has_tls: bool) -> bool:
-    """Have big buffers come from the heap. Whether the C library knows how."""
+    """Have big buffers come from the heap. Returns False if the C library cannot."""
     kept = _KEPT_BESIDE_TLS if has_tls else _KEPT
     return _set(_M_TRIM_THRESHOLD, kept) and keep_big_buffers()
 
 
 def map_big_buffers() -> bool:
-    """Have buffers as large as those of TLS connections come fresh from the kernel, which counts only the pages that
-    are used, until `keep_big_buffers`. From the heap an idle TLS connection costs 52 KB, and 24 KB so. Whether the
-    C library knows how."""
+    """Have buffers as large as those of TLS connections come from the kernel, until `keep_big_buffers`.
+
+    The kernel counts only the pages that are used: an idle TLS connection costs 24 KB instead of 52 KB.
+    Returns False if the C library cannot.
+    """
     return _set(_M_MMAP_THRESHOLD, _TLS_BUFFER)
 
 
 def keep_big_buffers() -> bool:
-    """Have them come from the heap again."""
+    """Have big buffers come from the heap again."""
     return _set(_M_MMAP_THRESHOLD, _LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""Whether a client whose socket is not read has gone meanwhile."""
+"""Finds out whether a client whose socket is not read has closed its end."""
 
 import select
 from fcntl import ioctl
@@ -9,12 +9,12 @@ from typing import Final
 from gateway.net.write_buffer import Transport
 
 _GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-_LAST_WORDS: Final = 8  # bytes, that are no message: a DISCONNECT, a Close of WebSocket
-_LAST_WORDS_TLS: Final = 64  # a record with a close_notify
+_LAST_WORDS: Final = 8  # bytes that can only be a farewell: a DISCONNECT, a WebSocket Close
+_LAST_WORDS_TLS: Final = 64  # bytes: a TLS record with a close_notify
 
 
 def has_left(transport: Transport) -> bool:
-    """The client has ended the connection, and sent nothing before that but a farewell that nobody has read."""
+    """Whether the client has closed the connection, with no more than a farewell unread before that."""
     number = transport.get_extra_info("fileno")
     if number is None:
         its = transport.get_extra_info("socket")

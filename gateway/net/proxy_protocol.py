@@ -1,7 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: what a proxy says about its client ahead of the client's own bytes.
+"""The PROXY protocol, versions 1 and 2: a header in which a proxy names its client.
 
-Sans-IO, after https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt. A header is read to its last byte and
-no further: what follows it belongs to the client.
+Without I/O, after https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt. A header is read to its last byte and
+no further: the bytes behind it are the client's.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import Final
 
 _V1: Final = b"PROXY "
 _V2: Final = b"\r\n\r\n\0\r\nQUIT\n"
-_V1_MAX: Final = 107  # bytes with the line's end (section 2.1)
+_V1_MAX: Final = 107  # bytes with CR LF (section 2.1)
 _V2_HEAD: Final = 16  # bytes before the addresses
-_V2_MAX: Final = 4096  # bytes behind those: a limit of ours, what is there beside addresses is skipped
+_V2_MAX: Final = 4096  # bytes behind the head: our own limit; extensions are skipped
 _PORT: Final = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)
 
 # Version 2: family and transport → bytes of the addresses. UNSPEC, TCP over IPv4 and IPv6, Unix stream.
@@ -21,7 +21,7 @@ _FAMILIES: Final = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}
 
 
 class ProxyError(Exception):
-    """No header of the PROXY protocol."""
+    """The bytes are not a valid PROXY header."""
 
 
 class ProxyHeader:
@@ -31,12 +31,12 @@ class ProxyHeader:
 
     def __init__(self) -> None:
         self.complete = False
-        self.client = ""  # "host:port"; "": the proxy speaks for itself, or does not say for whom
+        self.client = ""  # "host:port"; "": the proxy speaks for itself, or does not name its client
         self._received = bytearray()
-        self._needed = _V2_HEAD  # bytes of a version 2 header that are known to be in it
+        self._needed = _V2_HEAD  # bytes of a version 2 header, as far as known
 
     def feed(self, data: bytes) -> int:
-        """Read on. Returns how many bytes of `data` belong to the header. Raises ProxyError."""
+        """Parse more bytes. Returns how many bytes of `data` belong to the header. Raises ProxyError."""
         begun = len(self._received)
         for signature in (_V1, _V2):
             seen = min(len(signature), begun + len(data))
@@ -45,7 +45,7 @@ class ProxyHeader:
         raise ProxyError("no PROXY header")
 
     def _line(self, data: bytes) -> int:
-        """Version 1: a line of text."""
+        """Parse version 1: a line of text."""
         end = data.find(b"\n") + 1
         self._received += data[:end] if end else data
         if len(self._received) > _V1_MAX:
@@ -56,7 +56,7 @@ class ProxyHeader:
         return end or len(data)
 
     def _binary(self, data: bytes) -> int:
-        """Version 2: 16 bytes that tell how many follow."""
+        """Parse version 2: 16 bytes that include the length of the rest."""
         used = 0
         while used < len(data) and not self.complete:
             piece = data[used : used + self._needed - len(self._received)]
@@ -72,12 +72,12 @@ class ProxyHeader:
 
 def _client_of_line(line: bytes) -> str:
     if not line.endswith(b"\r\n") or not line.isascii():
-        raise ProxyError("a line that does not end as it must, or is not ASCII")
+        raise ProxyError("a line that does not end with CR LF, or is not ASCII")
     fields = line[:-2].decode().split(" ")
     if fields[1] == "UNKNOWN":
         return ""
     if fields[1] not in ("TCP4", "TCP6") or len(fields) != 6:
-        raise ProxyError("neither TCP4, TCP6 nor UNKNOWN with what belongs to it")
+        raise ProxyError("neither TCP4 nor TCP6 with four fields, nor UNKNOWN")
     kind = IPv4Address if fields[1] == "TCP4" else IPv6Address
     try:
         host, _server = kind(fields[2]), kind(fields[3])
@@ -85,28 +85,28 @@ def _client_of_line(line: bytes) -> str:
         raise ProxyError(str(error)) from error
     ports = fields[4:]
     if not all(_PORT.fullmatch(port) and int(port) <= 0xFFFF for port in ports):
-        raise ProxyError("a port that is none")
+        raise ProxyError("an invalid port")
     return address_text(str(host), int(ports[0]))
 
 
 def _length(head: bytearray) -> int:
-    """Bytes behind the head of version 2."""
+    """Length of a version 2 header behind its head. Raises ProxyError."""
     if head[12] >> 4 != 2 or head[12] & 0x0F > 1:
-        raise ProxyError("a version or a command that does not exist")
+        raise ProxyError("an unknown version or command")
     length = int.from_bytes(head[14:16], "big")
     if length > _V2_MAX:
         raise ProxyError(f"a header of more than {_V2_MAX} bytes")
     if head[12] & 0x0F:
         size = _FAMILIES.get(head[13])
         if size is None:
-            raise ProxyError("a family or a transport that cannot be served")
+            raise ProxyError("an address family or transport that is not supported")
         if length < size:
             raise ProxyError("too short for its addresses")
     return length
 
 
 def _client_of_addresses(header: bytes) -> str:
-    if not header[12] & 0x0F:  # LOCAL: a health check of the proxy itself, whatever else it says
+    if not header[12] & 0x0F:  # LOCAL: a health check by the proxy itself
         return ""
     at = _V2_HEAD
     if header[13] == 0x11:
@@ -121,5 +121,5 @@ def _u16(data: bytes, at: int) -> int:
 
 
 def address_text(host: str, port: int) -> str:
-    """`host:port`, an IPv6 address in brackets."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

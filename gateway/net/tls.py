@@ -1,6 +1,6 @@
-"""TLS of a listener: its certificates by server name, made anew when the files change; and who a client says it is.
+"""TLS of a listener: its certificates by server name, reloaded when the files change, and names in client certificates.
 
-A connection keeps the certificate it was accepted with. New ones are shown to those that come later.
+A connection keeps the certificate that it was accepted with. New certificates are for new connections.
 """
 
 import logging
@@ -23,22 +23,24 @@ class TlsError(Exception):
 
 
 class Certificates:
-    """What one listener shows and whom it trusts."""
+    """The certificates that one listener shows, and the authorities that it trusts."""
 
     def __init__(self, config: ListenerConfig) -> None:
         """Raises TlsError."""
         self._config = config
         self._signature = self.signature()
-        self._logged_error = ""  # what is wrong with the files that there are now
+        self._logged_error = ""  # the last error of the current files
         self.context = make_context(config)  # for the next handshake
 
     def signature(self) -> FileSignature:
-        """What tells that a file is another one. Reads the disk; raises TlsError."""
+        """Identity of all files, which changes when one of them is replaced. Reads the disk; raises TlsError."""
         return tuple(_signature(path) for path in _files(self._config))
 
     def reload(self, *, forced: bool) -> None:
-        """Read the files again if they changed, or though they did not. What cannot be used is told, once, and the
-        certificates stay as they are. Reads the disk; may run in a thread."""
+        """Read the files again if they have changed, or if `forced`.
+
+        An error is logged once, and the certificates stay as they are. Reads the disk; may run in a thread.
+        """
         try:
             signature = self.signature()
             if signature == self._signature and not forced:
@@ -55,7 +57,7 @@ class Certificates:
 
 
 def make_context(config: ListenerConfig) -> ssl.SSLContext:
-    """The context that handshakes begin with; it goes on to others by server name. Raises TlsError."""
+    """Make the context for handshakes, which selects a certificate by server name. Raises TlsError."""
     by_name: dict[str, ssl.SSLContext] = {}
     contexts = [_context(config, certificate) for certificate in config.certificates]
     for certificate, context in zip(config.certificates, contexts, strict=True):
@@ -74,7 +76,7 @@ def make_context(config: ListenerConfig) -> ssl.SSLContext:
 
 
 def _find(by_name: dict[str, ssl.SSLContext], name: str) -> ssl.SSLContext | None:
-    """A wildcard stands for one label (RFC 6125, 6.4.3)."""
+    """Find the context for a server name. A wildcard stands for one label (RFC 6125, 6.4.3)."""
     found = by_name.get(name)
     return found if found is not None else by_name.get("*." + name.partition(".")[2])
 
@@ -90,7 +92,9 @@ def _context(config: ListenerConfig, certificate: CertificateConfig) -> ssl.SSLC
         context.load_cert_chain(certificate.file, certificate.key, _refuse_password)
     except (ssl.SSLError, ValueError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            raise TlsError(f"the key {certificate.key} is not that of the certificate {certificate.file}") from error
+            raise TlsError(
+                f"the key {certificate.key} does not belong to the certificate {certificate.file}"
+            ) from error
         raise TlsError(f"cannot use {certificate.file} with {certificate.key}: {_reason(error)}") from error
     context.verify_mode = _VERIFY[config.client_certificate]
     if config.client_ca is not None:
@@ -132,7 +136,7 @@ def _signature(path: Path) -> tuple[int, int, int]:
 
 
 def name_in(certificate: dict[str, object], source: str) -> bytes | None:
-    """The client's name in its certificate, as `ssl` decodes one. source: "cn" or "san". None: it has none."""
+    """The client's name in a certificate as decoded by `ssl`, or None. source: "cn" or "san"."""
     if source == "cn":
         subject = certificate.get("subject", ())
         names = [value for rdn in subject for kind, value in rdn if kind == "commonName"]  # type: ignore[attr-defined]

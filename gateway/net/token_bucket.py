@@ -1,20 +1,20 @@
-"""A token bucket: how often something may happen. The clock is handed in."""
+"""A token bucket, which limits a rate. The time is an argument."""
 
 
 class TokenBucket:
-    """`rate` tokens a second come in, and at most `burst` are kept."""
+    """Gains `rate` tokens a second, up to `burst` tokens."""
 
     __slots__ = ("_burst", "_rate", "_then", "_tokens")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
-        """It begins full. rate: above 0. now: seconds of any clock that does not go back."""
+        """Start full. rate: above 0. now: seconds of a monotonic clock."""
         self._rate = rate
         self._burst = burst
         self._tokens = burst
         self._then = now
 
     def try_spend(self, now: float) -> bool:
-        """Take a token if there is one."""
+        """Spend one token. Returns False if there is none."""
         self._fill(now)
         if self._tokens < 1.0:
             return False
@@ -22,13 +22,13 @@ class TokenBucket:
         return True
 
     def spend(self, count: int, now: float) -> float:
-        """Take `count` tokens, on credit where there are not enough. Returns the seconds until the debt is paid."""
+        """Spend `count` tokens, on credit if needed. Returns the seconds until the debt is paid."""
         self._fill(now)
         self._tokens -= count
         return max(0.0, -self._tokens / self._rate)
 
     def wait(self, now: float) -> float:
-        """Seconds until `try_spend` finds a token."""
+        """Seconds until `try_spend` succeeds."""
         self._fill(now)
         return max(0.0, (1.0 - self._tokens) / self._rate)
 

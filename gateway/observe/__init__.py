@@ -1,1 +1,1 @@
-"""Counters and rate-limited log lines. Imported from everywhere; imports only `store.errors`."""
+"""Counters, and log lines of limited rate. Imports only `store.errors`."""

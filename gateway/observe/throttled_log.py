@@ -1,4 +1,4 @@
-"""Log lines about what peers do wrong, of each kind one a minute, whatever they do; and about what the store does."""
+"""Log lines of limited rate about faults of clients, and log lines about failures of the store."""
 
 import logging
 from time import monotonic
@@ -6,29 +6,32 @@ from typing import Final
 
 from store.errors import StoreClosed, StoreError
 
-_TELL_AGAIN: Final = 60.0  # seconds
+_PAUSE: Final = 60.0  # seconds between two lines of a kind
 
 
 def tell_failure(log: logging.Logger, error: StoreError, text: str, name: bytes) -> None:
-    """Log that the store failed in an affair of somebody; `name` and the error go into `text`. Not so where it is away:
-    that is told once, by who lost it, and not for each of a hundred thousand sessions."""
+    """Log a failure of the store. `text` has two %-placeholders, for `name` and the error.
+
+    A store that is away is logged at debug level only: its loss is logged once elsewhere, and not for each of a hundred
+    thousand sessions.
+    """
     log.log(logging.DEBUG if isinstance(error, StoreClosed) else logging.ERROR, text, name, error)
 
 
 class ThrottledLog:
-    """The lines of one listener, or of another part of the node. Kinds are words of the code: there are few."""
+    """Log lines of one part of the node, at most one a minute of each kind. Kinds are constants of the code."""
 
-    __slots__ = ("_log", "_logged", "_who")
+    __slots__ = ("_log", "_logged", "_prefix")
 
-    def __init__(self, log: logging.Logger, who: str = "") -> None:
-        """who: what each line begins with."""
+    def __init__(self, log: logging.Logger, prefix: str = "") -> None:
+        """prefix: the start of each line."""
         self._log = log
-        self._who = who
+        self._prefix = prefix
         self._logged: dict[str, float] = {}  # by kind
 
     def warning(self, kind: str, text: str) -> None:
-        """Log a line, if there was none of this kind in the last minute."""
+        """Log a line unless there was one of this kind in the last minute."""
         now = monotonic()
-        if now - self._logged.get(kind, -_TELL_AGAIN) >= _TELL_AGAIN:
+        if now - self._logged.get(kind, -_PAUSE) >= _PAUSE:
             self._logged[kind] = now
-            self._log.warning("%s%s", self._who, text)
+            self._log.warning("%s%s", self._prefix, text)

@@ -503,7 +503,7 @@ async def test_the_node_says_when_anybody_may_come_from_outside(
         {"name": "inside", "address": "[::1]:0"},
     ]
     await make_node(mqtt__listeners=listeners)
-    told = [record.getMessage() for record in caplog.records if "anybody" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "anonymous" in record.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("listener outside at 0.0.0.0:")
 
@@ -523,10 +523,10 @@ async def test_the_node_says_when_its_own_ports_are_open_to_others(
 ) -> None:
     """Each front asks by a setting of its own."""
     node = await make_node(host=host, mqtt__auth=["password"], **{f"{name}__auth": ["password"] for name in asks})
-    told = [record.getMessage() for record in caplog.records if "anybody" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "anonymous" in record.getMessage()]
     ports = {"gRPC": node.ports.grpc, "HTTP": node.ports.http}
     assert told == [
-        f"{name} at {host}:{ports[name]} takes anybody, whatever mqtt.auth says: see {name.lower()}.auth"
+        f"{name} at {host}:{ports[name]} accepts anonymous callers, whatever mqtt.auth says: see {name.lower()}.auth"
         for name in open_to_all
     ]
 

@@ -222,9 +222,10 @@ async def test_a_bad_certificate_is_told_once(
     for _ in range(3):
         await node._devices.listeners.reload(forced=False)
     told = [record.message for record in caplog.records if "old certificates" in record.message]
+    goes_on = "listener tls goes on with its old certificates"
     assert told == [
-        f"listener tls goes on with its old certificates: the key {files[1]} is not that of the certificate {files[0]}",
-        f"listener tls goes on with its old certificates: cannot read {files[0]}: No such file or directory",
+        f"{goes_on}: the key {files[1]} does not belong to the certificate {files[0]}",
+        f"{goes_on}: cannot read {files[0]}: No such file or directory",
     ]
 
 
@@ -264,7 +265,7 @@ def test_what_cannot_be_used_is_named_at_the_start(
         key = tmp_path / "none"
     elif what == "mismatch":
         key = pair(authority, "other")[1]
-        says = f"the key {key} is not that of the certificate {file}"
+        says = f"the key {key} does not belong to the certificate {file}"
     elif what == "garbage":
         key = bad
     elif what == "password":

@@ -44,7 +44,7 @@ def client(node: Node, credentials: Credentials | None = ALICE, tls: Tls | None 
 async def test_who_does_not_say_who_it_is_may_do_nothing(node: Node) -> None:
     async with client(node, None) as stranger:
         for call in (stranger.send("home/x", b"x"), stranger.pull("home", 0, 0), stranger.partitions("home")):
-            with pytest.raises(NotAllowed, match="say who you are: password"):
+            with pytest.raises(NotAllowed, match="authentication is required: password"):
                 await call
 
 
