@@ -221,23 +221,27 @@ def transactions_checked(next_check_ms: int, handles: Sequence[int]) -> bytes:
     return _record(Kind.TRANSACTIONS_CHECKED, b"", [next_check_ms, list(handles)])
 
 
-def popped(group: bytes, queue: bytes, until_ms: int, runs: Sequence[tuple[int, int]], member: bytes = b"") -> bytes:
-    """Messages of a queue, as (first offset, count), are leased to a member of the group until then. What the group was
-    never leased and lies before them is finished: a run of no messages says only that."""
-    return _record(Kind.POPPED, group, [_queue_text(queue), until_ms, [list(run) for run in runs]], member)
+def popped(group: bytes, until_ms: int, runs: Mapping[bytes, Sequence[Sequence[int]]], member: bytes = b"") -> bytes:
+    """Messages are leased to a member of the group until a time. `runs`: (first offset, count) by queue. Older messages
+    of a queue that were never leased are finished; a run of count 0 only moves the group past them."""
+    fields = {"until_ms": until_ms, "queues": {_queue_text(queue): some for queue, some in runs.items()}}
+    return _record(Kind.POPPED, group, fields, member)
 
 
 def settled(
     group: bytes,
-    queue: bytes,
-    done: Sequence[tuple[int, int]],
-    again: Sequence[tuple[int, int, int]] = (),
+    done: Mapping[bytes, Sequence[Sequence[int]]],
+    again: Mapping[bytes, Sequence[Sequence[int]]],
     member: bytes = b"",
 ) -> bytes:
-    """Leased messages of a queue: those of `done`, (first offset, count), are finished; those of `again`, (first
-    offset, count, at ms), are leased out again from that time on, which gives back or extends a lease."""
-    rows = [[list(run) for run in done], [list(run) for run in again]]
-    return _record(Kind.SETTLED, group, [_queue_text(queue), *rows], member)
+    """Leased messages are settled. `done`: finished, as (first offset, count) by queue. `again`: leased out again from
+    a time on, as (first offset, count, at ms) by queue; this extends a lease or gives it back. A negative time is its
+    absolute value, and the lease does not count as a delivery."""
+    fields = {
+        "done": {_queue_text(queue): some for queue, some in done.items()},
+        "again": {_queue_text(queue): some for queue, some in again.items()},
+    }
+    return _record(Kind.SETTLED, group, fields, member)
 
 
 def dead_lettered(group: bytes, queue: bytes, offsets: Sequence[int], member: bytes = b"") -> bytes:
@@ -363,15 +367,13 @@ class TransactionsChecked(NamedTuple):
 
 
 class PoppedRuns(NamedTuple):
-    queue: bytes
     until_ms: int
-    runs: list[tuple[int, int]]  # (first offset, count)
+    runs: dict[bytes, list[list[int]]]  # by queue: first offset, count
 
 
 class SettledRuns(NamedTuple):
-    queue: bytes
-    done: list[tuple[int, int]]  # (first offset, count)
-    again: list[tuple[int, int, int]]  # (first offset, count, at ms)
+    done: dict[bytes, list[list[int]]]  # by queue: first offset, count
+    again: dict[bytes, list[list[int]]]  # by queue: first offset, count, at ms
 
 
 class DeadLettered(NamedTuple):
@@ -478,15 +480,13 @@ def parse_transactions_checked(payload: bytes) -> TransactionsChecked:
 
 
 def parse_popped(payload: bytes) -> PoppedRuns:
-    queue, until_ms, runs = orjson.loads(payload)
-    return PoppedRuns(_queue_of(queue), until_ms, [(first, count) for first, count in runs])
+    fields = orjson.loads(payload)
+    return PoppedRuns(fields["until_ms"], _runs_by_queue(fields["queues"]))
 
 
 def parse_settled(payload: bytes) -> SettledRuns:
-    queue, done, again = orjson.loads(payload)
-    return SettledRuns(
-        _queue_of(queue), [(first, count) for first, count in done], [(first, count, at) for first, count, at in again]
-    )
+    fields = orjson.loads(payload)
+    return SettledRuns(_runs_by_queue(fields["done"]), _runs_by_queue(fields["again"]))
 
 
 def parse_dead_lettered(payload: bytes) -> DeadLettered:
@@ -552,6 +552,10 @@ def _queue_of(text: str) -> bytes:
         parent, _, partition = text.rpartition("\0")
         return b"%b\0%b" % (parent.encode(), int(partition).to_bytes(2, "big"))
     return text.encode()
+
+
+def _runs_by_queue(fields: dict[str, list[list[int]]]) -> dict[bytes, list[list[int]]]:
+    return {_queue_of(queue): runs for queue, runs in fields.items()}
 
 
 def _record(kind: Kind, subject: bytes, fields: Any, publisher: bytes = b"") -> bytes:

@@ -17,8 +17,6 @@ from store.api import (
     Done,
     Handed,
     NamedClaim,
-    Popped,
-    PopRequest,
     Receipts,
     StoreStats,
     TransactionListener,
@@ -68,6 +66,8 @@ class Engine(Queries):
         self._groups = GroupService(
             opened.config, self._views, self._reader, self._log.offer, self._log.offer_later, opened.clock
         )
+        self.pop = self._groups.pop  # called for every batch of every member
+        self.settle = self._groups.settle
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
         self._held.start()
         self._retention = Retention(
@@ -160,19 +160,6 @@ class Engine(Queries):
     async def release_due(self) -> None:
         """Fire and ask now what is due by the clock, instead of when the timer wakes."""
         await self._held.look()
-
-    async def pop(self, request: PopRequest) -> Popped:
-        return await self._groups.pop(request)
-
-    async def settle(
-        self,
-        group: bytes,
-        done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[tuple[Receipts, int]] = (),
-        member: bytes = b"",
-    ) -> list[Receipts]:
-        return await self._groups.settle(group, done, again, unsent, member)
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         return await self._groups.bury(group, receipts, member)

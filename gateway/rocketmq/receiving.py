@@ -10,10 +10,10 @@ from gateway.rocketmq.messages import Stored
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import Refused
-from gateway.rpc.groups import Groups, Source, Wish
+from gateway.rpc.groups import Groups, Source
 from gateway.rpc.limits import RpcLimits
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
-from store.api import Receipts, Start, Store
+from store.api import PopRequest, Receipts, Start, Store
 
 _MARGIN_S: Final = 0.5  # before the client gives up a call: the answer has to be there by then
 _DEFAULT_WAIT_S: Final = 20.0
@@ -62,9 +62,18 @@ class Receiving:
             raise Refused(pb.BAD_REQUEST, "a batch has at least one message")
         selection = _selection(request.filter_expression)
         ordered = source.group in self._fifo_groups
-        bounds, begin, member = (records, self._limits.max_fetch_bytes), _start(source), who.client_id.encode()
-        wish = Wish(*bounds, invisible_ms, begin, 0, selection, ordered, member)
-        popped = await self._groups.receive(source, wish, self._wait_s(request, left_s))
+        pop = PopRequest(
+            source.group,
+            source.queues,
+            records,
+            self._limits.max_fetch_bytes,
+            invisible_ms,
+            _start(source),
+            selection=selection,
+            ordered=ordered,
+            member=who.client_id.encode(),
+        )
+        popped = await self._groups.receive(source, pop, self._wait_s(request, left_s))
         received = Received(source)
         for run in popped.runs:
             partition = source.queues.index(run.queue)

@@ -196,7 +196,7 @@ class ConsumeStream:
     ) -> None:
         try:
             done, again = self._calls.settlement(member.source, request)
-            stale = await self._calls.groups.settle(member.source, done, again, member.wish.member)
+            stale = await self._calls.groups.settle(member.source, done, again, member.request.member)
             answer.expired.extend(told_runs(stale))
         except RequestError as error:
             answer.error = str(error)
@@ -213,7 +213,7 @@ class ConsumeStream:
             if not self._is_answering:
                 raise invalid("a batch is wanted already")
             await asyncio.wait((self._waiting,))
-        popped = await self._calls.groups.pop(member.source, member.wish)
+        popped = await self._calls.groups.pop(member.request)
         if popped.runs or not wait_ms:
             await self._send(member, number, popped)
         else:
@@ -224,7 +224,7 @@ class ConsumeStream:
         wait_s = min(wait_ms, self._limits.max_wait_ms) / 1_000
         try:
             try:
-                popped = await self._calls.groups.receive(member.source, member.wish, wait_s)
+                popped = await self._calls.groups.receive(member.source, member.request, wait_s)
             except asyncio.CancelledError:
                 if not self._is_stopped:
                     raise

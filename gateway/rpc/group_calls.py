@@ -8,14 +8,14 @@ from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.fields import group_name, member_name, parent_name, within
-from gateway.rpc.groups import Groups, Source, Wish, dead_letter_source, parent_source
+from gateway.rpc.groups import Groups, Source, dead_letter_source, parent_source
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.told import may_see_group
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
-from store.api import GroupQueueState, Popped, Receipts, Run, Start, Store
+from store.api import GroupQueueState, Popped, PopRequest, Receipts, Run, Start, Store
 from store.config import MAX_MAX_DELIVERIES
 from store.errors import StoreError
 
@@ -30,7 +30,7 @@ class Membership:
     """Who receives, and what."""
 
     source: Source
-    wish: Wish
+    request: PopRequest
 
 
 class GroupCalls:
@@ -48,14 +48,14 @@ class GroupCalls:
 
     async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
         member = self.membership(request)
-        source, wish = member.source, member.wish
+        source, pop = member.source, member.request
         wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
-            return _reply(await self.groups.receive(source, wish, wait_s), ())
+            return _reply(await self.groups.receive(source, pop, wait_s), ())
         done, again = self.settlement(source, request)
-        settling = asyncio.create_task(self.groups.settle(source, done, again, wish.member))  # beside it: one commit
+        settling = asyncio.create_task(self.groups.settle(source, done, again, pop.member))  # beside it: one commit
         try:
-            popped = await self.groups.receive(source, wish, wait_s)
+            popped = await self.groups.receive(source, pop, wait_s)
         except BaseException:
             settling.cancel()  # what the log has taken is settled all the same
             raise
@@ -73,7 +73,9 @@ class GroupCalls:
         if request.max_deliveries > MAX_MAX_DELIVERIES:
             raise invalid(f"max_deliveries is {request.max_deliveries}, the limit is {MAX_MAX_DELIVERIES}")
         source = self._source(request)
-        wish = Wish(
+        pop = PopRequest(
+            source.group,
+            source.queues,
             within(request.max_records, limits.max_fetch_records),
             within(request.max_bytes, limits.max_fetch_bytes),
             request.invisible_ms,
@@ -81,10 +83,10 @@ class GroupCalls:
             request.max_deliveries,
             selection_of(request.selection, None if request.dead_letters else request.parent.encode()),
             request.ordered,
-            member_name(request.member),
-            early,
+            early=early,
+            member=member_name(request.member),
         )
-        return Membership(source, wish)
+        return Membership(source, pop)
 
     def give_back(self, member: Membership, popped: Popped) -> None:
         """What was leased was given to nobody: it comes again at once. Where that cannot be, the leases run out."""

@@ -18,8 +18,7 @@ from typing import Final
 
 from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
-from matcher.selector import EVERYTHING, Selection
-from store.api import Popped, PopRequest, Receipts, Start, Store, dead_letter_queue, partition_queue
+from store.api import Popped, PopRequest, Receipts, Store, dead_letter_queue, partition_queue
 
 _SOURCES: Final = 256  # that are remembered: of many partitions each
 _LONGEST_S: Final = 3600.0  # until a line looks again by itself
@@ -44,21 +43,6 @@ def dead_letter_source(group: bytes) -> Source:
     """What the group gave up on."""
     queue = dead_letter_queue(group)
     return Source(group, queue, (queue,))
-
-
-@dataclass(slots=True, frozen=True)
-class Wish:
-    """What a member asks for in one Receive."""
-
-    max_records: int
-    max_bytes: int
-    invisible_ms: int
-    start: Start
-    max_deliveries: int  # 0: as the store is configured
-    selection: Selection = EVERYTHING
-    ordered: bool = False
-    member: bytes = b""  # whom the log is to say that it got them
-    early: bool = False  # it hears of leases before the log has them: who may get a message twice (see `Store.pop`)
 
 
 class Line:
@@ -120,17 +104,17 @@ class Groups:
             for waiter in line.waiters:
                 waiter.set()
 
-    async def receive(self, source: Source, wish: Wish, wait_s: float) -> Popped:
+    async def receive(self, source: Source, request: PopRequest, wait_s: float) -> Popped:
         """Lease messages, waiting up to `wait_s` for the first one. Raises `RequestError` where the connection has too
         much to read first, and `StoreError`."""
         if not wait_s:
-            return await self.pop(source, wish)
+            return await self.pop(request)
         deadline = asyncio.get_running_loop().time() + wait_s
         waiter = asyncio.Event()
         line = self._join(source, waiter)  # before looking, so that nothing comes unheard in between
         try:
             while True:
-                popped = await self.pop(source, wish)
+                popped = await self.pop(request)
                 line.look_again(popped)
                 if popped.runs or self._stopped or not await wait_until(waiter, deadline):
                     return popped
@@ -165,22 +149,9 @@ class Groups:
         if line is not None and line.is_limited:
             line.wake()
 
-    async def pop(self, source: Source, wish: Wish) -> Popped:
+    async def pop(self, request: PopRequest) -> Popped:
         """Lease messages that are there. Raises as `receive` does."""
         async with room() as own:
-            request = PopRequest(
-                source.group,
-                source.queues,
-                wish.max_records,
-                wish.max_bytes,
-                wish.invisible_ms,
-                wish.start,
-                wish.max_deliveries,
-                wish.selection,
-                wish.ordered,
-                early=wish.early,
-                member=wish.member,
-            )
             popped = await self._store.pop(request)
             own.hold(sum([len(run.data) for run in popped.runs]))
         return popped

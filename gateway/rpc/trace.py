@@ -101,13 +101,7 @@ class Trace:
         if kind == Kind.POPPED:
             await self._popped(seen, data, start, subject, payload)
         elif kind == Kind.SETTLED:
-            event = control.parse_settled(payload)
-            offset = await self._offset(seen, event.queue)
-            if _holds(event.done, offset):
-                self._tell(Event.FINISHED, data, start, subject, event.queue, offset)
-            for first, count, at in event.again:
-                if first <= offset < first + count:
-                    self._tell(Event.POSTPONED, data, start, subject, event.queue, offset, at)
+            await self._settled(seen, data, start, subject, payload)
         elif kind == Kind.DEAD_LETTERED:
             queue, offsets = control.parse_dead_lettered(payload)
             offset = await self._offset(seen, queue)
@@ -135,14 +129,27 @@ class Trace:
 
     async def _popped(self, seen: _Seen, data: bytes, start: int, group: bytes, payload: bytes) -> None:
         event = control.parse_popped(payload)
-        offset = await self._offset(seen, event.queue)
-        if offset < 0:
-            return
-        if _holds(event.runs, offset):
-            seen.is_first(_who(group, event.queue))
-            self._tell(Event.LEASED, data, start, group, event.queue, offset, event.until_ms)
-        elif max(first for first, _ in event.runs) > offset and seen.is_first(_who(group, event.queue)):
-            self._tell(Event.PASSED, data, start, group, event.queue, offset)
+        for queue, runs in event.runs.items():
+            offset = await self._offset(seen, queue)
+            if offset < 0:
+                continue
+            if _holds(runs, offset):
+                seen.is_first(_who(group, queue))
+                self._tell(Event.LEASED, data, start, group, queue, offset, event.until_ms)
+            elif max(first for first, _ in runs) > offset and seen.is_first(_who(group, queue)):
+                self._tell(Event.PASSED, data, start, group, queue, offset)
+
+    async def _settled(self, seen: _Seen, data: bytes, start: int, group: bytes, payload: bytes) -> None:
+        event = control.parse_settled(payload)
+        for queue, done in event.done.items():
+            offset = await self._offset(seen, queue)
+            if _holds(done, offset):
+                self._tell(Event.FINISHED, data, start, group, queue, offset)
+        for queue, again in event.again.items():
+            offset = await self._offset(seen, queue)
+            for first, count, at in again:
+                if first <= offset < first + count:
+                    self._tell(Event.POSTPONED, data, start, group, queue, offset, at)
 
     async def _session(self, seen: _Seen, data: bytes, start: int, kind: int, client: bytes, payload: bytes) -> None:
         if kind == Kind.OUTBOUND_CHANGED:
@@ -271,7 +278,7 @@ def _member_of(data: bytes, start: int) -> str:
     return record.decode(data, start)[4].decode(errors="replace")
 
 
-def _holds(runs: list[tuple[int, int]], offset: int) -> bool:
+def _holds(runs: list[list[int]], offset: int) -> bool:
     return any(first <= offset < first + count for first, count in runs)
 
 

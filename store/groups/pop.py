@@ -1,34 +1,45 @@
-"""Groups pop: messages of queues are leased to the members of a group, one by one, and settled one by one.
+"""Groups in pop mode: messages of queues are leased to the members of a group, and settled one by one.
 
-The state is the fold's (`store.views.pops`): what a call decides it appends, and it answers when that is committed.
-What other calls decided meanwhile is known as *flights*, one for each group and queue that has records under way. They
-are gone when all of it is committed, and the fold's state is all there is. So the rules of the file:
+The state is folded from records (`store.views.pops`): a call appends what it decides, and answers once that is
+committed. The rules of this file:
 
-* A call decides and appends in one turn of the loop. What the log takes is committed in that order, or fails with
-  everything behind it and for good: a decision may build on those that are under way. What it refuses never was.
-* What a record under way tells of is leased out to nobody else until that is committed. Who has it may settle it.
-* While a group is reset or removed its other calls wait.
+* A call decides and appends in one turn of the loop. What the log accepts is committed in that order, or fails for good
+  with everything behind it: a decision may build on records under way (`store.groups.queue_decision`).
+* A message that a record under way names is leased to nobody else until that is committed. Its member may settle it.
+* While a group is reset or removed, its other calls wait.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import record
+from matcher.selector import EVERYTHING
 from store import control
-from store.api import Appended, Done, Handed, Popped, PopRequest, Receipts, Run, dead_letter_queue, subscription_queue
+from store.api import (
+    Appended,
+    Done,
+    Handed,
+    Popped,
+    PopRequest,
+    Receipts,
+    Run,
+    dead_letter_queue,
+    subscription_queue,
+)
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
-from store.groups.lease_owners import Owners
-from store.groups.pop_decision import Flight, Lease, Place, Taking, begin_at, fresh_from, is_begun, runs_of, settled
-from store.groups.selection import Choosing, Chosen
-from store.groups.settle import Settling
+from store.groups.lease_owners import LeaseOwners
+from store.groups.pop_decision import PopDecision, begin_all, first_new, is_begun, turn_of
+from store.groups.queue_decision import LeasedRun, QueueDecision, UncommittedQueues, runs_of
+from store.groups.selection import QueueSelector, SelectedMessages
+from store.groups.settle import SettleDecision
 from store.log.reader import Reader
 from store.log.writer import Clock
 from store.views.fold import Views
-from store.views.pops import Key
+from store.views.index import REFERENCE
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +47,8 @@ _LONGEST_MS: Final = 100 * 365 * 86_400_000
 _BUSY_S: Final = 0.05  # until a settlement is tried again for which the log had no room
 
 Offer = Callable[[list[bytes], Done], StoreError | None]
-_QUEUES: Final = (b"t", b"f", b"p", b"d")  # what their names begin with
+_Answer = asyncio.Future[Appended]
+_QUEUES: Final = (b"t", b"f", b"p", b"d")  # first bytes of their names
 
 
 class GroupService:
@@ -52,145 +64,160 @@ class GroupService:
         self._offer_later = offer_later
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._flights: dict[Key, Flight] = {}  # as many as there are records under way, at most
+        self._uncommitted = UncommittedQueues(views.pops)
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
-        self.owners = Owners()
-        self.on_back: Callable[[bytes], None] | None = None  # what gateways had of a group is to be had again
-        self._error: StoreError | None = None  # why no record is committed any more: leases told of early never were
-        self._turn = 0  # counts the times that something new was leased out
+        self.owners = LeaseOwners()
+        self.on_back: Callable[[bytes], None] | None = None  # leases of a group's gateways ended before their time
+        self._error: StoreError | None = None  # why no record is committed any more: early leases never will be
         self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
 
     @property
     def is_idle(self) -> bool:
         """Whether the fold's state is all there is."""
-        return not self._flights and not self._locks
+        return self._uncommitted.is_empty and not self._locks
 
     async def pop(self, request: PopRequest) -> Popped:
         """See `store.api.GroupStore.pop`."""
-        group, owner = request.group, request.owner
         _check_ms(request.invisible_ms)
-        for queue in request.queues:
-            _check_queue(queue)
+        group, owner = request.group, request.owner
         if owner:
             await self.owners.turn(owner, group)
-        await self._unlocked(group)
-        chosen = await self._choose(request) if request.selection else None
+        if group in self._locks:
+            await self._unlocked(group)
+        selected = await self._select(request) if request.selection != EVERYTHING else None
         now = self._clock()
-        until = now + request.invisible_ms
-        places = [self._known(group, queue) for queue in dict.fromkeys(request.queues)]
-        self._admit(group, [place.queue for place in places if place.state is None and place.flight is None])
-        taking = Taking(
-            self._views,
-            self._config,
-            group,
-            places,
-            now=now,
-            until=until,
-            max_records=request.max_records,
-            max_bytes=request.max_bytes,
-            max_deliveries=request.max_deliveries or self._config.max_deliveries,
-            ordered=request.ordered,
-            chosen=chosen,
-            member=request.member,
-        )
-        with _undone(taking):
-            taking.take(request.start)
-            frames = taking.frames()
-        popped = Popped([], taking.available_at(), taking.is_limited, taking.is_full)
-        popped.reclaimed = sum([place.reclaimed for place in places])
-        touched = [place for place in places if place.is_touched]
-        if not touched:
-            if owner:
-                self.owners.took(owner, group, (), is_full=False)
-            return popped
-        is_early = request.early and not any(place.is_new for place in touched)  # that a group begins is not forgotten
-        answer = self._append(group, frames, touched, self._offer_later if is_early else self._offer)
-        if owner:
-            self.owners.took(owner, group, taking.leases, is_full=popped.is_full)
+        queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
+        self._admit(group, [each.queue for each in queues if each.state is None and each.uncommitted is None])
+        decision = PopDecision(self._views, self._config, request, queues, now, selected)
         try:
-            runs, damage = await self._read(group, taking.leases, popped)  # while the disk writes
-            if not is_early:
+            decision.decide()
+            frames = decision.frames()
+        except BaseException:
+            decision.undo()
+            raise
+        touched = decision.touched()
+        popped = Popped([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
+        answer: _Answer | None = None
+        if touched:
+            # That a group begins in a queue is not forgotten, so it is waited for.
+            is_early = request.early and not any(queue.is_new for queue in touched)
+            answer = None if is_early else self._loop.create_future()
+            self._append(group, frames, touched, self._offer_later if is_early else self._offer, answer)
+        leases = decision.leases
+        if owner:
+            self.owners.add(owner, group, leases, is_full=bool(touched) and popped.is_full)
+        if not touched:
+            return popped
+        try:
+            popped.runs, damage = await self._read(group, leases, popped)  # while the disk writes
+            if answer is not None:
                 _check(await asyncio.shield(answer))
         except BaseException:
-            self._take_back(group, taking.leases)
+            self._revoke(group, leases)
             raise
         if damage is not None:
-            if not runs:
+            if not popped.runs:
                 raise damage
-            logger.error("messages are left out that a group was to have: %s", damage)
-        popped.runs = runs if self._clock() < until else self._still_out(group, runs)
+            logger.error("a group does not get messages that are damaged: %s", damage)
+        if self._clock() >= now + request.invisible_ms:
+            popped.runs = self._still_leased(group, popped.runs)
         return popped
 
     async def settle(
         self,
         group: bytes,
         done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]],
-        unsent: Sequence[tuple[Receipts, int]],
-        member: bytes,
+        again: Sequence[tuple[Receipts, int | None]] = (),
+        unsent: Sequence[tuple[Receipts, int]] = (),
+        member: bytes = b"",
     ) -> list[Receipts]:
         """See `store.api.GroupStore.settle`."""
-        for _, delay in (*again, *unsent):
-            if delay is not None:
-                _check_ms(delay)
+        names = dict.fromkeys([receipts.queue for receipts in done])
+        is_back = False
+        for some in (again, unsent):
+            for receipts, delay in some:
+                if delay is not None:
+                    _check_ms(delay)
+                is_back |= delay == 0
+                names[receipts.queue] = None
 
-        def decide(settling: Settling) -> None:
-            now = self._clock()
-            for receipts in done:
-                settling.finish(receipts)
-            for receipts, delay in again:
-                at = now + (self._delay(receipts) if delay is None else delay)
-                settling.postpone(receipts, at, is_back=not delay)
-            for receipts, later in unsent:
-                settling.take_back(receipts, now + later)
+        def decide(decision: SettleDecision) -> None:
+            decision.finish(done)
+            if again or unsent:
+                now = self._clock()
+                for receipts, delay in again:
+                    at = now + (self._delay(receipts) if delay is None else delay)
+                    decision.postpone(receipts, at, ends_lease=not delay)
+                for receipts, later in unsent:
+                    decision.revoke(receipts, now + later)
 
-        stale = await self._settle(group, decide, member)
-        if self.owners.are_any and any(delay == 0 for _, delay in (*again, *unsent)):
-            self._came_back(group)
+        stale = await self._settle(group, names, decide, member)
+        if is_back and not self.owners.is_empty:
+            self._notify_back(group)
         return stale
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
+    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         """See `store.api.GroupStore.bury`."""
         letters = dead_letter_queue(group)
-        if any(each.queue == letters for each in receipts):
-            raise ValueError("what is a dead letter cannot become one")
+        names = dict.fromkeys([each.queue for each in receipts])
+        if letters in names:
+            raise ValueError("a dead letter cannot become one again")
 
-        def decide(settling: Settling) -> None:
+        def decide(decision: SettleDecision) -> None:
             for each in receipts:
-                settling.bury(each)
+                decision.bury(each)
 
-        return await self._settle(group, decide, member)
+        return await self._settle(group, names, decide, member)
 
-    async def _settle(self, group: bytes, decide: Callable[[Settling], None], member: bytes) -> list[Receipts]:
-        """Append what `decide` settles. Returns once that is committed, with the receipts that were stale."""
+    async def _settle(
+        self, group: bytes, queues: Iterable[bytes], decide: Callable[[SettleDecision], None], member: bytes
+    ) -> list[Receipts]:
+        """Append what `decide` settles of these queues. Returns the stale receipts once that is committed."""
         while True:
-            await self._unlocked(group)
-            settling = Settling(group, lambda queue: self._known(group, queue), member)
-            with _undone(settling):
-                decide(settling)
-                frames = settling.frames()
-            places = settling.places
-            if not places:
-                if self._error is not None:
-                    raise self._error
-                return settling.stale
+            if group in self._locks:
+                await self._unlocked(group)
+            decision = SettleDecision(group, self._uncommitted.open(group, queues), member)
+            answer: _Answer = self._loop.create_future()
             try:
-                answer = self._append(group, frames, places, self._offer)
+                if not self._append_settled(group, decision, decide, answer):
+                    if self._error is not None:
+                        raise self._error
+                    return decision.stale
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
-            self._free(group, settling)
             _check(await answer)
-            return settling.stale
+            return decision.stale
+
+    def _append_settled(
+        self,
+        group: bytes,
+        decision: SettleDecision,
+        decide: Callable[[SettleDecision], None],
+        answer: _Answer | None,
+    ) -> bool:
+        """Decide and append. False: all receipts are stale, and nothing is appended. Raises `StoreError`."""
+        try:
+            decide(decision)
+            frames = decision.frames()
+        except BaseException:
+            decision.undo()
+            raise
+        touched = decision.touched()
+        if not touched:
+            return False
+        self._append(group, frames, touched, self._offer, answer)
+        self._end_ownership(group, decision)
+        return True
 
     async def release(self, group: bytes, queue: bytes) -> None:
         """See `store.api.GroupStore.release_leases`."""
         await self._release(group, queue, None)
 
     async def release_of(self, owner: bytes) -> None:
-        """Have all that a gateway has out come again now: it has ended. Raises `StoreError`, when all was tried."""
+        """End all leases of a gateway that has ended. Raises `StoreError` after all were tried."""
         fault: StoreError | None = None
-        for (group, queue), offsets in self.owners.ended(owner).items():
+        for (group, queue), offsets in self.owners.remove_owner(owner).items():
             try:
                 await self._release(group, queue, offsets)
             except StoreError as error:
@@ -199,45 +226,48 @@ class GroupService:
             raise fault
 
     async def release_unowned(self, group: bytes, queue: bytes) -> None:
-        """Have all come again that no gateway is known to have. Raises `StoreError`."""
+        """End all leases that no gateway is known to have. Raises `StoreError`."""
         state = self._views.pops.find(group, queue)
         runs = state.out_after(self._clock()) if state is not None else ()
         offsets = {offset for first, end, _ in runs for offset in range(first, end)}
         await self._release(group, queue, offsets)
 
     async def _release(self, group: bytes, queue: bytes, only: set[int] | None) -> None:
-        """Have what is out come again now; of `only` these offsets, where no gateway is known to have them by then."""
+        """End leases now: all of the queue, or `only` these offsets where no gateway is known to have them by then."""
 
-        def decide(settling: Settling) -> None:
+        def decide(decision: SettleDecision) -> None:
             now = self._clock()
-            place = self._known(group, queue)
+            opened = self._uncommitted.open(group, (queue,))[0]
             if only is not None:
-                out: dict[int, list[int]] = {}  # by deliveries; of leases under way too
-                for offset in sorted(only - self.owners.of(group, queue)):
-                    out.setdefault(place.deliveries_of(offset), []).append(offset)
-                found = [(*run, deliveries) for deliveries, offsets in out.items() for run in runs_of(offsets)]
+                leased: dict[int, list[int]] = {}  # by deliveries; leases under way too
+                for offset in sorted(only - self.owners.offsets(group, queue)):
+                    leased.setdefault(opened.deliveries_of(offset), []).append(offset)
+                found = [(*run, deliveries) for deliveries, offsets in leased.items() for run in runs_of(offsets)]
             else:
-                found = place.state.out_after(now) if place.state is not None else []
+                found = opened.state.out_after(now) if opened.state is not None else []
             for first, end, deliveries in found:
-                settling.postpone(Receipts(queue, first, end - first, deliveries), now, is_back=True)
+                decision.postpone(Receipts(queue, first, end - first, deliveries), now, ends_lease=True)
 
-        await self._settle(group, decide, b"")
-        self._came_back(group)
+        await self._settle(group, (queue,), decide, b"")
+        self._notify_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
-        """See `store.api.GroupStore.hand_over`. Decides in the turn of the loop in which it is called."""
+        """See `store.api.GroupStore.hand_over`. It decides before it waits for anything."""
         if group in self._locks:
             return [each.offset for each in handed]
         queue = subscription_queue(group)
-        settling = Settling(group, lambda name: self._known(group, name))
-        with _undone(settling):
-            for each in handed:
-                settling.finish(Receipts(queue, each.offset, 1, each.deliveries))
-        stale = {receipts.offset for receipts in settling.stale}
+        decision = SettleDecision(group, self._uncommitted.open(group, (queue,)))
+        try:
+            decision.finish([Receipts(queue, each.offset, 1, each.deliveries) for each in handed])
+        except BaseException:
+            decision.undo()
+            raise
+        stale = {receipts.offset for receipts in decision.stale}
         rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
-            answer = self._append(group, [control.share_handed(group, rows)], settling.places, self._offer)
-            self._free(group, settling)
+            answer: _Answer = self._loop.create_future()
+            self._append(group, [control.share_handed(group, rows)], decision.touched(), self._offer, answer)
+            self._end_ownership(group, decision)
             _check(await answer)
         return sorted(stale)
 
@@ -251,61 +281,58 @@ class GroupService:
                 raise OffsetOutOfRange(queue, offset, begin, end)
         self._admit(group, [queue for queue in offsets if self._views.pops.find(group, queue) is None])
         if offsets:
-            await self._alone(group, control.group_reset(group, offsets))
+            await self._append_alone(group, control.group_reset(group, offsets))
 
     async def remove(self, group: bytes) -> None:
         """See `store.api.GroupStore.remove_group`."""
         await self._unlocked(group)
-        await self._alone(group, control.group_removed(group))
+        await self._append_alone(group, control.group_removed(group))
 
-    async def _choose(self, request: PopRequest) -> dict[bytes, Chosen]:
-        """What is wanted of each queue, from where it would be taken."""
+    async def _select(self, request: PopRequest) -> dict[bytes, SelectedMessages]:
+        """The wanted messages of each queue, from the offset at which the group goes on."""
         group = request.group
-        choosing = Choosing(self._views, self._reader, request.selection)
-        chosen: dict[bytes, Chosen] = {}
+        selector = QueueSelector(self._views, self._reader, request.selection)
+        selected: dict[bytes, SelectedMessages] = {}
         wanted = request.max_records
-        places = [self._known(group, queue) for queue in dict.fromkeys(request.queues)]
-        for place in sorted(places, key=lambda place: 0 if place.state is None else place.state.turn):
-            begin_at(self._views, group, place, request.start)
-            some = 0 if request.ordered and is_begun(place) else wanted
-            chosen[place.queue] = await choosing.look(place.queue, fresh_from(self._views, place), some)
-            wanted -= len(chosen[place.queue].offsets)
+        queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
+        begin_all(self._views, group, queues, request.start)
+        for each in sorted(queues, key=turn_of):
+            some = 0 if request.ordered and is_begun(each) else wanted
+            selected[each.queue] = await selector.select(each.queue, first_new(self._views, each), some)
+            wanted -= len(selected[each.queue].offsets)
         await self._unlocked(group)
-        return chosen
+        return selected
 
-    def _free(self, group: bytes, settling: Settling) -> None:
-        """What is settled is nobody's: from the decision on, because others may take it before that is committed."""
-        if self.owners.are_any:
-            for queue, first, end in settling.freed:
-                self.owners.settled(group, queue, first, end)
+    def _end_ownership(self, group: bytes, decision: SettleDecision) -> None:
+        """No gateway has the settled messages any more: others may lease them before that is committed."""
+        if not self.owners.is_empty:
+            for queue, first, end in decision.released:
+                self.owners.remove(group, queue, first, end)
 
-    def _still_out(self, group: bytes, runs: list[Run]) -> list[Run]:
-        """What nobody else was leased while it was read, for longer than its lease: others may be through with it."""
+    def _still_leased(self, group: bytes, runs: list[Run]) -> list[Run]:
+        """The messages that nobody else leased while they were read for longer than their lease."""
         kept: list[Run] = []
         for run in runs:
             starts = [*record.split(run.data), len(run.data)]
-            for first, end in self._known(group, run.queue).out(run.offset, run.offset + run.count, run.deliveries):
+            opened = self._uncommitted.open(group, (run.queue,))[0]
+            for first, end in opened.leased_runs(run.offset, run.offset + run.count, run.deliveries):
                 data = run.data[starts[first - run.offset] : starts[end - run.offset]]
                 kept.append(Run(run.queue, first, end - first, run.deliveries, data))
         return kept
 
-    def _came_back(self, group: bytes) -> None:
+    def _notify_back(self, group: bytes) -> None:
         if self.on_back is not None:
             self.on_back(group)
 
-    def _known(self, group: bytes, queue: bytes) -> Place:
-        """A group's place in a queue, and what is under way there."""
-        return Place(queue, self._views.pops.find(group, queue), self._flights.get((group, queue)))
-
     def _admit(self, group: bytes, queues: list[bytes]) -> None:
-        """Raise `TooManyGroups` if the group may not have a place in these queues, which are new to it."""
+        """Admit queues that are new to the group. Raises `TooManyGroups` and ValueError."""
         if not queues:
             return
+        for queue in queues:
+            _check_queue(queue)
         known = self._views.pops.queues_of(group)
         if known + len(queues) > self._config.max_group_queues:
-            raise TooManyGroups(
-                f"the group has a place in {known} queues: {self._config.max_group_queues} is the limit"
-            )
+            raise TooManyGroups(f"the group receives from {known} queues; the limit is {self._config.max_group_queues}")
         if not known and self._views.pops.groups() >= self._config.max_groups:
             raise TooManyGroups(f"there are {self._config.max_groups} groups, which is the limit")
 
@@ -313,88 +340,66 @@ class GroupService:
         return self._delays_ms[min(max(receipts.deliveries, 1), len(self._delays_ms)) - 1]
 
     def _append(
-        self, group: bytes, frames: list[bytes], places: Sequence[Place], offer: Offer
-    ) -> "asyncio.Future[Appended]":
-        """Append records that tell of these places. Raises `StoreError` when they are refused: nothing was decided."""
-        answer: asyncio.Future[Appended] = self._loop.create_future()
+        self,
+        group: bytes,
+        frames: list[bytes],
+        queues: Sequence[QueueDecision],
+        offer: Offer,
+        answer: _Answer | None,
+    ) -> None:
+        """Append the records of a decision; `answer` gets the outcome. Raises `StoreError` when they are refused:
+        nothing is decided then."""
 
         def done(appended: Appended) -> None:
             if isinstance(appended.error, StoreFailed):
                 self._error = appended.error
-            for place in places:
-                self._land(group, place)
-            if not answer.done():
+            self._uncommitted.remove(group, queues)
+            if answer is not None and not answer.done():
                 answer.set_result(appended)
 
         error = offer(frames, done)
         if error is not None:
-            for place in places:
-                place.undo()
+            for queue in queues:
+                queue.undo()
             raise error
-        for place in places:
-            self._take_off(group, place)
-        return answer
+        self._uncommitted.add(group, queues)
 
-    def _take_off(self, group: bytes, place: Place) -> None:
-        """Have what was decided about a place be known, while its records are under way."""
-        flight = place.flight = self._flights[group, place.queue] = place.flight or Flight()
-        flight.records += 1
-        flight.fresh += place.fresh
-        if place.fresh or place.passed or place.is_new:
-            flight.next = place.next
-        if place.leases:
-            flight.untils.append(place.until)
-        if place.fresh:
-            flight.leased.append(place)
-            self._turn += 1
-            place.turn = self._turn
-            if place.state is not None:
-                place.state.turn = self._turn
-
-    def _land(self, group: bytes, place: Place) -> None:
-        """The records are committed and folded, or the log has failed."""
-        flight = place.flight
-        assert flight is not None
-        place.unclaim()
-        flight.fresh -= place.fresh
-        if place.fresh:
-            flight.leased.remove(place)
-        if place.leases:
-            flight.untils.remove(place.until)
-        if place.state is None:
-            state = self._views.pops.find(group, place.queue)
-            if state is not None:
-                state.turn = place.turn
-        flight.records -= 1
-        if not flight.records:
-            del self._flights[group, place.queue]
-
-    async def _read(self, group: bytes, leases: list[Lease], popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
-        """What can be read, and what is the matter with the first that cannot."""
+    async def _read(self, group: bytes, leases: list[LeasedRun], popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
+        """The messages that can be read, and the damage of the first that cannot."""
+        if not leases:
+            return [], None
         runs: list[Run] = []
-        damage: LogCorrupt | None = None
-        for lease in leases:
-            try:
-                data = await self._reader.records(lease.positions, lease.lengths)
-            except LogCorrupt:
+        try:
+            data = await self._reader.frames(b"".join([lease.refs for lease in leases]))
+        except LogCorrupt:
+            damage: LogCorrupt | None = None
+            for lease in leases:
                 found, fault = await self._read_each(group, lease, popped)
                 runs += found
                 damage = damage or fault
-            else:
-                runs.append(Run(lease.queue, lease.offset, lease.count, lease.deliveries, data))
-        return runs, damage
+            return runs, damage
+        if len(leases) == 1:
+            lease = leases[0]
+            return [Run(lease.queue, lease.offset, lease.count, lease.deliveries, data)], None
+        starts = [*record.split(data), len(data)]
+        at = 0
+        for lease in leases:
+            piece = data[starts[at] : starts[at + lease.count]]
+            runs.append(Run(lease.queue, lease.offset, lease.count, lease.deliveries, piece))
+            at += lease.count
+        return runs, None
 
-    async def _read_each(self, group: bytes, lease: Lease, popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
-        """Read what can be read. What left the log meanwhile is finished; what is damaged stays leased out."""
+    async def _read_each(self, group: bytes, lease: LeasedRun, popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
+        """Read message by message. Those that left the log meanwhile are finished; damaged ones stay leased."""
         runs: list[Run] = []
         gone: list[int] = []
         damage: LogCorrupt | None = None
         for index in range(lease.count):
-            position, offset = lease.positions[index], lease.offset + index
+            reference, offset = lease.refs[index * REFERENCE : (index + 1) * REFERENCE], lease.offset + index
             try:
-                data = await self._reader.records([position], [lease.lengths[index]])
+                data = await self._reader.frames(reference)
             except LogCorrupt as error:
-                if self._views.is_gone(position):
+                if self._views.has_gone(reference):
                     gone.append(offset)
                 else:
                     damage = damage or error
@@ -402,29 +407,30 @@ class GroupService:
             runs.append(Run(lease.queue, offset, 1, lease.deliveries, data))
         if gone:
             popped.reclaimed += len(gone)
-            done = [(first, end - first) for first, end in runs_of(gone)]
-            self._offer(settled(group, lease.queue, done, []), _ignore)
             for first, end in runs_of(gone):
-                self.owners.settled(group, lease.queue, first, end)
+                self._offer([control.settled(group, {lease.queue: [(first, end - first)]}, {})], _ignore)
+                self.owners.remove(group, lease.queue, first, end)
         return runs, damage
 
-    def _take_back(self, group: bytes, leases: list[Lease]) -> None:
-        """Nobody waits any more for what was leased out: it was given to nobody. While the group is being reset, or the
-        log has no room, the leases run out by themselves."""
+    def _revoke(self, group: bytes, leases: list[LeasedRun]) -> None:
+        """Nobody waits for these leases any more, and they do not count. While the group is being reset, or the log has
+        no room, they end by their time."""
         if group in self._locks:
             return
-        settling = Settling(group, lambda queue: self._known(group, queue))
+        names = dict.fromkeys([lease.queue for lease in leases])
         now = self._clock()
-        with suppress(StoreError), _undone(settling):
-            for lease in leases:
-                settling.take_back(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
-            if settling.places:
-                self._append(group, settling.frames(), settling.places, self._offer)
-                self._free(group, settling)
 
-    async def _alone(self, group: bytes, frame: bytes) -> None:
-        """Append a record that no decision of the group may build on before it is committed."""
-        answer: asyncio.Future[Appended] = self._loop.create_future()
+        def decide(decision: SettleDecision) -> None:
+            for lease in leases:
+                decision.revoke(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
+
+        with suppress(StoreError):
+            decision = SettleDecision(group, self._uncommitted.open(group, names))
+            self._append_settled(group, decision, decide, None)
+
+    async def _append_alone(self, group: bytes, frame: bytes) -> None:
+        """Append a record on which no decision may build before it is committed."""
+        answer: _Answer = self._loop.create_future()
         lock: asyncio.Future[None] = self._loop.create_future()
 
         def done(appended: Appended) -> None:
@@ -444,24 +450,14 @@ class GroupService:
             await asyncio.wait((lock,))
 
 
-@contextmanager
-def _undone(decision: Taking | Settling) -> Iterator[None]:
-    """What is decided is not, where it comes to nothing."""
-    try:
-        yield
-    except BaseException:
-        decision.undo()
-        raise
-
-
 def _check_ms(time: int) -> None:
-    """A time from now that was asked for. ValueError where what comes of it could not be folded."""
+    """ValueError for a time from now that could not be folded."""
     if not 0 <= time <= _LONGEST_MS:
         raise ValueError(f"{time} ms is not a time from now of up to 100 years")
 
 
 def _check_queue(name: bytes) -> None:
-    """ValueError where this is no queue's name, or one that no record could tell of."""
+    """ValueError for what is no queue's name, or one that no record could contain."""
     is_partition = name[:1] == b"p"
     try:
         (name[:-3] if is_partition else name).decode()

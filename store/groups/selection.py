@@ -1,6 +1,7 @@
-"""Which messages of a queue a selection wants: read before a pop takes, since a pop decides in one turn of the loop.
+"""Finds the messages of a queue that a selection wants, before a pop decides: a decision may not wait for reads.
 
-A verdict on a message holds for good, so it may be old when it is used: what was taken meanwhile is not taken again.
+A verdict on a message holds for good, so it may be old when it is used. Messages that were leased meanwhile are not
+leased again.
 """
 
 import asyncio
@@ -11,86 +12,88 @@ from matcher.selector import Selection, Selector, compile_selection
 from store.errors import LogCorrupt
 from store.log.reader import Reader
 from store.views.fold import Views
+from store.views.index import REFERENCE
 
-_PAGE: Final = 256  # messages looked at in one turn of the loop
-_PAGE_BYTES: Final = 1 << 20  # of them, but for the first
-LOOKS: Final = 4096  # messages looked at in one pop
+_PAGE: Final = 256  # messages examined in one turn of the loop
+_PAGE_BYTES: Final = 1 << 20  # of them; one larger message is a page of its own
+MOST_EXAMINED: Final = 4096  # messages examined in one pop
 
 
-class Chosen:
-    """Of the offsets [first, end) of a queue, those that are wanted, with where their records are."""
+class SelectedMessages:
+    """The wanted messages among the offsets [first, end) of a queue."""
 
-    __slots__ = ("end", "first", "lengths", "offsets", "positions")
+    __slots__ = ("end", "first", "offsets", "refs")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.end = first
         self.offsets: list[int] = []  # ascending
-        self.positions: list[int] = []
-        self.lengths: list[int] = []
+        self.refs: list[bytes] = []  # packed reference of each
 
 
-class Choosing:
-    """Looks through queues for one pop, `LOOKS` messages in all of them at the most. Raises `SelectorError` where the
-    selection is none."""
+class QueueSelector:
+    """Examines queues for one pop, at most `MOST_EXAMINED` messages in all. Raises `SelectorError` for a selection that
+    does not compile."""
 
     def __init__(self, views: Views, reader: Reader, selection: Selection) -> None:
         self._views = views
         self._reader = reader
         self._selector: Selector = compile_selection(selection)
         only = self._selector.only_topic
-        self._tag = record.crc32c(only) if only else -1  # of the references of the one topic that may be wanted
-        self._looks = LOOKS
+        self._tag = record.crc32c(only) if only else -1  # in references to messages of the only wanted topic
+        self._left = MOST_EXAMINED
 
-    async def look(self, queue: bytes, first: int, wanted: int) -> Chosen:
-        """Look from offset `first` on, until `wanted` messages are found."""
-        chosen = Chosen(first)
-        while self._looks > 0 and len(chosen.offsets) < wanted:
-            count = min(_PAGE, self._looks, self._views.end(queue) - chosen.end)
+    async def select(self, queue: bytes, first: int, wanted: int) -> SelectedMessages:
+        """Examine messages from offset `first` on, until `wanted` are found."""
+        selected = SelectedMessages(first)
+        while self._left > 0 and len(selected.offsets) < wanted:
+            count = min(_PAGE, self._left, self._views.end(queue) - selected.end)
             if count <= 0:
                 break
-            positions, lengths, _, tags = record.unpack_refs(self._views.references(queue, chosen.end, count))
-            if not positions:
+            refs = self._views.references(queue, selected.end, count)
+            if not refs:
                 break
-            await self._page(chosen, positions, lengths, tags)
+            await self._examine(selected, refs)
             await asyncio.sleep(0)  # others have their turn
-        return chosen
+        return selected
 
-    async def _page(self, chosen: Chosen, positions: list[int], lengths: list[int], tags: list[int]) -> None:
-        """Judge the references that follow `chosen.end`, but those behind a page of bytes."""
+    async def _examine(self, selected: SelectedMessages, refs: bytes) -> None:
+        """Examine the messages that follow `selected.end`, as many as fit in a page of bytes."""
+        positions, lengths, _, tags = record.unpack_refs(refs)
         tag = self._tag
-        wanted: list[int] = []  # indexes of those whose records have to say
+        candidates: list[bytes] = []  # references whose records have to be read
+        offsets: list[int] = []  # of these
         size = count = 0
         for i in range(len(positions)):
             if not self._views.is_gone(positions[i]) and (tag < 0 or tags[i] == tag):
-                if wanted and size + lengths[i] > _PAGE_BYTES:
+                if candidates and size + lengths[i] > _PAGE_BYTES:
                     break
-                wanted.append(i)
+                candidates.append(refs[i * REFERENCE : (i + 1) * REFERENCE])
+                offsets.append(selected.end + i)
                 size += lengths[i]
             count += 1
-        self._looks -= count
-        for i in await self._selected(wanted, positions, lengths):
-            chosen.offsets.append(chosen.end + i)
-            chosen.positions.append(positions[i])
-            chosen.lengths.append(lengths[i])
-        chosen.end += count
+        self._left -= count
+        for i in await self._matching(candidates):
+            selected.offsets.append(offsets[i])
+            selected.refs.append(candidates[i])
+        selected.end += count
 
-    async def _selected(self, wanted: list[int], positions: list[int], lengths: list[int]) -> list[int]:
-        """Those of the indexes that the selection wants. One that cannot be read is wanted: that it is damaged is for
-        who leases it to hear."""
-        if not wanted:
+    async def _matching(self, refs: list[bytes]) -> list[int]:
+        """The indexes of the wanted messages. One that cannot be read is wanted: the member that leases it gets to know
+        of the damage."""
+        if not refs:
             return []
         try:
-            data = await self._reader.records([positions[i] for i in wanted], [lengths[i] for i in wanted])
+            data = await self._reader.frames(b"".join(refs))
         except LogCorrupt:
-            if len(wanted) == 1:
-                return wanted
-            half = len(wanted) // 2
-            first = await self._selected(wanted[:half], positions, lengths)
-            return first + await self._selected(wanted[half:], positions, lengths)
-        selected: list[int] = []
-        for i, start in zip(wanted, record.split(data), strict=True):
+            if len(refs) == 1:
+                return [0]
+            half = len(refs) // 2
+            first = await self._matching(refs[:half])
+            return first + [half + i for i in await self._matching(refs[half:])]
+        matching: list[int] = []
+        for i, start in enumerate(record.split(data)):
             _, _, _, topic, _, properties, _ = record.decode(data, start)
             if self._selector.matches_message(topic, properties):
-                selected.append(i)
-        return selected
+                matching.append(i)
+        return matching

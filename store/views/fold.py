@@ -4,7 +4,7 @@ Changes wait in memory until they are worth a write; a reader sees both. One wri
 the log entirely, so after a crash the replay from the checkpoint does exactly what is missing, once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import record
@@ -68,6 +68,7 @@ class Views:
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, begin_time)
+        self.is_whole = self._begins.are_zero and not damaged  # every record that was ever written can be read
         self.names = Names(self._state)
         self._tails = Tails(config.max_queue_ends, config.partitions)
         self._dispatcher = Dispatcher(
@@ -158,6 +159,14 @@ class Views:
         waiting = self._tails.first_waiting(digest)
         return self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
 
+    def ends(self, queues: Sequence[bytes]) -> list[int]:
+        """`end` of each queue."""
+        found = [self._tails.end(queue_digest(queue)) for queue in queues]
+        for i in range(len(found)):
+            if found[i] < 0:
+                found[i] = self._cold_end(queues[i])
+        return found
+
     def has_entered(self, queue: bytes, times: tuple[int, int], log: range) -> bool:
         """Whether a record of the range `log` entered the queue between two store times, see `Begins.has_entered`."""
         digest = queue_digest(queue)
@@ -173,6 +182,7 @@ class Views:
     @floors.setter
     def floors(self, floors: Floors) -> None:
         self._begins.floors = floors
+        self.is_whole = self._begins.are_zero and not self.damaged
 
     @property
     def begin(self) -> int:
@@ -190,9 +200,9 @@ class Views:
 
     def has_gone(self, refs: bytes) -> bool:
         """Whether one of the records that packed references name may be."""
-        begin = self._index.begin
-        if not begin and not self.damaged:
+        if self.is_whole:
             return False
+        begin = self._index.begin
         low, high = record.extent(refs)
         return low < begin or (bool(self.damaged) and self.damaged.touches(low, high))
 
@@ -201,6 +211,7 @@ class Views:
         lie before it."""
         assert begin <= self.checkpointed
         self._begins.move(begin, begin_time)
+        self.is_whole = False
         self.held.begin = begin
 
     def oldest_generation(self) -> int | None:
@@ -295,7 +306,7 @@ class Views:
                 self._fold_process(kind, subject, payload, position)
             else:
                 self._fold_kind(kind, subject, payload, position)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"control record of kind {kind} at position {position}: {error}") from error
 
     def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int, by: int) -> None:
@@ -333,8 +344,10 @@ class Views:
         pops = self.pops
         if kind == Kind.POPPED:
             event = control.parse_popped(payload)
-            if not self._is_over(group, event.queue):
-                pops.popped(group, event)
+            if is_shared(group):
+                for queue in [queue for queue in event.runs if self._is_over(group, queue)]:
+                    del event.runs[queue]
+            pops.popped(group, event)
         elif kind == Kind.SETTLED:
             settled = control.parse_settled(payload)
             pops.settled(group, settled)

@@ -105,7 +105,7 @@ class GroupQueue:
         deliveries = self.blocks[number].deliveries
         return number * BLOCK + BLOCK - len(deliveries.lstrip(b"\0"))
 
-    def popped(self, runs: list[tuple[int, int]], until: int) -> None:
+    def popped(self, runs: list[list[int]], until: int) -> None:
         for first, count in runs:
             end = first + count
             known = min(end, self.next)
@@ -117,7 +117,7 @@ class GroupQueue:
                     self._lease(begin, end, until)
                 self.next = end
 
-    def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
+    def settled(self, done: list[list[int]], again: list[list[int]]) -> None:
         for first, count in done:
             self.finish(first, first + count)
         for first, count, at in again:
@@ -187,9 +187,9 @@ class GroupQueue:
             heappop(due)
         return None
 
-    def take_due(self) -> tuple[int, list[Run]]:
-        """Take what comes first out of `due`: its time and the entries it is true of, none if nothing is left of it.
-        Entries that do not change are to be given back with `expect`."""
+    def pop_due(self) -> tuple[int, list[Run]]:
+        """Remove the first item of `due`. Returns its time and the entries for which it is still right. Entries that do
+        not change have to be put back with `expect`."""
         at, first, end = heappop(self.due)
         return at, self._runs_at(at, first, end)
 

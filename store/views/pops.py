@@ -4,7 +4,7 @@ What was used lately is in memory as objects, bounded in number; a checkpoint wr
 A queue's place is a head row and a row per block of 256 offsets that has messages that are out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -16,6 +16,8 @@ from store.views.state import State, owned
 _GROUPS: Final = b"j"  # group → number of its queues
 _HEADS: Final = b"n"
 _BLOCKS: Final = b"l"
+
+_NO_RUNS: Final[list[list[int]]] = []
 
 Key = tuple[bytes, bytes]  # group, queue
 
@@ -49,6 +51,11 @@ class Pops:
         found = self._queues.get((group, queue))
         return self._load(group, queue) if found is None else found
 
+    def find_all(self, group: bytes, queues: Iterable[bytes]) -> list[GroupQueue | None]:
+        """What the group has of each of these queues."""
+        known = self._queues
+        return [known.get((group, queue)) or self._load(group, queue) for queue in queues]
+
     def begin_of(self, group: bytes, queue: bytes) -> int | None:
         """Where a group begins a queue that it is new to, if its committed offsets say so."""
         if queue[:1] != b"p":
@@ -77,19 +84,21 @@ class Pops:
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, event: PoppedRuns) -> None:
-        place = self.find(group, event.queue)
-        if place is None:
-            place = self._add(group, event.queue, self.begin_of(group, event.queue) or 0)
-        self._change(place)
-        place.popped(event.runs, event.until_ms)
-        self._changed_to(place)
+        for queue, runs in event.runs.items():
+            place = self.find(group, queue)
+            if place is None:
+                place = self._add(group, queue, self.begin_of(group, queue) or 0)
+            self._change(place)
+            place.popped(runs, event.until_ms)
+            self._changed_to(place)
 
     def settled(self, group: bytes, event: SettledRuns) -> None:
-        place = self.find(group, event.queue)
-        if place is not None:
-            self._change(place)
-            place.settled(event.done, event.again)
-            self._changed_to(place)
+        for queue in {**event.done, **event.again}:
+            place = self.find(group, queue)
+            if place is not None:
+                self._change(place)
+                place.settled(event.done.get(queue, _NO_RUNS), event.again.get(queue, _NO_RUNS))
+                self._changed_to(place)
 
     def finished(self, group: bytes, queue: bytes, offsets: list[int]) -> list[int]:
         """Finish these offsets. Returns those that were not, in their order."""

@@ -49,21 +49,9 @@ class GroupModel:
         kind, _, _, group, _, _, payload = record.decode(frame, 0)
         queues = self.places.get(group, {})
         if kind == Kind.POPPED:
-            queue, until, runs = control.parse_popped(payload)
-            queues = self.places.setdefault(group, {})
-            place = queues.setdefault(queue, Place(self.committed.get((group, queue), 0)))
-            for first, count in runs:
-                for offset in range(first, first + count):
-                    place.popped(offset, until)
-                place.next = max(place.next, first)
+            self._popped(group, *control.parse_popped(payload))
         elif kind == Kind.SETTLED:
-            settled = control.parse_settled(payload)
-            settling = queues.get(settled.queue, Place())
-            for offset in _offsets(settled.done):
-                settling.entries.pop(offset, None)
-            for first, count, at in settled.again:
-                for offset in range(first, first + count):
-                    settling.again(offset, at)
+            self._settled(queues, *control.parse_settled(payload))
         elif kind == Kind.DEAD_LETTERED:
             queue, offsets = control.parse_dead_lettered(payload)
             dying = queues.get(queue, Place())
@@ -77,6 +65,26 @@ class GroupModel:
             self.places.pop(group, None)
             self.committed = {key: offset for key, offset in self.committed.items() if key[0] != group}
 
+    def _popped(self, group: bytes, until: int, leased: dict[bytes, list[list[int]]]) -> None:
+        for queue, runs in leased.items():
+            queues = self.places.setdefault(group, {})
+            place = queues.setdefault(queue, Place(self.committed.get((group, queue), 0)))
+            for first, count in runs:
+                for offset in range(first, first + count):
+                    place.popped(offset, until)
+                place.next = max(place.next, first)
 
-def _offsets(runs: list[tuple[int, int]]) -> list[int]:
+    def _settled(
+        self, queues: dict[bytes, Place], done: dict[bytes, list[list[int]]], again: dict[bytes, list[list[int]]]
+    ) -> None:
+        for queue in {**done, **again}:
+            place = queues.get(queue, Place())
+            for offset in _offsets(done.get(queue, [])):
+                place.entries.pop(offset, None)
+            for first, count, at in again.get(queue, []):
+                for offset in range(first, first + count):
+                    place.again(offset, at)
+
+
+def _offsets(runs: list[list[int]]) -> list[int]:
     return [offset for first, count in runs for offset in range(first, first + count)]

@@ -13,12 +13,12 @@ import pytest
 
 import record
 from gateway.rpc import groups as lines
-from gateway.rpc.groups import Groups, Wish, parent_source
+from gateway.rpc.groups import Groups, parent_source
 from gateway.rpc.wakeups import Wakeups, wait_until
 from notify.hub import Hub
 from notify.intake import Intake
 from record.layout import Kind
-from store.api import Appended, Commit, Popped, Receipts, Start
+from store.api import Appended, Commit, Popped, PopRequest, Receipts, Start
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.reader import Reader
@@ -26,7 +26,7 @@ from store.remote import RemoteConfig, RemoteStore, StoreServer
 
 HOUR_MS = 3_600_000
 SOURCE = parent_source(b"g", b"home", 1)
-WISH = Wish(10, 1 << 20, HOUR_MS, Start.EARLIEST, 0)
+REQUEST = PopRequest(SOURCE.group, SOURCE.queues, 10, 1 << 20, HOUR_MS, Start.EARLIEST)
 REMOTE = RemoteConfig(grace_s=5)
 
 
@@ -47,13 +47,13 @@ class Gateways:
     async def waits(self) -> "asyncio.Task[Popped]":
         """A member of the other gateway, which has found nothing and waits in line."""
         self._in_line.clear()
-        waiting = asyncio.create_task(self.other.receive(SOURCE, WISH, 3_600))
+        waiting = asyncio.create_task(self.other.receive(SOURCE, REQUEST, 3_600))
         await self._in_line.wait()
         return waiting
 
     async def leased(self) -> list[Receipts]:
         """What a member of the one gateway gets."""
-        popped = await self.one.pop(SOURCE, WISH)
+        popped = await self.one.pop(REQUEST)
         return receipts(popped)
 
 
@@ -88,7 +88,7 @@ async def gateways(
                 stores.append(store)
             one, other = [Groups(store, Wakeups(store)) for store in stores]
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        assert not (await one.pop(SOURCE, WISH)).runs  # the group begins
+        assert not (await one.pop(REQUEST)).runs  # the group begins
         engine.append([record.frame(Kind.MESSAGE, 0, 0, b"home/t", b"", b"", b"x")], appended.set_result)
         await appended
         yield Gateways(engine, one, other, monkeypatch)
@@ -126,15 +126,15 @@ async def test_who_waits_hears_of_a_group_that_is_moved(gateways: Gateways) -> N
 async def test_who_waits_hears_of_a_pop_that_was_cancelled_while_it_read(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, reading, may_read = Reader.records, asyncio.Event(), asyncio.Event()
+    read, reading, may_read = Reader.frames, asyncio.Event(), asyncio.Event()
 
-    async def slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+    async def slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
         reading.set()
         await may_read.wait()
-        return await read(reader, positions, lengths)
+        return await read(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "records", slowly)
-    popping = asyncio.create_task(gateways.one.pop(SOURCE, WISH))
+    monkeypatch.setattr(Reader, "frames", slowly)
+    popping = asyncio.create_task(gateways.one.pop(REQUEST))
     await reading.wait()
     waiting = await gateways.waits()
     popping.cancel()
@@ -152,8 +152,8 @@ async def test_who_waits_hears_of_a_pop_that_was_cancelled_before_its_answer_cam
             popping.cancel()
 
     gateways.engine.on_commit(cancel)
-    popping = asyncio.create_task(gateways.one.pop(SOURCE, WISH))
+    popping = asyncio.create_task(gateways.one.pop(REQUEST))
     with pytest.raises(asyncio.CancelledError):
         await popping
-    waiting = asyncio.create_task(gateways.other.receive(SOURCE, WISH, 3_600))
+    waiting = asyncio.create_task(gateways.other.receive(SOURCE, REQUEST, 3_600))
     assert await got(waiting) == [1]

@@ -13,7 +13,7 @@ import record
 from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.rpc.groups import Groups, Line, Wish, parent_source
+from gateway.rpc.groups import Groups, Line, parent_source
 from gateway.rpc.wakeups import Wakeups
 from store.api import Popped, PopRequest, Start, topic_queue
 from store.config import StoreConfig
@@ -487,8 +487,8 @@ async def test_a_message_wakes_one_of_many_waiting_members(
     monkeypatch.setattr(engine, "pop", counted)
     groups = Groups(engine, Wakeups(engine))
     source = parent_source(b"g", b"home", 4)
-    wish = Wish(1, 1_000, 60_000, Start.EARLIEST, 0)
-    members = [asyncio.create_task(groups.receive(source, wish, 60)) for _ in range(40)]
+    request = PopRequest(source.group, source.queues, 1, 1_000, 60_000, Start.EARLIEST)
+    members = [asyncio.create_task(groups.receive(source, request, 60)) for _ in range(40)]
     await until(lambda: pops == 41)  # the first looks again: the group has begun
     await asyncio.sleep(0.05)
     engine.append([record.frame(1, 0, 0, b"home/t", b"", b"", b"x")], lambda _: None)

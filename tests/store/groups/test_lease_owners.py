@@ -10,7 +10,7 @@ from store import control
 from store.api import Appended, Handed, Popped, PopRequest, Receipts, Start, subscription_queue
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
-from store.groups.lease_owners import Owners
+from store.groups.lease_owners import LeaseOwners
 from store.log.reader import Reader
 from tests.store.popping import CONFIG, Bench, message, receipts
 from tests.store.remote.linked import Linked
@@ -35,7 +35,7 @@ async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True
 
 def of(bench: Bench) -> set[int]:
     """What some gateway is known to have."""
-    return bench.engine._groups.owners.of(NAME, QUEUE)
+    return bench.engine._groups.owners.offsets(NAME, QUEUE)
 
 
 async def comes_again(bench: Bench, owner: bytes) -> list[Receipts]:
@@ -109,15 +109,15 @@ async def test_an_extended_lease_stays_its_gateways(bench: Bench):
 async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """What no gateway is known to have is released; what one is about to get is not."""
     await bench.fill(1)
-    records = Reader.records
+    frames = Reader.frames
     reading, read = asyncio.Event(), asyncio.Event()
 
-    async def read_slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+    async def read_slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
         reading.set()
         await read.wait()
-        return await records(reader, positions, lengths)
+        return await frames(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "records", read_slowly)
+    monkeypatch.setattr(Reader, "frames", read_slowly)
     popping = asyncio.create_task(pop(bench, b"one"))
     await reading.wait()
     await bench.append(message(9, b"a/c"))  # the lease is committed
@@ -142,7 +142,7 @@ async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
         return b""
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "records", read_for_ever)
+        patch.setattr(Reader, "frames", read_for_ever)
         popping = asyncio.create_task(pop(bench, b"one"))
         await reading.wait()
         assert of(bench) == {0}
@@ -191,7 +191,7 @@ async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path
         waiting.set()
         await go_on.wait()
 
-    monkeypatch.setattr(Owners, "turn", turn)
+    monkeypatch.setattr(LeaseOwners, "turn", turn)
     store = await Linked.open(tmp_path / "linked", CONFIG)
     await append(store.engine, [control.share_held(NAME, b"g1"), message(1)])
     popping = asyncio.create_task(

@@ -156,13 +156,13 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
 
 async def test_a_cancelled_pop_was_given_to_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(2)
-    read = Reader.records
+    read = Reader.frames
 
     async def late(*args: Any) -> bytes:
         await asyncio.sleep(0)
         return await read(*args)
 
-    monkeypatch.setattr(Reader, "records", late)
+    monkeypatch.setattr(Reader, "frames", late)
     for early in (False, True):
         popping = asyncio.create_task(bench.pop(early=early))
         await asyncio.sleep(0)

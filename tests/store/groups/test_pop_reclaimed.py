@@ -104,13 +104,13 @@ async def test_what_leaves_the_log_while_it_is_read_is_finished(tmp_path: Path, 
     await bench.reopen()
     await bench.append(*(message(number, size=400) for number in range(40)))
     await bench.append(message(40))
-    records = Reader.records
+    frames = Reader.frames
 
-    async def slowly(reader: Reader, positions: list[int], lengths: list[int]) -> bytes:
+    async def slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
         await bench.engine.enforce_retention()
-        return await records(reader, positions, lengths)
+        return await frames(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "records", slowly)
+    monkeypatch.setattr(Reader, "frames", slowly)
     popped = await bench.pop()
     begin = (await bench.engine.bounds(Q)).begin
     assert payloads(popped.runs) == numbers(*range(begin, 41))

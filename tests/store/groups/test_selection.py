@@ -14,7 +14,7 @@ from matcher.selector import Selection, SelectorError
 from record.layout import Kind
 from store.api import Popped, Receipts, Start, partition_queue
 from store.engine import Engine
-from store.groups.selection import LOOKS
+from store.groups.selection import MOST_EXAMINED
 from tests.store.popping import CONFIG, DEAD, payloads, receipts
 from tests.store.popping import Bench as PopBench
 
@@ -75,7 +75,7 @@ async def test_topics_and_conditions_select(bench: Bench):
 
 
 async def test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them(bench: Bench):
-    for first in range(0, 3 * LOOKS, 1024):
+    for first in range(0, 3 * MOST_EXAMINED, 1024):
         await bench.append(*(tagged(number, "blue") for number in range(first, first + 1024)))
     await bench.append(tagged(-1, "red"))
     begin = bench.engine.stats().records

@@ -36,11 +36,15 @@ class Groups:
     def fold(self, kind: Kind, group: bytes, payload: bytes) -> list[tuple[bytes, int]]:
         """The (queue, offset) that become dead letters of the group now, in order."""
         if kind == Kind.POPPED:
-            event = control.parse_popped(payload)
-            if not self.is_over(group, event.queue):
-                self._popped(group, event)
+            until_ms, leased = control.parse_popped(payload)
+            over = {queue for queue in leased if self.is_over(group, queue)}
+            for queue, runs in leased.items():
+                if queue not in over:
+                    self._popped(group, queue, runs, until_ms)
         elif kind == Kind.SETTLED:
-            self._settled(group, control.parse_settled(payload))
+            settled = control.parse_settled(payload)
+            for queue in {**settled.done, **settled.again}:
+                self._settled(group, queue, settled.done.get(queue, []), settled.again.get(queue, []))
         elif kind == Kind.DEAD_LETTERED:
             queue, offsets = control.parse_dead_lettered(payload)
             return [(queue, offset) for offset in offsets if self.finish(group, queue, offset)]
@@ -62,11 +66,11 @@ class Groups:
         self._remove(group, self.places)
         self._remove(group, self._committed)
 
-    def _popped(self, group: bytes, event: control.PoppedRuns) -> None:
-        place = self.places.get((group, event.queue))
+    def _popped(self, group: bytes, queue: bytes, runs: list[list[int]], until_ms: int) -> None:
+        place = self.places.get((group, queue))
         if place is None:
-            place = self.places[group, event.queue] = Place(self._begin(group, event.queue))
-        for first, count in event.runs:
+            place = self.places[group, queue] = Place(self._begin(group, queue))
+        for first, count in runs:
             if not count and first > place.next:
                 place.passed.update(range(place.next, first))
                 place.next = first
@@ -74,20 +78,20 @@ class Groups:
                 if offset >= place.next:
                     place.passed.update(range(place.next, offset))
                     place.next = offset + 1
-                    place.entries[offset] = 1, event.until_ms
+                    place.entries[offset] = 1, until_ms
                 elif offset in place.entries:
                     deliveries = place.entries[offset][0]
-                    place.entries[offset] = 1 if deliveries == UNSENT else min(deliveries + 1, MOST), event.until_ms
+                    place.entries[offset] = 1 if deliveries == UNSENT else min(deliveries + 1, MOST), until_ms
 
-    def _settled(self, group: bytes, event: control.SettledRuns) -> None:
-        place = self.places.get((group, event.queue))
+    def _settled(self, group: bytes, queue: bytes, done: list[list[int]], again: list[list[int]]) -> None:
+        place = self.places.get((group, queue))
         if place is None:
             return
-        for first, count in event.done:
+        for first, count in done:
             for offset in range(first, first + count):
                 if place.entries.pop(offset, None) is not None:
                     place.done.add(offset)
-        for first, count, at in event.again:
+        for first, count, at in again:
             for offset in range(first, first + count):
                 if offset not in place.entries:
                     continue

@@ -142,10 +142,11 @@ class Records:
             case 6:
                 return self._copy()
             case 7 | 8:
-                return control.popped(group, queue, at, self._runs())
+                return control.popped(group, at, {name: self._runs() for name in (queue, rng.choice(QUEUES))})
             case 9:
                 again = [(first, count, rng.choice((at, at, -at))) for first, count in self._runs()]
-                return control.settled(group, queue, self._runs(), again)
+                done = {name: self._runs() for name in (queue, rng.choice(QUEUES))}
+                return control.settled(group, done, {queue: again})
             case 10:
                 return control.dead_lettered(group, queue, [rng.randrange(12) for _ in range(rng.randrange(4))])
             case _:

@@ -88,13 +88,13 @@ def moved_batches() -> list[list[bytes]]:
         [control.transactions_ended([committed, both], [rolled_back])],
         [control.transactions_checked(LATER, [asked, both_asked])],
         [held(b"plant/revived", FLAG_REVIVED, revived), held(b"plant/recalled", FLAG_REVIVED, recalled)],
-        [control.popped(b"billing", partition, LATER, [(0, 5)])],
-        [control.settled(b"billing", partition, [(0, 2)], [(3, 1, START)])],
-        [control.popped(b"billing", partition, LATER + 7, [(3, 1)])],
+        [control.popped(b"billing", LATER, {partition: [(0, 5)]})],
+        [control.settled(b"billing", {partition: [(0, 2)]}, {partition: [(3, 1, START)]})],
+        [control.popped(b"billing", LATER + 7, {partition: [(3, 1)]})],
         [control.dead_lettered(b"billing", partition, [4])],
         [control.group_offsets_committed(b"audit", b"plant", {0: 2})],
-        [control.popped(b"audit", partition, LATER, [(2, 2)]), control.group_reset(b"audit", {partition: 7})],
-        [control.popped(b"gone", partition, LATER, [(0, 1)]), control.group_removed(b"gone")],
+        [control.popped(b"audit", LATER, {partition: [(2, 2)]}), control.group_reset(b"audit", {partition: 7})],
+        [control.popped(b"gone", LATER, {partition: [(0, 1)]}), control.group_removed(b"gone")],
     ]
 
 

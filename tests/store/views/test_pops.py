@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,11 +27,15 @@ offsets = st.one_of(st.integers(0, 12), st.integers(240, 270), st.integers(0, 80
 counts = st.one_of(st.integers(1, 5), st.integers(1, 300))
 times = st.integers(1, 6)
 runs = st.lists(st.tuples(offsets, st.just(0) | counts), min_size=1, max_size=4)
+by_queue = partial(st.dictionaries, queues, max_size=3)
 changes = st.one_of(
-    st.builds(control.popped, groups, queues, times, runs),
-    st.builds(control.popped, groups, queues, times, runs),
+    st.builds(control.popped, groups, times, by_queue(values=runs)),
+    st.builds(control.popped, groups, times, by_queue(values=runs)),
     st.builds(
-        control.settled, groups, queues, runs, st.lists(st.tuples(offsets, counts, times | st.just(-5)), max_size=3)
+        control.settled,
+        groups,
+        by_queue(values=runs),
+        by_queue(values=st.lists(st.tuples(offsets, counts, times | st.just(-5)), max_size=3)),
     ),
     st.builds(control.dead_lettered, groups, queues, st.lists(offsets, max_size=5)),
     st.builds(control.group_reset, groups, st.dictionaries(queues, offsets, max_size=2)),
@@ -77,7 +82,7 @@ def check_due(found: GroupQueue, place: Place) -> None:
     """Everything comes out of `due` when its time has come, and nothing else."""
     came: list[tuple[int, int, int]] = []
     while (at := found.next_due()) is not None:
-        taken, runs = found.take_due()
+        taken, runs = found.pop_due()
         assert taken == at
         came += [(at, offset, deliveries) for first, end, deliveries in runs for offset in range(first, end)]
     assert [at for at, _, _ in came] == sorted(at for at, _, _ in came)
@@ -145,7 +150,7 @@ def test_dead_letters_enter_in_order_and_once(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     queue = topic_queue(b"a/b")
     messages = [record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"%d" % i) for i in range(5)]
-    store.write([*messages, control.popped(b"g", queue, 1, [(0, 9)])])
+    store.write([*messages, control.popped(b"g", 1, {queue: [(0, 9)]})])
     (commit,) = store.write([control.dead_lettered(b"g", queue, [3, 1, 3, 8]), messages[0]])
     assert commit.dead_letters == [b"g"]
     assert (
@@ -165,12 +170,12 @@ def test_dead_letters_enter_in_order_and_once(tmp_path):
 
 def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
-    store.write([control.group_offsets_committed(b"g", b"a", {0: 5, 1: 8}), control.popped(b"g", P0, 1, [(2, 4)])])
+    store.write([control.group_offsets_committed(b"g", b"a", {0: 5, 1: 8}), control.popped(b"g", 1, {P0: [(2, 4)]})])
     store.write(
         [control.group_offsets_committed(b"g", b"b", {0: 7}), control.group_offsets_committed(b"g", b"a", {0: 3})]
     )
     assert store.views.pops.places(b"g") == [(P0, 5, 6, 1)]
-    store.write([control.group_removed(b"g"), control.popped(b"g", P1, 1, [(2, 1)])])
+    store.write([control.group_removed(b"g"), control.popped(b"g", 1, {P1: [(2, 1)]})])
     assert store.views.pops.places(b"g") == [(P1, 2, 3, 1)]
     assert store.views.groups.offsets(b"g", b"a") == store.views.groups.offsets(b"g", b"b") == {}
     store.close()
@@ -179,7 +184,7 @@ def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path
 def test_deliveries_stop_counting(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     for until in range(1, 300):
-        store.write([control.popped(b"g", P0, until, [(5, 2)])])
+        store.write([control.popped(b"g", until, {P0: [(5, 2)]})])
     place = store.views.pops.find(b"g", P0)
     assert place is not None
     assert entries(place) == {5: (254, 299), 6: (254, 299)}
@@ -203,7 +208,7 @@ def test_a_group_goes_without_a_look_at_the_others(tmp_path):
     config = replace(CONFIG, segment_size=1 << 20, checkpoint_keys=100_000, max_group_objects=10_000)
     store = BareStore(tmp_path / "store", config)
     many = [b"g%d" % number for number in range(200)]
-    store.write([control.popped(group, P0, 1, [(0, 9)]) for group in many])
+    store.write([control.popped(group, 1, {P0: [(0, 9)]}) for group in many])
     pops = store.views.pops
     assert (pops.changed, pops.size) == (400, 400)
     store.write([control.group_removed(many[7]), control.group_removed(b"none")])

@@ -107,8 +107,13 @@ queues = st.sampled_from(
 )
 runs = st.lists(st.tuples(numbers, st.integers(1, 3)), min_size=1, max_size=2)
 pops = st.one_of(
-    st.builds(control.popped, groups, queues, numbers, runs),
-    st.builds(control.settled, groups, queues, runs, st.lists(st.tuples(numbers, numbers, numbers), max_size=1)),
+    st.builds(control.popped, groups, numbers, st.dictionaries(queues, runs, max_size=2)),
+    st.builds(
+        control.settled,
+        groups,
+        st.dictionaries(queues, runs, max_size=2),
+        st.dictionaries(queues, st.lists(st.tuples(numbers, numbers, numbers), max_size=1), max_size=2),
+    ),
     st.builds(control.dead_lettered, groups, queues, st.lists(numbers, max_size=2)),
     st.builds(control.group_reset, groups, st.dictionaries(queues, numbers, max_size=2)),
     st.builds(control.group_removed, groups),
