@@ -404,7 +404,7 @@ class SubscribeHandler:
         """Find out how far the queues go, now that commits reach the session, and read what it missed."""
         for cursor in cursors:
             bounds = await self._store.bounds(cursor.queue)
-            cursor.end = max(cursor.end, bounds.end)
+            cursor.extend(bounds.end)
         session.lagging = True
         self._catch_up.start(session)
 

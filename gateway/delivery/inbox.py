@@ -13,7 +13,7 @@ from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor, reach_of
 from gateway.session.session import Session
-from gateway.session.subscription import Route, Subscription
+from gateway.session.subscription import Subscription
 from matcher.reserved import inbox_of
 from store.api import Addressed, Commit, topic_queue
 
@@ -58,12 +58,12 @@ class Inboxes:
     def _open(self, session: Session, message: Addressed, position: int) -> None:
         if message.topic in session.subscriptions:
             return
-        subscription = Subscription(session, message.topic, 2, False, False, 0, None, position)
+        cursor: Cursor | None = None
         known = message.subscription
         if known is not None and session.durable:
             queue = topic_queue(message.topic)
             reach = reach_of(session.full_window)
-            subscription.cursor = Cursor(message.topic, queue, known.offset, known.start_position, reach=reach)
-            subscription.route = Route(session, [subscription])
+            cursor = Cursor(message.topic, queue, known.offset, known.start_position, reach=reach)
+        subscription = Subscription(session, message.topic, 2, False, False, 0, cursor, position)
         session.subscribe(subscription)
         self._router.add(subscription)

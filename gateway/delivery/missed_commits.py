@@ -50,8 +50,7 @@ class MissedCommits:
             if not session.durable:
                 self._open_inbox(session, position)
             if session.behind < 0 and _has_live(session):
-                session.behind = position
-                session.lagging = True
+                session.fall_behind(position)
                 self._start_catch_up(session)
             if session.durable:
                 self._due[session] = connection

@@ -39,7 +39,7 @@ class ReleasedMessages:
         self._found_bytes = 0
         self._asked: dict[int, asyncio.Task[Let]] = {}  # bounded by the sessions that wait for them
 
-    async def of(self, data: bytes, start: int) -> Let:
+    async def by_record(self, data: bytes, start: int) -> Let:
         """The messages that the record names, in their order, each None that it did not let in or that is gone. Raises
         StoreError."""
         position = position_of(data, start)

@@ -37,13 +37,13 @@ class Replays:
         self,
         store: Store,
         router: Router,
-        late: ReleasedMessages,
+        released: ReleasedMessages,
         on_arrived: Callable[[Session], None],
         on_failed: Callable[[Session, StoreError], None],
     ) -> None:
         self._store = store
         self._router = router
-        self._late = late
+        self._released = released
         self._on_arrived = on_arrived  # the session's cursors may go on
         self._on_failed = on_failed  # the log cannot be read: the session cannot go on
         self._line: dict[Session, None] = {}
@@ -145,7 +145,7 @@ class Replays:
                 break
             messages: Sequence[Message | None]
             if may_release(kinds[i], flags[i]):
-                messages = await self._late.of(chunk.data, starts[i])
+                messages = await self._released.by_record(chunk.data, starts[i])
                 if not _is_wanted(session, subscription, history):
                     return
             elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD:
@@ -166,7 +166,7 @@ class Replays:
                     if entered >= floors[parent] and not self._send_one(session, subscription, history, message):
                         history.found_much(True)
                         return
-                history.sent += 1
+                history.pass_message()
         history.read_through(is_barren)
         history.found_much(False)
         history.move(min(chunk.next_position, history.end))
@@ -202,16 +202,11 @@ class Replays:
         if history.end == FOLLOW:
             if history.next < self._router.delivered_end:
                 return
-            subscription.history = None
-            subscription.is_live = True
-            subscription.start = history.next
+            subscription.go_live(history.next)
             session.subscribe(subscription)
             self._router.add(subscription)
         elif history.next >= history.end and subscription.cursor is not None:
-            if not history.recorded:
-                subscription.history = None
-            # `gateway.broker.session_checkpoint` forgets the history when all of it is acknowledged.
-            subscription.cursor.waits = False
+            subscription.end_replay()
 
 
 def _next(session: Session) -> Subscription | None:

@@ -29,18 +29,15 @@ class RetainedPages:
     async def send(self, session: Session, has_messages: bool) -> None:
         """Send what comes next: the value that a message waits for; else a page, every second time where there are
         messages to be sent as well. Raises StoreError."""
-        unfinished = session.unfinished
-        if not unfinished.waiting:
-            unfinished.is_paged = not unfinished.is_paged
-            if unfinished.is_paged or not has_messages:
+        if not session.unfinished.waiting:
+            if session.unfinished.is_turn_of_retained(has_messages):
                 await self._send_page(session)
         elif not await self.send_ahead(session) and session.retained and not session.closed:
             await self._send_page(session)  # no more can go ahead: the message waits for its topic's turn
 
     async def send_ahead(self, session: Session) -> bool:
         """Send the value that a message waits for. Whether it waits no more. Raises StoreError."""
-        topic = session.unfinished.waiting
-        session.unfinished.waiting = b""
+        topic = session.unfinished.end_waiting()
         for topic_filter, request in list(session.retained.items()):
             if not request.awaits(topic):
                 continue
@@ -73,14 +70,10 @@ class RetainedPages:
             request.go_on(value.topic)
         else:
             if len(page) < limit:
-                del session.retained[topic_filter]
-                if request.is_noted:
-                    session.unfinished.settled.add(topic_filter)
-                    session.note_change()
-                session.answered(request)
+                session.end_retained(request)
                 return
             size = sum([len(value.frame) for value in page])
-            request.page = max(1, min(_MAX_PAGE, 2 * request.page, _PAGE_BYTES * len(page) // size))
+            request.grow_page(min(_MAX_PAGE, _PAGE_BYTES * len(page) // size))
         _note(session, request)
 
 

@@ -71,6 +71,10 @@ class Cursor:
         self._left: deque[tuple[int, Cursor, int]] | None = None  # offsets left to others: to whom, and its `next` then
         self.open: dict[int, int] = {}  # offset → packet id of what is on its way since an earlier connection
 
+    def extend(self, end: int) -> None:
+        """The queue goes up to `end`, at least."""
+        self.end = max(self.end, end)
+
     def ack(self, offset: int) -> None:
         """`offset` is done with. Offsets below the floor are so already."""
         if offset == self.floor:

@@ -26,6 +26,10 @@ class RetainedRequest:
         self.is_noted: bool = False  # the log knows, or is about to know, of this request…
         self.noted: tuple[bytes | None, int] | None = None  # …as of this: `after`, and how many are `ahead`
 
+    def grow_page(self, limit: int) -> None:
+        """Read twice as many values next, but no more than `limit`."""
+        self.page = max(1, min(limit, 2 * self.page))
+
     def go_ahead(self, topic: bytes) -> None:
         """The value of the topic was sent, or there is none, before its turn."""
         self.ahead.add(topic)
@@ -78,6 +82,16 @@ class PendingWork:
     def __bool__(self) -> bool:
         is_sending = self.retained or self.settled or self.resends or self.staged or self.received
         return bool(self.subscribing.names or is_sending or self.late_time or self.is_answered)
+
+    def is_turn_of_retained(self, has_messages: bool) -> bool:
+        """Whether retained values are sent now: each second time, if there are messages to be sent too."""
+        self.is_paged = not self.is_paged
+        return self.is_paged or not has_messages
+
+    def end_waiting(self) -> bytes:
+        """Returns the topic whose message waited for its retained value. It does not count as waiting any more."""
+        topic, self.waiting = self.waiting, b""
+        return topic
 
     def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
         """What has changed of the retained values that a persistent session is owed, for a record that is written now:

@@ -263,6 +263,10 @@ class QosExchanges:
         self.counters.messages_sent += 1
         self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
 
+    def end_resend(self) -> None:
+        """The first of `resends` is sent again, or nothing is left of it."""
+        self.unfinished.resends.popleft()
+
     def resend_without(self, cursor: Cursor) -> None:
         """Its subscription is gone: what it was to send again goes first now."""
         for _, packet_id in sorted(cursor.open.items()):

@@ -64,6 +64,10 @@ class ReplayCursor(Cursor):
         """The message, of the place `next`, goes out and waits for its acknowledgement."""
         self._unacknowledged[message.position] = self.next
 
+    def pass_message(self) -> None:
+        """One more of the messages of the place `next` was sent, or is not to be sent."""
+        self.sent += 1
+
     def move(self, place: int) -> None:
         """Everything before `place` was read."""
         self.next = place

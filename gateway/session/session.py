@@ -56,9 +56,9 @@ class Session(QosExchanges):
         self.on_change = on_change  # something has to be written to the log
         self.on_room = on_room  # catch-up may go on
         self.behind: int = -1  # without a cursor: log position to read on from; -1: at the end
-        self.behind_sent: int = 0  # messages that the record at `behind` let in and that are sent
-        self.catching_up: bool = False
-        self.nudged: bool = False  # something came during a turn of catch-up
+        self.behind_sent: int = 0  # messages that the record at `behind` released and that are sent
+        self.catching_up: bool = False  # in line for turns of catch-up
+        self.has_news: bool = False  # there may be more to read since its turn began
         self._subscriptions: dict[bytes, Subscription] | None = None
         self._shares: dict[bytes, SharedMembership] | None = None
         self._routes: dict[bytes, Route | None] | None = None
@@ -125,6 +125,15 @@ class Session(QosExchanges):
         request.is_noted = (old is not None and old.is_noted) or subscription.topic_filter in self.unfinished.settled
         self.unfinished.settled.discard(subscription.topic_filter)
         retained[subscription.topic_filter] = request
+
+    def end_retained(self, request: RetainedRequest) -> None:
+        """All retained values of the request are sent."""
+        topic_filter = request.subscription.topic_filter
+        del self.retained[topic_filter]
+        if request.is_noted:
+            self.unfinished.settled.add(topic_filter)
+            self.note_change()
+        self.answered(request)
 
     def answered(self, request: RetainedRequest) -> None:
         """It came to its end. What is on its way of it is the session's, whatever happens to this node."""
@@ -234,6 +243,59 @@ class Session(QosExchanges):
         """Remove a shared subscription and return it. None: there is no such subscription."""
         return self._shares.pop(topic_filter, None) if self._shares is not None else None
 
+    # --- catching up (`gateway.delivery.catch_up`)
+
+    def begin_catch_up(self) -> bool:
+        """There may be something to read. Returns whether the session is to be put in line: it is not there yet."""
+        self.has_news = True
+        if self.catching_up or self.closed:
+            return False
+        self.catching_up = True
+        return True
+
+    def begin_turn(self, window: int) -> None:
+        """A turn begins. Up to `window` messages may be in flight, and no more than the client takes."""
+        self.window = min(self.full_window, window)
+        self.has_news = False
+
+    def end_catch_up(self, has_work: bool) -> None:
+        """The session leaves the line. `has_work`: there is more to read once there is room."""
+        self.catching_up = False
+        self.lagging = has_work
+        if self.closed or not has_work:
+            self.window = self.full_window
+
+    def fall_behind(self, position: int) -> None:
+        """What was committed from `position` of the log on was not offered: the session reads it there."""
+        if self.behind < 0:
+            self.behind = position
+        self.lagging = True
+
+    def read_on_from(self, position: int, sent: int = 0) -> None:
+        """Read on at the record at `position`, without the first `sent` messages that it released."""
+        self.behind = position
+        self.behind_sent = sent
+
+    def caught_up(self) -> None:
+        """The log is read to its end. No other record releases what was released by those before it."""
+        self.behind = -1
+        if self._unfinished is not None:
+            self._unfinished.late_time = 0
+            self._unfinished.late = set()
+
+    def released_at(self, store_time: int) -> set[int]:
+        """Positions of held messages that were released at `store_time` and were read. If two records of that time
+        name a message, nothing tells which of them released it."""
+        unfinished = self.unfinished
+        if store_time != unfinished.late_time:
+            unfinished.late_time = store_time
+            unfinished.late = set()
+        return unfinished.late
+
+    def add_released(self, message: Message) -> None:
+        """The message, which was held, was read: it belongs to the time that `released_at` was asked for last."""
+        self.unfinished.late.add(message.position)
+
     # --- messages out
 
     def offer(
@@ -282,8 +344,8 @@ class Session(QosExchanges):
     def offer_moved(self, route: Route, moved: Moved, position: int) -> None:
         """A message that was held entered its queues with the commit at `position`: it is read from the store, and
         what comes behind it with it."""
-        if not route.cursors and self.behind < 0:
-            self.behind = position
+        if not route.cursors:
+            self.fall_behind(position)
         filter_offsets = dict(moved.filter_offsets)
         for cursor in route.cursors:
             is_filter = cursor.queue[0] == 0x66  # b"f"
@@ -292,22 +354,6 @@ class Session(QosExchanges):
                 cursor.end = offset + 1
         self.lagging = True
         self.on_room(self)
-
-    def late_at(self, store_time: int) -> set[int]:
-        """Which messages that were held this session has read of those that entered their queues at `store_time`: of
-        two records of one time that name a message, nobody can tell which of them let it in."""
-        unfinished = self.unfinished
-        if store_time != unfinished.late_time:
-            unfinished.late_time = store_time
-            unfinished.late = set()
-        return unfinished.late
-
-    def caught_up(self) -> None:
-        """It has read the log to its end: the records that let in what it remembers lie behind it."""
-        self.behind = -1
-        if self._unfinished is not None:
-            self._unfinished.late_time = 0
-            self._unfinished.late = set()
 
     def _offer_durable(
         self,

@@ -70,6 +70,20 @@ class Subscription:
                 self.history = None
         self.route = Route(self.session, [self])
 
+    def go_live(self, position: int) -> None:
+        """Its past is read up to `position` of the log, which is the end: it gets what is committed from there on."""
+        self.history = None
+        self.is_live = True
+        self.start = position
+
+    def end_replay(self) -> None:
+        """Its past is read up to its record: its cursor goes on there. Recorded history is kept until all of it is
+        acknowledged (`gateway.broker.session_checkpoint`)."""
+        if self.history is not None and not self.history.recorded:
+            self.history = None
+        if self.cursor is not None:
+            self.cursor.waits = False
+
 
 class Route:
     """How a message on some topic reaches one session: its matching subscriptions, merged.

@@ -113,7 +113,7 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
 
 
 async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
-    node._sessions._catch_up.most_out, node._sessions._catch_up.least_out = 64, 4
+    node._sessions._catch_up.most_in_flight, node._sessions._catch_up.least_window = 64, 4
     names = await away(node, 12)
     await publish(node, 0, 200)
     silent = [await back(node, name) for name in names[1:]]
@@ -127,7 +127,7 @@ async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
 
 
 async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -> None:
-    node._sessions._catch_up.most_out, node._sessions._catch_up.least_out = 40, 2
+    node._sessions._catch_up.most_in_flight, node._sessions._catch_up.least_window = 40, 2
     names = await away(node, 10)
     await publish(node, 0, 100)
     clients = [await back(node, name, 50) for name in names]

@@ -102,7 +102,8 @@ async def test_what_was_sent_does_not_expire(node: Node, monkeypatch: pytest.Mon
     while b"c" in node._sessions.held:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await publish(node, b"y", qos=qos, properties=b"\x02" + wire.u32(60))
-    monkeypatch.setattr("gateway.delivery.catch_up.time", lambda: time.time() + 61)
+    for module in ("catch_up", "resends"):
+        monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 61)
     client = await connect(node)
     again = await client.message()
     assert (again.payload, again.packet_id, again.dup) == (b"x", first.packet_id, True)
@@ -124,7 +125,8 @@ async def test_the_time_a_message_waits_is_taken_from_its_expiry(
         await publish(node, b"%d" % seconds, qos=1, properties=b"\x02" + wire.u32(seconds))
     first = await client.message()
     assert wire.properties(first.properties) == [(0x02, 100)]
-    monkeypatch.setattr("gateway.delivery.catch_up.time", lambda: time.time() + 30)
+    for module in ("catch_up", "resends"):
+        monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 30)
     client.send(ack(PUBACK, first.packet_id))
     waited = await client.take(2)
     assert [m.payload for m in waited] == [b"100", b"50"]

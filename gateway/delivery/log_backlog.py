@@ -1,0 +1,126 @@
+"""Backlogs of subscriptions without a cursor: transient sessions, and QoS 0 in durable ones.
+
+Such a session remembers one position of the log (`Session.behind`). The log is read from there, and what matches is
+sent, until the session has come to the end.
+"""
+
+from collections.abc import Sequence
+from time import time
+from typing import Final
+
+from gateway.delivery.released_messages import ReleasedMessages, may_release
+from gateway.delivery.retained import RetainedPages
+from gateway.delivery.router import Router
+from gateway.session.message_encoding import Message
+from gateway.session.session import Session
+from gateway.session.subscription import Route
+from matcher.names import matches
+from record import scan, store_time_of
+from record.layout import FLAG_HELD, Kind
+from store.api import Chunk, Store
+from store.errors import OffsetOutOfRange
+
+_READ_BYTES: Final = 256 * 1024  # of the log, at once
+
+
+class LogBacklogs:
+    """Reads the log for sessions that are behind."""
+
+    def __init__(self, store: Store, router: Router, released: ReleasedMessages, retained: RetainedPages) -> None:
+        self._store = store
+        self._router = router
+        self._released = released
+        self._retained = retained
+
+    async def send(self, session: Session) -> None:
+        """Read once, and send what matches as far as there is room. Raises StoreError."""
+        chunk = await self._read(session)
+        if chunk is None:
+            return
+        starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
+        for i in range(len(starts)):
+            messages: Sequence[Message | None]
+            if may_release(kinds[i], flags[i]):
+                messages = await self._released.by_record(chunk.data, starts[i])
+            elif kinds[i] == Kind.MESSAGE and not flags[i] & FLAG_HELD and session.route(topics[i]) is not None:
+                messages = (Message(chunk.data, starts[i]),)
+            else:
+                continue
+            store_time = store_time_of(chunk.data, starts[i])
+            while not _send_entered(session, messages, chunk.position + starts[i], store_time):
+                # The first of them may wait for the retained value of its topic.
+                if not session.unfinished.waiting or not await self._retained.send_ahead(session):
+                    return
+        session.read_on_from(chunk.next_position)
+        if chunk.next_position >= self._router.delivered_end:
+            session.caught_up()
+
+    async def _read(self, session: Session) -> Chunk | None:
+        """The log from where the session is. None: there is nothing to send of it. How many messages are lost where
+        the log is damaged or reclaimed is not known: each such place counts as one."""
+        position = session.behind
+        try:
+            chunk = await self._store.read(position, _READ_BYTES)
+        except OffsetOutOfRange as error:
+            if position >= error.begin:
+                raise
+            session.dropped().add_reclaimed(1)
+            session.read_on_from(error.begin)
+            return None
+        if session.closed or session.behind != position:
+            return None
+        if chunk.damaged:
+            session.dropped().add_reclaimed(1)
+            session.read_on_from(position)
+        return chunk
+
+
+def _send_entered(session: Session, messages: Sequence[Message | None], position: int, store_time: int) -> bool:
+    """Send the messages that entered their queues with the record at `position`, but for those that were sent before.
+    False: there was no room for all, and the session stays there; or it was closed."""
+    if session.closed:
+        return False
+    now_ms = int(time() * 1000)
+    seen = session.released_at(store_time)
+    for number in range(session.behind_sent, len(messages)):
+        message = messages[number]
+        if message is None or message.position in seen:
+            continue
+        if not _send(session, message, position, now_ms):
+            session.read_on_from(position, number)
+            return False
+        if message.held:
+            session.add_released(message)
+    session.read_on_from(session.behind)
+    return True
+
+
+def _send(session: Session, message: Message, position: int, now_ms: int) -> bool:
+    """Send a message that entered at `position`, if it is for a subscription without a cursor. False: there was no
+    room."""
+    route = session.route(message.topic)
+    if route is None or position < route.start:
+        return True
+    if route.cursors:
+        is_older = position < min([cursor.start_position for cursor in route.cursors])
+        route = _without_cursors(session, message.topic) if is_older else None
+        if route is None:
+            return True
+    if route.no_local and message.publisher == session.client_id:
+        return True
+    if message.expired(now_ms):
+        session.dropped().add_expired()
+        return True
+    if not session.has_room or session.waits(message.topic):
+        return False
+    qos = min(route.qos, message.qos)
+    retain = message.retain and route.retain_as_published
+    session.send(message, qos, retain, False, route.identifiers, None, now_ms)
+    return True
+
+
+def _without_cursors(session: Session, topic: bytes) -> Route | None:
+    """The route of a message by the subscriptions without a cursor: it is older than all cursors of its topic."""
+    subscriptions = session.subscriptions.values()
+    found = [s for s in subscriptions if s.cursor is None and s.is_live and matches(s.topic_filter, topic)]
+    return Route(session, found) if found else None
