@@ -177,7 +177,7 @@ class SharedGroup:
             while True:
                 if self._reserved:
                     await self._hand_over()
-                elif (self._has_more or self._is_due) and (room := self._room()):
+                elif self._has_more and (room := self._room()):
                     await self._pop(room)
                 else:
                     break
@@ -190,10 +190,6 @@ class SharedGroup:
             self._is_working = False
             if self._reserved:  # since the store failed
                 self._start_work()
-
-    @property
-    def _is_due(self) -> bool:
-        return 0 < self._due_ms <= time() * 1000
 
     async def _pop(self, room: int) -> None:
         """Lease up to `room` messages and give them out."""
@@ -333,5 +329,5 @@ class SharedGroup:
             self._return_waiting()
         if self.leases.in_flight:
             self.leases.tick()
-        if self._is_due:
+        if 0 < self._due_ms <= time() * 1000:
             self.wake()
