@@ -7,8 +7,8 @@ import grpc.aio
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import Refused
-from gateway.rpc.groups import Source
-from gateway.rpc.told import CALLER
+from gateway.rpc.long_polling import Source
+from gateway.rpc.visibility import CALLER
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CLIENT_ID: Final = 0xFFFF  # bytes: it is the publisher of records

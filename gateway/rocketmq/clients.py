@@ -14,7 +14,7 @@ from gateway.rocketmq.messages import Stored
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, Refused
-from gateway.rpc.told import CALLER
+from gateway.rpc.visibility import CALLER
 from matcher.names import parent_of
 from store.api import HeldMessage, Store
 from store.config import StoreConfig

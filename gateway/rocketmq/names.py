@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import Refused
-from gateway.rpc.groups import Source, dead_letter_source, parent_source
+from gateway.rpc.long_polling import Source, dead_letter_source, parent_source
 from matcher.names import is_shared
 from matcher.reserved import DOLLAR
 

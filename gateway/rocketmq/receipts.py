@@ -2,7 +2,7 @@
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import Refused
-from gateway.rpc.groups import Source
+from gateway.rpc.long_polling import Source
 from store.api import Receipts
 
 

@@ -9,16 +9,16 @@ import grpc.aio
 
 from gateway.rocketmq.access import who_calls
 from gateway.rocketmq.clients import Client, Clients, Retries
-from gateway.rocketmq.leases import Leases
+from gateway.rocketmq.lease_renewal import Leases
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.proto import rocketmq_pb2_grpc
-from gateway.rocketmq.receiving import Received, Receiving
-from gateway.rocketmq.sending import Sending
-from gateway.rocketmq.settling import Settling
+from gateway.rocketmq.receive_calls import Received, Receiving
+from gateway.rocketmq.send_calls import Sending
+from gateway.rocketmq.settle_calls import Settling
 from gateway.rocketmq.status import OK, Refused, status_of
-from gateway.rpc.groups import Groups
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.long_polling import Groups
 from gateway.rpc.status import RequestError
 from store.api import HeldMessage, Store
 from store.config import StoreConfig

@@ -14,10 +14,10 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.reply_budget import LARGE, Unread
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort
-from gateway.rpc.told import CALLER, REVOKED
-from gateway.rpc.unread import LARGE, Unread
+from gateway.rpc.visibility import CALLER, REVOKED
 from store.api import Store
 from store.errors import StoreError
 

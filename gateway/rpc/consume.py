@@ -21,10 +21,10 @@ import grpc.aio
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.group_calls import GroupCalls, Membership, told_runs
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.reply_budget import room
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import RequestError, abort, invalid
-from gateway.rpc.told import CALLER
-from gateway.rpc.unread import room
+from gateway.rpc.visibility import CALLER
 from store.api import Popped
 from store.errors import StoreError
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.fields import group_name, member_name, parent_name, within
-from gateway.rpc.groups import Groups, Source, dead_letter_source, parent_source
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.long_polling import Groups, Source, dead_letter_source, parent_source
+from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
-from gateway.rpc.told import may_see_group
+from gateway.rpc.visibility import may_see_group
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import GroupQueueState, Popped, PopRequest, Receipts, Run, Start, Store

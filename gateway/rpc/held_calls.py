@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.fields import within
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.reply_budget import room
+from gateway.rpc.request_fields import within
 from gateway.rpc.status import invalid
-from gateway.rpc.told import CALLER, may_see
-from gateway.rpc.unread import room
+from gateway.rpc.visibility import CALLER, may_see
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 

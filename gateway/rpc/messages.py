@@ -8,7 +8,7 @@ import record
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.told import CALLER
+from gateway.rpc.visibility import CALLER
 from gateway.topics.destination import MAX_DELAY, InvalidDestination, parse_destination
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below

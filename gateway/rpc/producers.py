@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.told import CALLER
+from gateway.rpc.visibility import CALLER
 from store import control
 from store.api import Appended, Store
 from store.producer_progress import RETURNING

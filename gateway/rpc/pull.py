@@ -4,11 +4,11 @@ import asyncio
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.fields import group_name, parent_name, within
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.reply_budget import room
+from gateway.rpc.request_fields import group_name, parent_name, within
 from gateway.rpc.selecting import pulled, selected, selection_of
 from gateway.rpc.status import invalid
-from gateway.rpc.unread import room
 from gateway.rpc.wakeups import Wakeups, wait_until
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 from store import control

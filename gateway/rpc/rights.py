@@ -2,7 +2,7 @@
 
 Calls that are about one parent topic ask for `parent/#`; those that are about everything (lists, groups that are taken
 away, the trace of a message) for `#`. What is produced is judged message by message. `#` is not about names with a `$`:
-lists leave those out that the caller may not read (`gateway.rpc.told`), and a group that is not asked about by a parent
+lists leave those out that the caller may not read (`gateway.rpc.visibility`), and a group that is not asked about by a parent
 topic is for who may read what each of its queues is of.
 """
 
@@ -15,7 +15,7 @@ import grpc
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
-from gateway.rpc.told import REVOKED, group_state, may_read_group, topic_of
+from gateway.rpc.visibility import REVOKED, group_state, may_read_group, topic_of
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 

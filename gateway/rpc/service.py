@@ -8,19 +8,19 @@ import grpc.aio
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
 from gateway.rpc.consume import ConsumeStream
-from gateway.rpc.fields import parent_name, within
 from gateway.rpc.group_calls import GroupCalls
-from gateway.rpc.groups import Groups
 from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.long_polling import Groups
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.pull import PullCalls
+from gateway.rpc.reply_budget import room
+from gateway.rpc.request_fields import parent_name, within
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort, invalid
-from gateway.rpc.told import may_hear, may_see, seen
 from gateway.rpc.trace import Trace
-from gateway.rpc.unread import room
+from gateway.rpc.visibility import may_hear, may_see, seen
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
 from store.api import Store, partition_queue

@@ -8,7 +8,7 @@ import pytest
 from gateway.rocketmq.access import Who
 from gateway.rocketmq.clients import Clients
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.receiving import Receiving
+from gateway.rocketmq.receive_calls import Receiving
 from gateway.rpc.limits import RpcLimits
 from store.api import Popped
 

@@ -13,7 +13,7 @@ import pytest
 
 import record
 from gateway.rpc import groups as lines
-from gateway.rpc.groups import Groups, parent_source
+from gateway.rpc.long_polling import Groups, parent_source
 from gateway.rpc.wakeups import Wakeups, wait_until
 from notify.hub import Hub
 from notify.intake import Intake

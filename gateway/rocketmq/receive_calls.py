@@ -5,13 +5,13 @@ from typing import Final
 import record
 from gateway.rocketmq.access import Who, require_reading
 from gateway.rocketmq.clients import Clients
-from gateway.rocketmq.leases import LEASE_MS, Leases
+from gateway.rocketmq.lease_renewal import LEASE_MS, Leases
 from gateway.rocketmq.messages import Stored
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import Refused
-from gateway.rpc.groups import Groups, Source
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.long_polling import Groups, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import PopRequest, Receipts, Start, Store
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gateway.rpc.unread import room
+from gateway.rpc.reply_budget import room
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from store.api import Popped, PopRequest, Receipts, Store, dead_letter_queue, partition_queue
 

@@ -1,13 +1,13 @@
 """What becomes of messages that a group received: finished, to come again later, or dead letters."""
 
 from gateway.rocketmq.access import Who, require_reading
-from gateway.rocketmq.leases import Leases
+from gateway.rocketmq.lease_renewal import Leases
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import receipts_of
 from gateway.rocketmq.status import OK, Refused, status_of
-from gateway.rpc.groups import Groups
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.long_polling import Groups
 from store.api import Receipts, Store
 
 _STALE = Refused(

@@ -18,8 +18,8 @@ from gateway.auth.authority import Authority
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.reply_budget import Unread, room
 from gateway.rpc.status import RequestError
-from gateway.rpc.unread import Unread, room
 from store.config import StoreConfig
 from store.engine import Engine
 

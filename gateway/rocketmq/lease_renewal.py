@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from gateway.rocketmq.access import Who
-from gateway.rpc.groups import Groups, Source
+from gateway.rpc.long_polling import Groups, Source
 from store.api import Receipts
 from store.errors import StoreError
 
