@@ -12,7 +12,7 @@ from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.config.config import GrpcConfig
 from gateway.net.descriptors import room_for_services
-from gateway.rocketmq.access import turned_down
+from gateway.rocketmq.access import refusal_reply
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
 from gateway.rpc.authenticating import Authenticating
@@ -68,7 +68,7 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        self._asking = asking = Authenticating(self._callers, self._store, turned_down, self._limits)
+        self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits)
         server = grpc.aio.server(
             interceptors=[asking],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),

@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source
 from gateway.rpc.visibility import CALLER
 
@@ -22,41 +22,41 @@ _CODES: Final = {
 _DEAD_LETTERS: Final = b"d"
 
 
-class Who(NamedTuple):
+class ClientKey(NamedTuple):
     """A client: another user with the same client id is another one."""
 
     user: bytes  # b"": nobody in particular
     client_id: str
 
 
-def who_calls(context: "grpc.aio.ServicerContext[Any, Any]") -> Who:
-    """Raises `Refused`."""
+def who_calls(context: "grpc.aio.ServicerContext[Any, Any]") -> ClientKey:
+    """Raises `RocketError`."""
     for name, value in context.invocation_metadata() or ():
         if name == _CLIENT_ID:
             text = value if isinstance(value, str) else value.decode(errors="replace")
             if 0 < len(text.encode()) <= _MAX_CLIENT_ID and "\0" not in text:
                 caller = CALLER.get()
-                return Who(b"" if caller is None else caller.user_name, text)
-    raise Refused(pb.CLIENT_ID_REQUIRED, f"a client says who it is: {_CLIENT_ID} is missing, or too long")
+                return ClientKey(b"" if caller is None else caller.user_name, text)
+    raise RocketError(pb.CLIENT_ID_REQUIRED, f"a client says who it is: {_CLIENT_ID} is missing, or too long")
 
 
 def require_publishing(topic: bytes) -> None:
-    """Raises `Refused` unless who makes the call of this task may publish there."""
+    """Raises `RocketError` unless the caller of this task may publish there."""
     caller = CALLER.get()
     if caller is not None and (caller.is_revoked or not caller.may_publish(topic)):
-        raise Refused(pb.FORBIDDEN, f"{topic.decode(errors='replace')} may not be published to")
+        raise RocketError(pb.FORBIDDEN, f"{topic.decode(errors='replace')} may not be published to")
 
 
 def require_reading(source: Source) -> None:
-    """Raises `Refused` unless who makes the call of this task may read all that a group receives there. Dead letters
-    may be of any topic."""
+    """Raises `RocketError` unless the caller of this task may read all messages that a group receives there. Dead
+    letters may be of any topic."""
     caller = CALLER.get()
     wanted = b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#"
     if caller is not None and (caller.is_revoked or not caller.may_read(wanted)):
-        raise Refused(pb.FORBIDDEN, f"{wanted.decode()} may not be subscribed to, which this asks for")
+        raise RocketError(pb.FORBIDDEN, f"{wanted.decode()} may not be subscribed to, which this asks for")
 
 
-def turned_down(method: str, code: grpc.StatusCode, text: str) -> object | None:
+def refusal_reply(method: str, code: grpc.StatusCode, text: str) -> object | None:
     """The answer to a call that is not served; None where it is none of this protocol, or the protocol has no
     code for that."""
     if not method.startswith(_SERVICE) or code not in _CODES:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gateway.rocketmq.access import Who
-from gateway.rocketmq.messages import Stored
+from gateway.rocketmq.access import ClientKey
+from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import OK, Refused
+from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.visibility import CALLER
 from matcher.names import parent_of
 from store.api import HeldMessage, Store
@@ -29,12 +29,12 @@ _POLL_S: Final = 20  # that it waits for them
 _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
 
 
-class Client:
+class TelemetryClient:
     """One client with a Telemetry stream."""
 
     __slots__ = ("caller", "commands", "ended", "topics", "who")
 
-    def __init__(self, who: Who) -> None:
+    def __init__(self, who: ClientKey) -> None:
         """Of who makes the call of this task."""
         self.who = who
         self.caller = CALLER.get()
@@ -55,7 +55,7 @@ class Client:
         return self.caller is None or (not self.caller.is_revoked and self.caller.may_publish(topic))
 
 
-class Clients:
+class TelemetryClients:
     """Those of a node. Of two streams of one client the later counts."""
 
     def __init__(self, store: Store, retries: "Retries", max_body: int, fifo_groups: frozenset[bytes]) -> None:
@@ -63,18 +63,18 @@ class Clients:
         self._retries = retries
         self._max_body = max_body
         self._fifo_groups = fifo_groups
-        self._clients: dict[str, dict[bytes, Client]] = {}  # by client id and user
+        self._clients: dict[str, dict[bytes, TelemetryClient]] = {}  # by client id and user
         store.on_transaction_check(self._ask)
 
-    def add(self, who: Who) -> Client:
+    def add(self, who: ClientKey) -> TelemetryClient:
         """One that opened a stream, in the task of that."""
         older = self._find(who)
         if older is not None:
             older.ended.set()
-        client = self._clients.setdefault(who.client_id, {})[who.user] = Client(who)
+        client = self._clients.setdefault(who.client_id, {})[who.user] = TelemetryClient(who)
         return client
 
-    def remove(self, client: Client) -> bool:
+    def remove(self, client: TelemetryClient) -> bool:
         """Whether the client has no other stream by now."""
         client.ended.set()
         if self._find(client.who) is not client:
@@ -85,18 +85,18 @@ class Clients:
             del self._clients[client.who.client_id]
         return True
 
-    def has(self, who: Who) -> bool:
+    def has(self, who: ClientKey) -> bool:
         """Whether the client has a stream."""
         client = self._find(who)
         return client is not None and not client.ended.is_set()
 
-    def end(self, who: Who) -> None:
+    def end(self, who: ClientKey) -> None:
         """The client says that it goes."""
         client = self._find(who)
         if client is not None:
             client.ended.set()
 
-    def sends_to(self, who: Who, parent: bytes) -> None:
+    def sends_to(self, who: ClientKey, parent: bytes) -> None:
         """Remember whom to ask about transactions."""
         client = self._find(who)
         if client is not None and len(client.topics) < _MAX_TOPICS:
@@ -106,8 +106,8 @@ class Clients:
         for client in list(self._all()):
             client.ended.set()
 
-    def settle(self, client: Client, asked: pb.Settings) -> pb.Settings:
-        """The settings that a client is to have, in answer to those that it tells. Raises `Refused`."""
+    def settle(self, client: TelemetryClient, asked: pb.Settings) -> pb.Settings:
+        """The settings that a client is to have, in answer to those that it tells. Raises `RocketError`."""
         settings = pb.Settings()
         settings.CopyFrom(asked)
         settings.metric.on = False
@@ -125,7 +125,9 @@ class Clients:
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
             settings.backoff_policy.CopyFrom(self._retries.policy())
         else:
-            raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, "a client is a producer or a push, simple or pull consumer here")
+            raise RocketError(
+                pb.UNRECOGNIZED_CLIENT_TYPE, "a client is a producer or a push, simple or pull consumer here"
+            )
         return settings
 
     def _ask(self, halves: Sequence[HeldMessage]) -> None:
@@ -135,7 +137,7 @@ class Clients:
             if client is not None:
                 client.tell(half)
 
-    def _whom(self, half: HeldMessage) -> Client | None:
+    def _whom(self, half: HeldMessage) -> TelemetryClient | None:
         """The client that sent it, or another one that sends to the same topic."""
         for client in self._clients.get(half.publisher.decode(errors="replace"), {}).values():
             if client.may_hear_of(half.topic):
@@ -143,17 +145,17 @@ class Clients:
         parent = parent_of(half.topic)
         return next((each for each in self._all() if parent in each.topics and each.may_hear_of(half.topic)), None)
 
-    def _find(self, who: Who) -> Client | None:
+    def _find(self, who: ClientKey) -> TelemetryClient | None:
         return self._clients.get(who.client_id, {}).get(who.user)
 
-    def _all(self) -> Iterator[Client]:
+    def _all(self) -> Iterator[TelemetryClient]:
         for of_name in self._clients.values():
             yield from of_name.values()
 
     async def question(self, half: HeldMessage) -> pb.TelemetryCommand | None:
         """What a client is asked about a transaction, if that can still be asked."""
         try:
-            stored = Stored(await self._store.message(half.handle), 0)
+            stored = StoredMessage(await self._store.message(half.handle), 0)
         except StoreError as error:
             log.warning("the message of an open transaction cannot be read: %s", error)
             return None

@@ -8,8 +8,8 @@ import asyncio
 import logging
 from typing import Final
 
-from gateway.rocketmq.access import Who
-from gateway.rpc.long_polling import Groups, Source
+from gateway.rocketmq.access import ClientKey
+from gateway.rpc.long_polling import LongPolling, Source
 from store.api import Receipts
 from store.errors import StoreError
 
@@ -24,7 +24,7 @@ _MOST: Final = 1 << 16  # messages of one client; further ones are leased for a 
 _Key = tuple[bytes, bytes, int]  # group, queue, offset
 
 
-class _Lease:
+class _RenewedLease:
     __slots__ = ("end", "receipts", "source", "until")
 
     def __init__(self, source: Source, receipts: Receipts, until: float, end: float) -> None:
@@ -34,16 +34,16 @@ class _Lease:
         self.end = end  # when it is renewed no more
 
 
-class Leases:
+class LeaseRenewal:
     """Those of all clients of a node."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: LongPolling) -> None:
         self._groups = groups
-        self._of: dict[Who, dict[_Key, _Lease]] = {}
+        self._of: dict[ClientKey, dict[_Key, _RenewedLease]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def keep(self, who: Who, source: Source, receipts: list[Receipts]) -> None:
+    def keep(self, who: ClientKey, source: Source, receipts: list[Receipts]) -> None:
         """Renew the leases of messages that the client just got."""
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -53,11 +53,13 @@ class Leases:
                 if len(kept) >= _MOST:
                     return
                 one = Receipts(each.queue, offset, 1, each.deliveries)
-                kept[source.group, each.queue, offset] = _Lease(source, one, now + LEASE_MS / 1000, now + _LONGEST_S)
+                kept[source.group, each.queue, offset] = _RenewedLease(
+                    source, one, now + LEASE_MS / 1000, now + _LONGEST_S
+                )
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_S, self._look)
 
-    def drop(self, who: Who, source: Source, receipts: Receipts) -> None:
+    def drop(self, who: ClientKey, source: Source, receipts: Receipts) -> None:
         """The message is settled."""
         kept = self._of.get(who)
         if kept is not None:
@@ -65,7 +67,7 @@ class Leases:
             if not kept:
                 del self._of[who]
 
-    def release(self, who: Who) -> None:
+    def release(self, who: ClientKey) -> None:
         """The client is gone: others get what it has."""
         kept = self._of.pop(who, None)
         if kept:
@@ -83,7 +85,7 @@ class Leases:
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()
-        due: list[_Lease] = []
+        due: list[_RenewedLease] = []
         for who, kept in list(self._of.items()):
             for key, lease in list(kept.items()):
                 if lease.until - now > _RENEWED_S:
@@ -100,7 +102,7 @@ class Leases:
         if self._of:
             self._timer = loop.call_later(_LOOK_S, self._look)
 
-    def _settle(self, leases: list[_Lease], delay_ms: int) -> None:
+    def _settle(self, leases: list[_RenewedLease], delay_ms: int) -> None:
         by_source: dict[Source, list[tuple[Receipts, int | None]]] = {}
         for lease in leases:
             by_source.setdefault(lease.source, []).append((lease.receipts, delay_ms))

@@ -17,7 +17,7 @@ import record
 from gateway.mqtt.properties import MessageProperties, build_message_block, read_message_block
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import handle_of
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from matcher.names import is_valid_topic, parent_of
 from matcher.selector import TAG, is_tag
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, Kind
@@ -58,19 +58,19 @@ class Outgoing:
     __slots__ = ("due_ms", "frame", "is_half", "message_id", "topic")
 
     def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, max_body: int) -> None:
-        """Raises `Refused`."""
+        """Raises `RocketError`."""
         system = message.system_properties
         if system.message_type not in _TYPES or system.HasField("lite_topic") or system.HasField("priority"):
-            raise Refused(pb.UNSUPPORTED, "messages are normal, FIFO, delayed, or of a transaction here")
+            raise RocketError(pb.UNSUPPORTED, "messages are normal, FIFO, delayed, or of a transaction here")
         self.is_half = system.message_type == pb.TRANSACTION
         self.due_ms = _due_ms(system, now_ms)
         self.message_id = system.message_id
         if not 0 < len(self.message_id) <= MAX_KEY:
-            raise Refused(pb.ILLEGAL_MESSAGE_ID, f"a message id has 1 to {MAX_KEY} characters")
+            raise RocketError(pb.ILLEGAL_MESSAGE_ID, f"a message id has 1 to {MAX_KEY} characters")
         user = dict(message.user_properties)
         topic = user.pop(MQTT_TOPIC, "").encode() or parent
         if not is_valid_topic(topic) or parent_of(topic) != parent:
-            raise Refused(
+            raise RocketError(
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}",
             )
@@ -85,10 +85,10 @@ class Outgoing:
             body = _body(message, max_body)
             self.frame = record.frame(int(Kind.MESSAGE), flags, 0, topic, client_id.encode(), block, body, self.due_ms)
         except ValueError as error:
-            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
+            raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
 
 
-class Stored:
+class StoredMessage:
     """A message of the log, for a client to receive."""
 
     __slots__ = ("block", "body", "flags", "position", "publisher", "store_time", "topic")
@@ -158,7 +158,7 @@ class Stored:
 
 
 def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessageProperties:
-    """The MQTT 5 properties that say the same. Raises `Refused` and ValueError."""
+    """The MQTT 5 properties that say the same. Raises `RocketError` and ValueError."""
     user.pop(MQTT_CLIENT, None)  # a message that is sent on has another publisher
     properties = MessageProperties(
         content_type=user.pop(MQTT_CONTENT_TYPE, None),
@@ -168,17 +168,21 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
     if response is not None:
         properties.response_topic = response.encode()
         if not is_valid_topic(properties.response_topic):
-            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is no MQTT topic")
+            raise RocketError(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is no MQTT topic"
+            )
     correlation = user.pop(MQTT_CORRELATION, None)
     if correlation is not None:
         try:
             properties.correlation_data = base64.b64decode(correlation, validate=True)
         except binascii.Error as error:
-            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_CORRELATION} is not base64: {error}") from error
+            raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_CORRELATION} is not base64: {error}") from error
     taken = _OWN.intersection(user)
     if taken:
         names = ", ".join(sorted(taken))
-        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{names}: RocketMQ has fields of its own for these properties")
+        raise RocketError(
+            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{names}: RocketMQ has fields of its own for these properties"
+        )
     pairs = properties.user
     pairs.extend(user.items())
     pairs.append((MESSAGE_ID, system.message_id))
@@ -186,10 +190,10 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
         pairs.append((BORN, str(_ms(system.born_timestamp, pb.BAD_REQUEST))))
     if system.tag:
         if not is_tag(system.tag):
-            raise Refused(pb.ILLEGAL_MESSAGE_TAG, f"{system.tag[:100]!r} is not a tag")
+            raise RocketError(pb.ILLEGAL_MESSAGE_TAG, f"{system.tag[:100]!r} is not a tag")
         pairs.append((TAG, system.tag))
     if len(system.keys) > MAX_KEYS or any(not 0 < len(key.encode()) <= MAX_KEY for key in system.keys):
-        raise Refused(pb.ILLEGAL_MESSAGE_KEY, f"a message has up to {MAX_KEYS} keys of 1 to {MAX_KEY} bytes")
+        raise RocketError(pb.ILLEGAL_MESSAGE_KEY, f"a message has up to {MAX_KEYS} keys of 1 to {MAX_KEY} bytes")
     pairs.extend((KEY, key) for key in system.keys)
     if system.message_group:
         pairs.append((ORDERING_KEY, system.message_group))
@@ -203,7 +207,7 @@ def _flags(user: dict[str, str]) -> int:
     qos = _number(user, MQTT_QOS, 2)
     retain = user.pop(MQTT_RETAIN, "false")
     if retain not in ("true", "false"):
-        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RETAIN} is true or false, not {retain[:100]!r}")
+        raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RETAIN} is true or false, not {retain[:100]!r}")
     return (1 if qos is None else qos) | (FLAG_RETAIN if retain == "true" else 0)
 
 
@@ -212,7 +216,7 @@ def _number(user: dict[str, str], name: str, most: int) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or len(text) > 10 or int(text) > most:
-        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {most}, not {text[:100]!r}")
+        raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {most}, not {text[:100]!r}")
     return int(text)
 
 
@@ -222,7 +226,7 @@ def _due_ms(system: pb.SystemProperties, now_ms: int) -> int | None:
     if is_delayed != (system.message_type == pb.DELAY) or bool(system.message_group) != (
         system.message_type == pb.FIFO
     ):
-        raise Refused(
+        raise RocketError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             "a delayed message has a delivery timestamp, a FIFO message a message group, and no other has",
         )
@@ -230,29 +234,29 @@ def _due_ms(system: pb.SystemProperties, now_ms: int) -> int | None:
         return None
     due_ms = _ms(system.delivery_timestamp, pb.ILLEGAL_DELIVERY_TIME)
     if due_ms > now_ms + _MAX_DELAY_MS:
-        raise Refused(pb.ILLEGAL_DELIVERY_TIME, f"a message is delayed by {_MAX_DELAY_MS // 1000} s at the most")
+        raise RocketError(pb.ILLEGAL_DELIVERY_TIME, f"a message is delayed by {_MAX_DELAY_MS // 1000} s at the most")
     return due_ms if due_ms > now_ms else None
 
 
 def _ms(time: Timestamp, code: "pb.Code") -> int:
-    """Since 1970. Raises `Refused` for what protobuf takes for no time."""
+    """Since 1970. Raises `RocketError` for what protobuf takes for no time."""
     try:
         return int(time.ToMilliseconds())
     except ValueError as error:
-        raise Refused(code, str(error)) from error
+        raise RocketError(code, str(error)) from error
 
 
 def _body(message: pb.Message, most: int) -> bytes:
-    """The body as devices are to have it: not compressed. Raises `Refused`."""
+    """The body as devices are to have it: not compressed. Raises `RocketError`."""
     body = message.body
     digest = message.system_properties.body_digest
     check = _DIGESTS.get(digest.type)
     if check is not None and digest.checksum.upper().lstrip("0") != check(body).lstrip("0"):
-        raise Refused(pb.MESSAGE_CORRUPTED, "the body is not the one that its digest is of")
+        raise RocketError(pb.MESSAGE_CORRUPTED, "the body is not the one that its digest is of")
     if message.system_properties.body_encoding == pb.GZIP:
         body = _inflated(body, most)
     if len(body) > most:
-        raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"the body has more than {most} bytes")
+        raise RocketError(pb.MESSAGE_BODY_TOO_LARGE, f"the body has more than {most} bytes")
     return body
 
 
@@ -262,7 +266,7 @@ def _inflated(body: bytes, most: int) -> bytes:
     try:
         inflated = inflater.decompress(body, most + 1)
     except zlib.error as error:
-        raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
+        raise RocketError(pb.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
     if len(inflated) <= most and not inflater.eof:
-        raise Refused(pb.MESSAGE_CORRUPTED, "the compressed body is cut short")
+        raise RocketError(pb.MESSAGE_CORRUPTED, "the compressed body is cut short")
     return inflated

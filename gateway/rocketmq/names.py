@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source, dead_letter_source, parent_source
 from matcher.names import is_shared
 from matcher.reserved import DOLLAR
@@ -19,7 +19,7 @@ _KNOWN: Final = 4_096
 
 
 def parent_of_topic(topic: pb.Resource) -> bytes:
-    """The parent topic that messages are sent to. Raises `Refused`."""
+    """The parent topic that messages are sent to. Raises `RocketError`."""
     return _parent(topic.resource_namespace, topic.name)
 
 
@@ -34,12 +34,12 @@ def resource_of(parent: bytes) -> pb.Resource:
 
 
 def source_of(group: pb.Resource, topic: pb.Resource, partitions: int) -> Source:
-    """What a group receives from when it receives from a topic. Raises `Refused`."""
+    """What a group receives from when it receives from a topic. Raises `RocketError`."""
     name = group_name(group)
     if topic.name.startswith(_DEAD_LETTERS):
         wanted = _qualified(topic.resource_namespace, topic.name[len(_DEAD_LETTERS) :]).encode()
         if wanted != name:
-            raise Refused(
+            raise RocketError(
                 pb.ILLEGAL_TOPIC, f"{topic.name!r} are the dead letters of another group than {name.decode()!r}"
             )
         return dead_letter_source(name)
@@ -47,10 +47,10 @@ def source_of(group: pb.Resource, topic: pb.Resource, partitions: int) -> Source
 
 
 def group_name(group: pb.Resource) -> bytes:
-    """A consumer group. Raises `Refused`."""
+    """A consumer group. Raises `RocketError`."""
     name = _qualified(group.resource_namespace, group.name).encode()
     if not group.name or len(name) > _MAX_NAME or b"\0" in name or is_shared(name):
-        raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"{group.name!r} is not a consumer group: 1 to {_MAX_NAME} bytes")
+        raise RocketError(pb.ILLEGAL_CONSUMER_GROUP, f"{group.name!r} is not a consumer group: 1 to {_MAX_NAME} bytes")
     return name
 
 
@@ -58,9 +58,9 @@ def group_name(group: pb.Resource) -> bytes:
 def _parent(namespace: str, name: str) -> bytes:
     parent = _qualified(namespace, name).encode()
     if not name or len(parent) > _MAX_NAME or any(mark in parent for mark in b"/+#\0"):
-        raise Refused(pb.ILLEGAL_TOPIC, f"{name!r} is not a topic: 1 to {_MAX_NAME} bytes, without '/', '+' or '#'")
+        raise RocketError(pb.ILLEGAL_TOPIC, f"{name!r} is not a topic: 1 to {_MAX_NAME} bytes, without '/', '+' or '#'")
     if parent[0] == DOLLAR or name.startswith(_DEAD_LETTERS):
-        raise Refused(pb.ILLEGAL_TOPIC, f"{name!r} is no topic that messages are sent to")
+        raise RocketError(pb.ILLEGAL_TOPIC, f"{name!r} is no topic that messages are sent to")
     return parent
 
 

@@ -1,7 +1,7 @@
 """What settles a message that a group received: its receipt handle, a text that only a node reads."""
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source
 from store.api import Receipts
 
@@ -11,11 +11,11 @@ def handle_of(partition: int, offset: int, deliveries: int) -> str:
 
 
 def receipts_of(source: Source, handle: str) -> Receipts:
-    """The message of a handle that was given out for `source`. Raises `Refused`."""
+    """The message of a handle that was given out for `source`. Raises `RocketError`."""
     parts = handle.split(".")
     if len(parts) != 3 or any(not part.isdecimal() or len(part) > 19 for part in parts):
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"{handle[:100]!r} is not a receipt handle")
+        raise RocketError(pb.INVALID_RECEIPT_HANDLE, f"{handle[:100]!r} is not a receipt handle")
     partition, offset, deliveries = (int(part) for part in parts)
     if partition >= len(source.queues):
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"{handle!r} is a receipt handle of another topic")
+        raise RocketError(pb.INVALID_RECEIPT_HANDLE, f"{handle!r} is a receipt handle of another topic")
     return Receipts(source.queues[partition], offset, 1, deliveries)

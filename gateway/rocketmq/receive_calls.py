@@ -3,15 +3,15 @@
 from typing import Final
 
 import record
-from gateway.rocketmq.access import Who, require_reading
-from gateway.rocketmq.clients import Clients
-from gateway.rocketmq.lease_renewal import LEASE_MS, Leases
-from gateway.rocketmq.messages import Stored
+from gateway.rocketmq.access import ClientKey, require_reading
+from gateway.rocketmq.clients import TelemetryClients
+from gateway.rocketmq.lease_renewal import LEASE_MS, LeaseRenewal
+from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import Groups, Source
+from gateway.rpc.long_polling import LongPolling, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import PopRequest, Receipts, Start, Store
 
@@ -20,7 +20,7 @@ _DEFAULT_WAIT_S: Final = 20.0
 _BATCH: Final = 32
 
 
-class Received:
+class LeasedMessages:
     """Messages for one call, and what they are leased as."""
 
     __slots__ = ("messages", "receipts", "source")
@@ -31,15 +31,15 @@ class Received:
         self.receipts: list[Receipts] = []
 
 
-class Receiving:
+class ReceiveCalls:
     """Answers ReceiveMessage."""
 
     def __init__(
         self,
         store: Store,
-        groups: Groups,
-        clients: Clients,
-        leases: Leases,
+        groups: LongPolling,
+        clients: TelemetryClients,
+        leases: LeaseRenewal,
         limits: RpcLimits,
         fifo_groups: frozenset[bytes],
     ) -> None:
@@ -50,16 +50,16 @@ class Receiving:
         self._limits = limits
         self._fifo_groups = fifo_groups
 
-    async def receive(self, request: pb.ReceiveMessageRequest, who: Who, left_s: float | None) -> Received:
-        """Lease messages, waiting for the first as long as the request says, and `left_s` allows. Raises `Refused` and
-        `StoreError`."""
+    async def receive(self, request: pb.ReceiveMessageRequest, who: ClientKey, left_s: float | None) -> LeasedMessages:
+        """Lease messages. Waits for the first one as long as the request says and `left_s` allows. Raises `RocketError`
+        and `StoreError`."""
         topic = request.message_queue.topic
         source = source_of(request.group, topic, self._store.partitions)
         require_reading(source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
         if records < 0:
-            raise Refused(pb.BAD_REQUEST, "a batch has at least one message")
+            raise RocketError(pb.BAD_REQUEST, "a batch has at least one message")
         selection = _selection(request.filter_expression)
         ordered = source.group in self._fifo_groups
         pop = PopRequest(
@@ -74,24 +74,26 @@ class Receiving:
             member=who.client_id.encode(),
         )
         popped = await self._groups.receive(source, pop, self._wait_s(request, left_s))
-        received = Received(source)
+        received = LeasedMessages(source)
         for run in popped.runs:
             partition = source.queues.index(run.queue)
             for at, start in enumerate(record.split(run.data)):
                 offset = run.offset + at
-                message = Stored(run.data, start).delivered(topic, partition, offset, run.deliveries, invisible_ms)
+                message = StoredMessage(run.data, start).delivered(
+                    topic, partition, offset, run.deliveries, invisible_ms
+                )
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:
             require_reading(source)  # it may have waited long
-        except Refused:
+        except RocketError:
             await self.give_back(received)
             raise
         if request.auto_renew and self._clients.has(who):  # of who is gone nobody would end the leases
             self._leases.keep(who, source, received.receipts)
         return received
 
-    async def give_back(self, received: Received) -> None:
+    async def give_back(self, received: LeasedMessages) -> None:
         """The client did not hear of them: somebody else gets them, now."""
         await self._groups.settle(received.source, (), [(each, 0) for each in received.receipts])
 
@@ -100,7 +102,7 @@ class Receiving:
             return LEASE_MS
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 < invisible_ms <= self._limits.max_invisible_ms:
-            raise Refused(
+            raise RocketError(
                 pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
             )
         return int(invisible_ms)
@@ -110,7 +112,7 @@ class Receiving:
         if request.HasField("long_polling_timeout"):
             wait_s = request.long_polling_timeout.ToMilliseconds() / 1000
             if wait_s < 0:
-                raise Refused(pb.ILLEGAL_POLLING_TIME, "a long polling timeout is not negative")
+                raise RocketError(pb.ILLEGAL_POLLING_TIME, "a long polling timeout is not negative")
         wait_s = min(wait_s, self._limits.max_wait_ms / 1000)
         return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
 
@@ -129,5 +131,5 @@ def _selection(expression: pb.FilterExpression) -> Selection:
     try:
         compile_selection(selection)
     except SelectorError as error:
-        raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+        raise RocketError(pb.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
     return selection

@@ -4,29 +4,29 @@ import asyncio
 import time
 from contextlib import suppress
 
-from gateway.rocketmq.access import Who, require_publishing
-from gateway.rocketmq.clients import Clients
-from gateway.rocketmq.messages import Outgoing, Stored
+from gateway.rocketmq.access import ClientKey, require_publishing
+from gateway.rocketmq.clients import TelemetryClients
+from gateway.rocketmq.messages import Outgoing, StoredMessage
 from gateway.rocketmq.names import parent_of_topic
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import OK, Refused
+from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.limits import RpcLimits
 from store.api import Appended, Store
 from store.errors import NoSuchMessage
 
 
-class Sending:
-    """Answers SendMessage, EndTransaction and RecallMessage. All raise `Refused` and `StoreError`."""
+class SendCalls:
+    """Answers SendMessage, EndTransaction and RecallMessage. All raise `RocketError` and `StoreError`."""
 
-    def __init__(self, store: Store, clients: Clients, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, clients: TelemetryClients, limits: RpcLimits) -> None:
         self._store = store
         self._clients = clients
         self._limits = limits
 
-    async def send(self, request: pb.SendMessageRequest, who: Who) -> pb.SendMessageResponse:
+    async def send(self, request: pb.SendMessageRequest, who: ClientKey) -> pb.SendMessageResponse:
         """All messages of a request, or none. The answer means that they are committed."""
         if not 0 < len(request.messages) <= self._limits.max_request_records:
-            raise Refused(pb.BAD_REQUEST, f"1 to {self._limits.max_request_records} messages are sent at once")
+            raise RocketError(pb.BAD_REQUEST, f"1 to {self._limits.max_request_records} messages are sent at once")
         now_ms = int(time.time() * 1000)
         outgoing: list[Outgoing] = []
         for message in request.messages:
@@ -36,7 +36,7 @@ class Sending:
             if outgoing[-1].is_half:
                 self._clients.sends_to(who, parent)
         if any(each.is_half or each.due_ms is not None for each in outgoing) and not self._store.may_hold():
-            raise Refused(pb.TOO_MANY_REQUESTS, "as many messages wait as may (store.max_held)")
+            raise RocketError(pb.TOO_MANY_REQUESTS, "as many messages wait as may (store.max_held)")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def done(appended: Appended) -> None:
@@ -64,7 +64,9 @@ class Sending:
             return pb.EndTransactionResponse(status=OK)
         await self._require_publishing(handle)
         if await self._store.end_transaction([handle], request.resolution == pb.COMMIT):
-            raise Refused(pb.INVALID_TRANSACTION_ID, "no such transaction is open: it was committed, or rolled back")
+            raise RocketError(
+                pb.INVALID_TRANSACTION_ID, "no such transaction is open: it was committed, or rolled back"
+            )
         return pb.EndTransactionResponse(status=OK)
 
     async def recall(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
@@ -72,17 +74,17 @@ class Sending:
         handle = _handle(request.recall_handle, pb.BAD_REQUEST, "recall handle")
         await self._require_publishing(handle)
         if await self._store.recall([handle]):
-            raise Refused(pb.BAD_REQUEST, "no such message waits for its time: it was delivered, or recalled")
-        message = Stored(await self._store.message(handle), 0)
+            raise RocketError(pb.BAD_REQUEST, "no such message waits for its time: it was delivered, or recalled")
+        message = StoredMessage(await self._store.message(handle), 0)
         return pb.RecallMessageResponse(status=OK, message_id=message.message_id())
 
     async def _require_publishing(self, handle: int) -> None:
         """Where there is such a message, which may be gone by now."""
         with suppress(NoSuchMessage):
-            require_publishing(Stored(await self._store.message(handle), 0).topic)
+            require_publishing(StoredMessage(await self._store.message(handle), 0).topic)
 
 
 def _handle(text: str, code: "pb.Code", name: str) -> int:
     if not text.isdecimal() or len(text) > 19:
-        raise Refused(code, f"{text[:100]!r} is not a {name}")
+        raise RocketError(code, f"{text[:100]!r} is not a {name}")
     return int(text)

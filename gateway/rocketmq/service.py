@@ -8,17 +8,17 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 
 from gateway.rocketmq.access import who_calls
-from gateway.rocketmq.clients import Client, Clients, Retries
-from gateway.rocketmq.lease_renewal import Leases
+from gateway.rocketmq.clients import Retries, TelemetryClient, TelemetryClients
+from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.proto import rocketmq_pb2_grpc
-from gateway.rocketmq.receive_calls import Received, Receiving
-from gateway.rocketmq.send_calls import Sending
-from gateway.rocketmq.settle_calls import Settling
-from gateway.rocketmq.status import OK, Refused, status_of
+from gateway.rocketmq.receive_calls import LeasedMessages, ReceiveCalls
+from gateway.rocketmq.send_calls import SendCalls
+from gateway.rocketmq.settle_calls import SettleCalls
+from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import Groups
+from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.status import RequestError
 from store.api import HeldMessage, Store
 from store.config import StoreConfig
@@ -35,14 +35,14 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     one line, whatever it speaks. `fifo_groups` get the messages of a topic one after the other."""
 
     def __init__(
-        self, store: Store, groups: Groups, limits: RpcLimits, config: StoreConfig, fifo_groups: frozenset[bytes]
+        self, store: Store, groups: LongPolling, limits: RpcLimits, config: StoreConfig, fifo_groups: frozenset[bytes]
     ) -> None:
         self._store = store
-        self._leases = Leases(groups)
-        self._clients = Clients(store, Retries(config), limits.max_message_bytes, fifo_groups)
-        self._sending = Sending(store, self._clients, limits)
-        self._receiving = Receiving(store, groups, self._clients, self._leases, limits, fifo_groups)
-        self._settling = Settling(store, groups, self._leases, limits)
+        self._leases = LeaseRenewal(groups)
+        self._clients = TelemetryClients(store, Retries(config), limits.max_message_bytes, fifo_groups)
+        self._sending = SendCalls(store, self._clients, limits)
+        self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, fifo_groups)
+        self._settling = SettleCalls(store, groups, self._leases, limits)
         self._stopping = False
 
     async def stop(self) -> None:
@@ -55,7 +55,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         """One queue: which partition a message goes to is a matter of its topic, and a group receives from all."""
         try:
             self._check_topic(request.topic)
-        except Refused as error:
+        except RocketError as error:
             return pb.QueryRouteResponse(status=status_of(error))
         queue = self._queue(request.topic, request.endpoints, 0)
         return pb.QueryRouteResponse(status=OK, message_queues=[queue])
@@ -65,7 +65,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     ) -> pb.QueryAssignmentResponse:
         try:
             source_of(request.group, request.topic, self._store.partitions)
-        except Refused as error:
+        except RocketError as error:
             return pb.QueryAssignmentResponse(status=status_of(error))
         queue = self._queue(request.topic, request.endpoints, -1)
         return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
@@ -74,7 +74,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         try:
             if request.HasField("group") and request.group.name:
                 group_name(request.group)
-        except Refused as error:
+        except RocketError as error:
             return pb.HeartbeatResponse(status=status_of(error))
         return pb.HeartbeatResponse(status=OK)
 
@@ -92,10 +92,10 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
         try:
             if self._stopping:
-                raise Refused(pb.INTERNAL_SERVER_ERROR, "the node is stopping")
+                raise RocketError(pb.INTERNAL_SERVER_ERROR, "the node is stopping")
             who = who_calls(context)
             received = await self._receiving.receive(request, who, context.time_remaining())
-        except (Refused, StoreError) as error:
+        except (RocketError, StoreError) as error:
             yield pb.ReceiveMessageResponse(status=status_of(error))
             return
         except RequestError as error:  # the client has too much to read
@@ -135,7 +135,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     ) -> pb.NotifyClientTerminationResponse:
         try:
             who = who_calls(context)
-        except Refused as error:
+        except RocketError as error:
             return pb.NotifyClientTerminationResponse(status=status_of(error))
         self._clients.end(who)
         self._leases.release(who)
@@ -147,7 +147,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         """The stream of one client: its settings, and what it is asked. It ends with the client, or the node."""
         try:
             who = who_calls(context)
-        except Refused as error:
+        except RocketError as error:
             yield pb.TelemetryCommand(status=status_of(error))
             return
         client = self._clients.add(who)
@@ -174,7 +174,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             if self._clients.remove(client):
                 self._leases.release(who)
 
-    async def _hear(self, client: Client, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
+    async def _hear(self, client: TelemetryClient, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
         """What the client says. Answers to what it is asked go another way, and nodes ask for nothing else."""
         try:
             async for command in commands:
@@ -182,7 +182,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
                     continue
                 try:
                     settings = self._clients.settle(client, command.settings)
-                except Refused as error:
+                except RocketError as error:
                     client.tell(pb.TelemetryCommand(status=status_of(error)))
                 else:
                     client.tell(pb.TelemetryCommand(status=OK, settings=settings))
@@ -206,11 +206,11 @@ async def _or_status(kind: Callable[..., _Response], call: Callable[[], Awaitabl
     """The answer, or one whose status says what is wrong."""
     try:
         return await call()
-    except (Refused, StoreError) as error:
+    except (RocketError, StoreError) as error:
         return kind(status=status_of(error))
 
 
-async def _told(received: Received) -> AsyncIterator[pb.ReceiveMessageResponse]:
+async def _told(received: LeasedMessages) -> AsyncIterator[pb.ReceiveMessageResponse]:
     yield pb.ReceiveMessageResponse(status=OK)
     for message in received.messages:
         yield pb.ReceiveMessageResponse(message=message)

@@ -1,40 +1,40 @@
 """What becomes of messages that a group received: finished, to come again later, or dead letters."""
 
-from gateway.rocketmq.access import Who, require_reading
-from gateway.rocketmq.lease_renewal import Leases
+from gateway.rocketmq.access import ClientKey, require_reading
+from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import receipts_of
-from gateway.rocketmq.status import OK, Refused, status_of
+from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import Groups
+from gateway.rpc.long_polling import LongPolling
 from store.api import Receipts, Store
 
-_STALE = Refused(
+_STALE = RocketError(
     pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease has ended and it was leased out again"
 )
 
 
-class Settling:
-    """Answers AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue. All raise `Refused` and
+class SettleCalls:
+    """Answers AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue. All raise `RocketError` and
     `StoreError`."""
 
-    def __init__(self, store: Store, groups: Groups, leases: Leases, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
         self._store = store
         self._groups = groups
         self._leases = leases
         self._limits = limits
 
-    async def acknowledge(self, request: pb.AckMessageRequest, who: Who) -> pb.AckMessageResponse:
+    async def acknowledge(self, request: pb.AckMessageRequest, who: ClientKey) -> pb.AckMessageResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
         if not 0 < len(request.entries) <= self._limits.max_settled:
-            raise Refused(pb.BAD_REQUEST, f"1 to {self._limits.max_settled} messages are acknowledged at once")
-        outcomes: list[Receipts | Refused] = []
+            raise RocketError(pb.BAD_REQUEST, f"1 to {self._limits.max_settled} messages are acknowledged at once")
+        outcomes: list[Receipts | RocketError] = []
         for entry in request.entries:
             try:
                 outcomes.append(receipts_of(source, entry.receipt_handle))
-            except Refused as error:
+            except RocketError as error:
                 outcomes.append(error)
         told = {(each.queue, each.offset, each.deliveries): each for each in outcomes if isinstance(each, Receipts)}
         settled = await self._groups.settle(source, list(told.values()), (), who.client_id.encode())
@@ -42,7 +42,7 @@ class Settling:
         response = pb.AckMessageResponse()
         for entry, outcome in zip(request.entries, outcomes, strict=True):
             status = OK
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, RocketError):
                 status = status_of(outcome)
             else:
                 self._leases.drop(who, source, outcome)
@@ -55,14 +55,14 @@ class Settling:
         return response
 
     async def postpone(
-        self, request: pb.ChangeInvisibleDurationRequest, who: Who
+        self, request: pb.ChangeInvisibleDurationRequest, who: ClientKey
     ) -> pb.ChangeInvisibleDurationResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
         receipts = receipts_of(source, request.receipt_handle)
         delay_ms = int(request.invisible_duration.ToMilliseconds())
         if not 0 <= delay_ms <= self._limits.max_invisible_ms:
-            raise Refused(
+            raise RocketError(
                 pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
             )
         self._leases.drop(who, source, receipts)
@@ -71,12 +71,12 @@ class Settling:
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
     async def bury(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, who: Who
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, who: ClientKey
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
         if source.key[:1] == b"d":
-            raise Refused(pb.ILLEGAL_TOPIC, "the message is a dead letter already")
+            raise RocketError(pb.ILLEGAL_TOPIC, "the message is a dead letter already")
         receipts = receipts_of(source, request.receipt_handle)
         self._leases.drop(who, source, receipts)
         if await self._groups.bury(source, [receipts], who.client_id.encode()):

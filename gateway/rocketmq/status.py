@@ -23,7 +23,7 @@ _CODES: Final[dict[type[StoreError], "pb.Code"]] = {
 }
 
 
-class Refused(Exception):
+class RocketError(Exception):
     """A request that is turned down, with the code that a client understands."""
 
     def __init__(self, code: "pb.Code", message: str) -> None:
@@ -34,7 +34,7 @@ class Refused(Exception):
 OK: Final = pb.Status(code=pb.OK, message="OK")
 
 
-def status_of(error: StoreError | Refused) -> pb.Status:
+def status_of(error: StoreError | RocketError) -> pb.Status:
     """The status that stands for an error. A store that is closed or has failed: try again, or elsewhere."""
-    code = error.code if isinstance(error, Refused) else _CODES.get(type(error), pb.INTERNAL_SERVER_ERROR)
+    code = error.code if isinstance(error, RocketError) else _CODES.get(type(error), pb.INTERNAL_SERVER_ERROR)
     return pb.Status(code=code, message=str(error))

@@ -14,7 +14,7 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import LARGE, Unread
+from gateway.rpc.reply_budget import LARGE, ReplyBudgets
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort
 from gateway.rpc.visibility import CALLER, REVOKED
@@ -43,7 +43,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     def __init__(self, callers: Callers, store: Store, answer: Answer, limits: RpcLimits) -> None:
         self._callers = callers
         self._answer = answer
-        self._unread = Unread(limits.max_unread_bytes)
+        self._budgets = ReplyBudgets(limits.max_unread_bytes)
         self._rights = Rights(store, limits.max_handles)
         self._handlers: dict[str, Handler] = {}  # by method; of those that there are
         self.calls = 0  # under way
@@ -119,7 +119,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         await self._rights.require(caller, method, request)
         CALLER.set(caller)
         if method in LARGE:
-            self._unread.enter(context)
+            self._budgets.open(context)
         return caller
 
     def _left(self, _: Context) -> None:

@@ -19,9 +19,9 @@ from typing import Final, TypeAlias
 import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.group_calls import GroupCalls, Membership, told_runs
+from gateway.rpc.group_calls import GroupCalls, GroupMember, wire_runs
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import room
+from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.visibility import CALLER
@@ -72,7 +72,7 @@ class ConsumeStream:
         self._rights = rights
         self._limits = limits
         self._context = context
-        self._member: Membership | None = None
+        self._member: GroupMember | None = None
         self._asked: pb.ReceiveRequest | None = None  # what it is made of
         self._settlements: deque[_Settlement] = deque()  # that are not answered, in the order of their requests
         self._settling: set[asyncio.Task[None]] = set()  # of those that the log does not have yet
@@ -179,7 +179,7 @@ class ConsumeStream:
         if caller is not None and (caller.permissions is not None or caller.is_revoked):
             await self._rights.require(caller, PREFIX + "Receive", self._asked)
 
-    def _settle(self, member: Membership, request: pb.ConsumeRequest) -> None:
+    def _settle(self, member: GroupMember, request: pb.ConsumeRequest) -> None:
         """Have settled what a request says, while its batch is looked for: one commit."""
         settlement = _Settlement(_messages(request), not request.wants)
         self._settlements.append(settlement)
@@ -192,12 +192,12 @@ class ConsumeStream:
             settlement.answer = answer
 
     async def _settled(
-        self, member: Membership, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
+        self, member: GroupMember, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
     ) -> None:
         try:
             done, again = self._calls.settlement(member.source, request)
             stale = await self._calls.groups.settle(member.source, done, again, member.request.member)
-            answer.expired.extend(told_runs(stale))
+            answer.expired.extend(wire_runs(stale))
         except RequestError as error:
             answer.error = str(error)
         except StoreError as error:
@@ -207,7 +207,7 @@ class ConsumeStream:
         if any(each.is_awaited for each in self._settlements) or self._is_full():
             await self._answer_settled()
 
-    async def _look(self, member: Membership, number: int, wait_ms: int) -> None:
+    async def _look(self, member: GroupMember, number: int, wait_ms: int) -> None:
         """Answer with a batch, at once where there is one."""
         if self._waiting is not None:
             if not self._is_answering:
@@ -220,7 +220,7 @@ class ConsumeStream:
             self._is_answering = self._is_stopped = False
             self._waiting = self._started(self._wait(member, number, wait_ms))
 
-    async def _wait(self, member: Membership, number: int, wait_ms: int) -> None:
+    async def _wait(self, member: GroupMember, number: int, wait_ms: int) -> None:
         wait_s = min(wait_ms, self._limits.max_wait_ms) / 1_000
         try:
             try:
@@ -244,18 +244,18 @@ class ConsumeStream:
                 self._waiting.cancel()
             await asyncio.wait((self._waiting,))
 
-    async def _send(self, member: Membership, number: int, popped: Popped) -> None:
+    async def _send(self, member: GroupMember, number: int, popped: Popped) -> None:
         """Answer with a batch, and with what was settled meanwhile."""
         is_sent = False
         try:
             await self._require_rights()  # it may have waited long
             async with self._writing:
-                reply = pb.ConsumeReply(batch=number, settled=self._take_settled(), runs=told_runs(popped.runs))
+                reply = pb.ConsumeReply(batch=number, settled=self._take_settled(), runs=wire_runs(popped.runs))
                 reply.frames = b"".join([run.data for run in popped.runs])
                 await self._context.write(reply)
             is_sent = True
         finally:
-            room().free()
+            reply_budget().release()
             if not is_sent:
                 self._calls.give_back(member, popped)
 

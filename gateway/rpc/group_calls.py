@@ -8,11 +8,11 @@ from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import Groups, Source, dead_letter_source, parent_source
+from gateway.rpc.long_polling import LongPolling, Source, dead_letter_source, parent_source
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import may_see_group
+from gateway.rpc.visibility import is_group_visible
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import GroupQueueState, Popped, PopRequest, Receipts, Run, Start, Store
@@ -26,7 +26,7 @@ Asked = pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest
 
 
 @dataclass(slots=True, frozen=True)
-class Membership:
+class GroupMember:
     """Who receives, and what."""
 
     source: Source
@@ -40,7 +40,7 @@ class GroupCalls:
         self._store = store
         self._limits = limits
         self._giving_back: set[asyncio.Task[None]] = set()
-        self.groups = Groups(store, wakeups)
+        self.groups = LongPolling(store, wakeups)
 
     def stop(self) -> None:
         """End long polls with nothing."""
@@ -65,7 +65,7 @@ class GroupCalls:
             self.give_back(member, popped)
             raise
 
-    def membership(self, request: pb.ReceiveRequest, *, early: bool = False) -> Membership:
+    def membership(self, request: pb.ReceiveRequest, *, early: bool = False) -> GroupMember:
         """Who asks, and for what. `early`: it hears of leases before the log has them."""
         limits = self._limits
         if not 0 < request.invisible_ms <= limits.max_invisible_ms:
@@ -86,9 +86,9 @@ class GroupCalls:
             early=early,
             member=member_name(request.member),
         )
-        return Membership(source, pop)
+        return GroupMember(source, pop)
 
-    def give_back(self, member: Membership, popped: Popped) -> None:
+    def give_back(self, member: GroupMember, popped: Popped) -> None:
         """What was leased was given to nobody: it comes again at once. Where that cannot be, the leases run out."""
         receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
         if receipts:
@@ -104,7 +104,7 @@ class GroupCalls:
         source = self._source(request)
         done, again = self.settlement(source, request)
         stale = await self.groups.settle(source, done, again, member_name(request.member))
-        return pb.AcknowledgeReply(expired=told_runs(stale))
+        return pb.AcknowledgeReply(expired=wire_runs(stale))
 
     def settlement(self, source: Source, request: Settles) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
         """What a request settles: finished, and to come again."""
@@ -146,7 +146,7 @@ class GroupCalls:
             if not wanted:
                 return reply
             states = await self._store.groups(after, wanted)
-            for state in filter(may_see_group, states):
+            for state in filter(is_group_visible, states):
                 reply.groups.add(name=state.group.decode(), queues=[_queue_state(each) for each in state.queues])
                 queues += len(state.queues)
             if len(states) < wanted:
@@ -174,7 +174,7 @@ def _is_within(request: Settles, limit: int) -> bool:
 
 def _reply(popped: Popped, stale: Sequence[Receipts]) -> pb.ReceiveReply:
     frames = b"".join([run.data for run in popped.runs])
-    return pb.ReceiveReply(runs=told_runs(popped.runs), frames=frames, expired=told_runs(stale))
+    return pb.ReceiveReply(runs=wire_runs(popped.runs), frames=frames, expired=wire_runs(stale))
 
 
 def _queue(source: Source, partition: int) -> bytes:
@@ -187,7 +187,7 @@ def _receipts(source: Source, run: pb.Run) -> Receipts:
     return Receipts(_queue(source, run.partition), run.offset, run.count, run.deliveries)
 
 
-def told_runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
+def wire_runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
     """Runs as the wire has them."""
     return [
         pb.Run(partition=_partition(run.queue), offset=run.offset, count=run.count, deliveries=run.deliveries)

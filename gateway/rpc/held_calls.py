@@ -6,10 +6,10 @@ from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import room
+from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import within
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import CALLER, may_see
+from gateway.rpc.visibility import CALLER, is_visible
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 
@@ -60,9 +60,9 @@ class HeldCalls:
 
     async def timers(self, request: pb.TimersRequest) -> pb.TimersReply:
         limit = within(request.limit, self._limits.max_names)
-        async with room() as own:
+        async with reply_budget() as budget:
             page = await self._store.timers(request.after if request.HasField("after") else None, limit)
-            own.hold(sum([len(each.topic) + len(each.publisher) for each in page.messages]))
+            budget.add(sum([len(each.topic) + len(each.publisher) for each in page.messages]))
         timers = [
             pb.Timer(
                 handle=each.handle,
@@ -71,7 +71,7 @@ class HeldCalls:
                 due_ms=each.due_ms or 0,
             )
             for each in page.messages
-            if may_see(each.topic)
+            if is_visible(each.topic)
         ]
         return pb.TimersReply(timers=timers, after=page.after)
 

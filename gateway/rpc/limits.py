@@ -22,7 +22,7 @@ class RpcLimits:
     max_settled: int = 65_536  # messages in one Acknowledge
     max_handles: int = 65_536  # messages in one Recall or EndTransaction
     max_trace_bytes: int = 16 << 20  # of log that one Trace looks through
-    max_groups: int = 1_000  # per page of Groups, and as many queues but for those of the first
+    max_groups: int = 1_000  # per page of LongPolling, and as many queues but for those of the first
     max_invisible_ms: int = 12 * 3_600_000  # a lease, also once it was extended, and the delay of what is given back
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gateway.rpc.reply_budget import room
+from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from store.api import Popped, PopRequest, Receipts, Store, dead_letter_queue, partition_queue
 
@@ -45,7 +45,7 @@ def dead_letter_source(group: bytes) -> Source:
     return Source(group, queue, (queue,))
 
 
-class Line:
+class WaitingMembers:
     """The members of a group that wait for the same."""
 
     __slots__ = ("_timer", "_wakes_at", "is_limited", "source", "waiters")
@@ -88,13 +88,13 @@ class Line:
         self.wake()
 
 
-class Groups:
+class LongPolling:
     """The lines there are: none without somebody in it."""
 
     def __init__(self, store: Store, wakeups: Wakeups) -> None:
         self._store = store
         self._wakeups = wakeups
-        self._lines: dict[tuple[bytes, bytes], Line] = {}  # by group and key
+        self._lines: dict[tuple[bytes, bytes], WaitingMembers] = {}  # by group and key
         self._stopped = False
 
     def stop(self) -> None:
@@ -151,21 +151,21 @@ class Groups:
 
     async def pop(self, request: PopRequest) -> Popped:
         """Lease messages that are there. Raises as `receive` does."""
-        async with room() as own:
+        async with reply_budget() as budget:
             popped = await self._store.pop(request)
-            own.hold(sum([len(run.data) for run in popped.runs]))
+            budget.add(sum([len(run.data) for run in popped.runs]))
         return popped
 
-    def _join(self, source: Source, waiter: asyncio.Event) -> Line:
+    def _join(self, source: Source, waiter: asyncio.Event) -> WaitingMembers:
         key = (source.group, source.key)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(source)
+            line = self._lines[key] = WaitingMembers(source)
             self._hear(source, waiter)
         line.waiters[waiter] = None
         return line
 
-    def _leave(self, line: Line, waiter: asyncio.Event) -> None:
+    def _leave(self, line: WaitingMembers, waiter: asyncio.Event) -> None:
         source = line.source
         is_first = line.first is waiter
         del line.waiters[waiter]

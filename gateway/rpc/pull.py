@@ -5,7 +5,7 @@ from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import room
+from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
 from gateway.rpc.selecting import pulled, selected, selection_of
 from gateway.rpc.status import invalid
@@ -115,9 +115,9 @@ class _Reader:
     async def look(self, offset: int) -> pb.PullReply:
         """What there is from `offset` on."""
         wish = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._without)
-        async with room() as own:
+        async with reply_budget() as budget:
             found = await (selected(*wish, self._selection) if self._selection else pulled(*wish))
-            own.hold(len(found.frames))
+            budget.add(len(found.frames))
         self._gone += found.gone
         return pb.PullReply(
             offset=found.offset,

@@ -1,8 +1,8 @@
-"""Replies that were made, and that their clients have not taken: a connection may have so much of them, and no more.
+"""Bounds the replies that were made for a connection and that its client has not read.
 
-gRPC takes a reply whole and sends it as the client reads. One that asks a thousand times and reads nothing would have
-the node keep a thousand replies of some megabytes. So whoever makes a large one asks here before it looks for what goes
-in: few do so at a time for one connection, and none while that has not taken what it has.
+gRPC accepts a whole reply and sends it as the client reads. A client that calls a thousand times and reads nothing
+would make the node keep a thousand replies of some megabytes. So a call enters its budget before it looks for the
+content of a large reply: few calls of a connection do so at a time, and none while the client has too much to read.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import grpc
 
 from gateway.rpc.status import RequestError
 
-_ROOM: Final[ContextVar["Room | None"]] = ContextVar("room", default=None)  # of the call of this task
-_LOOKS: Final = 16  # at a time of one connection
+_BUDGET: Final[ContextVar["ReplyBudget | None"]] = ContextVar("budget", default=None)  # of this task's call
+_LOOKUPS: Final = 16  # at a time on one connection
 # Calls whose replies may be large.
 LARGE: Final = frozenset(
     (
@@ -29,18 +29,18 @@ LARGE: Final = frozenset(
 
 
 class _Connection:
-    """What is under way on one connection."""
+    """The large calls of one connection."""
 
-    __slots__ = ("calls", "looks", "size")
+    __slots__ = ("calls", "lookups", "size")
 
     def __init__(self) -> None:
         self.calls = 0
-        self.looks = asyncio.Semaphore(_LOOKS)
-        self.size = 0  # bytes of replies, whole or in the making
+        self.lookups = asyncio.Semaphore(_LOOKUPS)
+        self.size = 0  # bytes of replies, finished or in the making
 
 
-class Room:
-    """That of one call."""
+class ReplyBudget:
+    """The budget of one call: `async with reply_budget() as budget`, look up the content, and `add` its size."""
 
     __slots__ = ("_connection", "_limit", "_size")
 
@@ -49,57 +49,57 @@ class Room:
         self._limit = limit
         self._size = 0
 
-    async def __aenter__(self) -> "Room":
+    async def __aenter__(self) -> "ReplyBudget":
         """Raises `RequestError`."""
-        await self._connection.looks.acquire()
+        await self._connection.lookups.acquire()
         if self._connection.size >= self._limit:
-            self._connection.looks.release()
+            self._connection.lookups.release()
             raise RequestError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the connection has to read first: there are {self._connection.size} bytes of replies to it",
+                f"the connection has to read first: it has {self._connection.size} bytes of unread replies",
             )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._connection.looks.release()
+        self._connection.lookups.release()
 
-    def hold(self, size: int) -> None:
-        """So many bytes were found, and are in memory until `free`."""
+    def add(self, size: int) -> None:
+        """Count bytes of content that stay in memory until `release`."""
         self._size += size
         self._connection.size += size
 
-    def free(self) -> None:
-        """The call is over, or the connection has taken all that was found."""
+    def release(self) -> None:
+        """The call is over, or its client has read all content."""
         self._connection.size -= self._size
         self._size = 0
 
 
-def room() -> Room:
-    """That of the call of this task: `async with room() as own` look, and `own.hold` what was found."""
-    return _ROOM.get() or Room(_Connection(), maxsize)
+def reply_budget() -> ReplyBudget:
+    """The budget of this task's call."""
+    return _BUDGET.get() or ReplyBudget(_Connection(), maxsize)
 
 
-class Unread:
-    """Of all connections that have a large call."""
+class ReplyBudgets:
+    """The budgets of all connections that have a large call."""
 
     def __init__(self, limit: int) -> None:
-        """limit: bytes of one connection, from which on it has to read first."""
+        """limit: bytes of unread replies from which on a connection gets no more."""
         self._limit = limit
         self._connections: dict[str, _Connection] = {}
 
-    def enter(self, context: Any) -> None:
-        """A call begins, whose task finds its room from here on. context: `grpc.aio.ServicerContext`."""
+    def open(self, context: Any) -> None:
+        """Give the call of this task its budget. context: `grpc.aio.ServicerContext`."""
         peer = context.peer()
         connection = self._connections.get(peer)
         if connection is None:
             connection = self._connections[peer] = _Connection()
         connection.calls += 1
-        own = Room(connection, self._limit)
-        _ROOM.set(own)
-        context.add_done_callback(lambda _: self._leave(peer, connection, own))
+        budget = ReplyBudget(connection, self._limit)
+        _BUDGET.set(budget)
+        context.add_done_callback(lambda _: self._close(peer, connection, budget))
 
-    def _leave(self, peer: str, connection: _Connection, own: Room) -> None:
-        own.free()
+    def _close(self, peer: str, connection: _Connection, budget: ReplyBudget) -> None:
+        budget.release()
         connection.calls -= 1
         if not connection.calls:
             del self._connections[peer]

@@ -1,9 +1,9 @@
-"""What a caller has to be allowed for each call: to read all that the reply may be of, or to publish what it is about.
+"""What a caller must be allowed to do for each call: read all topics of a reply, or publish to the topics it is about.
 
-Calls that are about one parent topic ask for `parent/#`; those that are about everything (lists, groups that are taken
-away, the trace of a message) for `#`. What is produced is judged message by message. `#` is not about names with a `$`:
-lists leave those out that the caller may not read (`gateway.rpc.visibility`), and a group that is not asked about by a parent
-topic is for who may read what each of its queues is of.
+A call about one parent topic needs `parent/#`. A call about everything (lists, removed groups, traces) needs `#`.
+Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
+ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
+right to read all of the group's queues.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ READS: Final[dict[str, Read]] = {
     "Children": _below,
     "Topics": _named,
     "RemoveGroup": _everything,
-    "Groups": _everything,
+    "LongPolling": _everything,
     "Timers": _everything,
     "Trace": _everything,
 }

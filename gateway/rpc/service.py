@@ -11,16 +11,16 @@ from gateway.rpc.consume import ConsumeStream
 from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import Groups
+from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.pull import PullCalls
-from gateway.rpc.reply_budget import room
+from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import parent_name, within
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.trace import Trace
-from gateway.rpc.visibility import may_hear, may_see, seen
+from gateway.rpc.visibility import is_visible, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
 from store.api import Store, partition_queue
@@ -44,7 +44,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._stopping = False
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> LongPolling:
         """The lines of waiting members, for another front on this port."""
         return self._groups.groups
 
@@ -111,10 +111,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         after = request.after.encode() if request.HasField("after") else None
         try:
             while True:  # until there is one: the last of them is where the caller goes on
-                async with room() as own:
+                async with reply_budget() as budget:
                     page = await self._store.topics(request.prefix.encode(), after, limit)
-                    own.hold(sum([len(name) for name in page.names]))
-                names = [name.decode() for name in page.names if may_see(name)]
+                    budget.add(sum([len(name) for name in page.names]))
+                names = [name.decode() for name in page.names if is_visible(name)]
                 after = page.after
                 if names or after is None:
                     return pb.TopicsReply(topics=names, more=after is not None)
@@ -130,10 +130,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             if request.above and not request.above.endswith("/"):
                 raise invalid(f"{request.above!r} are not levels with a slash behind")
             while True:  # as above
-                async with room() as own:
+                async with reply_budget() as budget:
                     page = await self._store.children(request.above.encode(), after, limit)
-                    own.hold(sum([len(child.name) for child in page.children]))
-                found = page.children if request.above else list(filter(None, map(seen, page.children)))
+                    budget.add(sum([len(child.name) for child in page.children]))
+                found = page.children if request.above else list(filter(None, map(visible_child, page.children)))
                 after = page.after
                 if found or after is None:
                     children = [
@@ -152,9 +152,9 @@ class Service(sluice_pb2_grpc.SluiceServicer):
                 case "key":
                     return await self._find(request)
                 case "position":
-                    async with room() as own:
+                    async with reply_budget() as budget:
                         frame = await self._store.message(request.position)
-                        own.hold(len(frame))
+                        budget.add(len(frame))
                     return pb.FindReply(frames=frame)
             raise invalid("what to find a message by is missing: a key or a position")
         except (StoreError, RequestError) as error:
@@ -256,7 +256,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         try:
             self._require_running()
             async for check in self._held.checks(request):
-                if may_hear(check.frame):
+                if may_check_transaction(check.frame):
                     await context.write(check)
             raise _stopping()
         except (StoreError, RequestError) as error:
@@ -303,7 +303,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         key = request.key.encode()
         if not 0 < len(key) <= MAX_KEY:
             raise invalid(f"a message is found by a key of 1 to {MAX_KEY} bytes")
-        async with room() as own:
+        async with reply_budget() as budget:
             found = await self._store.by_key(
                 parent_name(request.parent),
                 key,
@@ -311,7 +311,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
                 within(request.max_records, self._limits.max_fetch_records),
                 within(request.max_bytes, self._limits.max_fetch_bytes),
             )
-            own.hold(len(found.data))
+            budget.add(len(found.data))
         return pb.FindReply(frames=found.data, after=found.after)
 
 

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from gateway.rocketmq.access import Who
-from gateway.rocketmq.clients import Clients
+from gateway.rocketmq.access import ClientKey
+from gateway.rocketmq.clients import TelemetryClients
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.receive_calls import Receiving
+from gateway.rocketmq.receive_calls import ReceiveCalls
 from gateway.rpc.limits import RpcLimits
 from store.api import Popped
 
-SERVICE = Who(b"", "service")
+SERVICE = ClientKey(b"", "service")
 
 
 class Kept:
     def __init__(self) -> None:
-        self.of: list[Who] = []
+        self.of: list[ClientKey] = []
 
-    def keep(self, who: Who, *_: Any) -> None:
+    def keep(self, who: ClientKey, *_: Any) -> None:
         self.of.append(who)
 
 
@@ -30,12 +30,12 @@ async def nothing(*_: Any) -> Popped:
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_leases_are_kept_for_who_has_a_stream(is_there: bool) -> None:
     store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
-    clients, kept = Clients(store, SimpleNamespace(), 1, frozenset()), Kept()  # type: ignore[arg-type]
+    clients, kept = TelemetryClients(store, SimpleNamespace(), 1, frozenset()), Kept()  # type: ignore[arg-type]
     client = clients.add(SERVICE)
     if not is_there:
         clients.end(SERVICE)
     assert clients.has(SERVICE) is is_there
-    receiving = Receiving(store, SimpleNamespace(receive=nothing), clients, kept, RpcLimits(), frozenset())  # type: ignore[arg-type]
+    receiving = ReceiveCalls(store, SimpleNamespace(receive=nothing), clients, kept, RpcLimits(), frozenset())  # type: ignore[arg-type]
     request = pb.ReceiveMessageRequest(group=pb.Resource(name="g"), auto_renew=True)
     request.message_queue.topic.name = "home"
     await receiving.receive(request, SERVICE, 1.0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import record
 from cloud_sdk import Message as NativeMessage
 from gateway.mqtt.properties import read_message_block
-from gateway.rocketmq.messages import Outgoing, Stored
+from gateway.rocketmq.messages import Outgoing, StoredMessage
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
-from gateway.rocketmq.status import Refused
+from gateway.rocketmq.status import RocketError
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN
 
 NOW_MS = 1_800_000_000_000
@@ -31,12 +31,12 @@ def outgoing(told: pb.Message) -> Outgoing:
     return Outgoing(told, b"home", "service", NOW_MS, MAX_BODY)
 
 
-def stored(told: pb.Message) -> Stored:
-    return Stored(record.seal([outgoing(told).frame], 4096, 1, NOW_MS, 0), 0)
+def stored(told: pb.Message) -> StoredMessage:
+    return StoredMessage(record.seal([outgoing(told).frame], 4096, 1, NOW_MS, 0), 0)
 
 
 def refusal(told: pb.Message) -> int:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RocketError) as refused:
         outgoing(told)
     return refused.value.code
 
@@ -102,7 +102,7 @@ def test_without_a_topic_of_its_own_it_is_the_parent_topic_at_qos_1() -> None:
 
 def test_a_device_message_has_its_position_as_its_id() -> None:
     frame = record.frame(1, 1, 0, b"home/x", b"lamp", b"", b"on")
-    found = Stored(record.seal([frame], 4096, 1, NOW_MS, 0), 0)
+    found = StoredMessage(record.seal([frame], 4096, 1, NOW_MS, 0), 0)
     system = found.message(TOPIC).system_properties
     assert system.message_id == "0000000000001000"
     assert system.born_timestamp.ToMilliseconds() == NOW_MS

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import record
-from gateway.rpc import groups as lines
-from gateway.rpc.long_polling import Groups, parent_source
+from gateway.rpc import long_polling
+from gateway.rpc.long_polling import LongPolling, parent_source
 from gateway.rpc.wakeups import Wakeups, wait_until
 from notify.hub import Hub
 from notify.intake import Intake
@@ -33,12 +33,12 @@ REMOTE = RemoteConfig(grace_s=5)
 class Gateways:
     """Two gateways of one store, or one process that is both, with a message in the store."""
 
-    def __init__(self, engine: Engine, one: Groups, other: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engine: Engine, one: LongPolling, other: LongPolling, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = engine
         self.one = one
         self.other = other
         self._in_line = asyncio.Event()
-        monkeypatch.setattr(lines, "wait_until", self._wait)
+        monkeypatch.setattr(long_polling, "wait_until", self._wait)
 
     async def _wait(self, waiter: asyncio.Event, deadline: float) -> bool:
         self._in_line.set()
@@ -75,7 +75,7 @@ async def gateways(
         engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20, partitions=1))
         opened.push_async_callback(engine.close)
         if request.param == "one process":
-            one = other = Groups(engine, Wakeups(engine))
+            one = other = LongPolling(engine, Wakeups(engine))
         else:
             server = StoreServer(engine, Hub(engine), REMOTE)
             address = f"unix:{opened.enter_context(TemporaryDirectory(prefix='sluice-'))}/store"
@@ -86,7 +86,7 @@ async def gateways(
                 store = await RemoteStore.open(address, name, Intake(), REMOTE, request.param == "routed")
                 opened.push_async_callback(store.close)
                 stores.append(store)
-            one, other = [Groups(store, Wakeups(store)) for store in stores]
+            one, other = [LongPolling(store, Wakeups(store)) for store in stores]
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         assert not (await one.pop(REQUEST)).runs  # the group begins
         engine.append([record.frame(Kind.MESSAGE, 0, 0, b"home/t", b"", b"", b"x")], appended.set_result)

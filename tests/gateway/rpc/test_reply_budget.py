@@ -18,7 +18,7 @@ from gateway.auth.authority import Authority
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as rocketmq
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import Unread, room
+from gateway.rpc.reply_budget import ReplyBudgets, reply_budget
 from gateway.rpc.status import RequestError
 from store.config import StoreConfig
 from store.engine import Engine
@@ -50,14 +50,14 @@ class Call:
             callback(self)
 
 
-async def looked(unread: Unread, call: Call, size: int) -> None:
+async def looked(unread: ReplyBudgets, call: Call, size: int) -> None:
     unread.enter(call)
-    async with room() as own:
-        own.hold(size)
+    async with reply_budget() as budget:
+        budget.add(size)
 
 
 async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
-    unread = Unread(100)
+    unread = ReplyBudgets(100)
     calls = [Call("a") for _ in range(3)]
     for call in calls[:2]:
         await asyncio.create_task(looked(unread, call, 60))
@@ -69,7 +69,7 @@ async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
 
 
 async def test_nothing_is_kept_of_connections_without_a_call() -> None:
-    unread = Unread(100)
+    unread = ReplyBudgets(100)
     calls = [Call("a"), Call("a"), Call("b")]
     for call in calls:
         await asyncio.create_task(looked(unread, call, 10))
@@ -79,11 +79,11 @@ async def test_nothing_is_kept_of_connections_without_a_call() -> None:
 
 
 async def test_few_look_at_a_time_for_one_connection() -> None:
-    unread, looking, go_on = Unread(1), [], asyncio.Event()
+    unread, looking, go_on = ReplyBudgets(1), [], asyncio.Event()
 
     async def look(number: int) -> None:
         unread.enter(Call("a"))
-        async with room():
+        async with reply_budget():
             looking.append(number)
             await go_on.wait()
 

@@ -1,4 +1,4 @@
-"""Groups over the wire and a real store: who gets what, what comes again, who is woken."""
+"""LongPolling over the wire and a real store: who gets what, what comes again, who is woken."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +13,7 @@ import record
 from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.rpc.long_polling import Groups, Line, parent_source
+from gateway.rpc.long_polling import LongPolling, WaitingMembers, parent_source
 from gateway.rpc.wakeups import Wakeups
 from store.api import Popped, PopRequest, Start, topic_queue
 from store.config import StoreConfig
@@ -275,7 +275,7 @@ def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
     """What uvloop makes of a delay of nothing is no timer: it does not tell its time."""
 
     async def wake() -> None:
-        line, waiter = Line(parent_source(b"g", b"home", 1)), asyncio.Event()
+        line, waiter = WaitingMembers(parent_source(b"g", b"home", 1)), asyncio.Event()
         line.waiters[waiter] = None
         for _ in range(2):
             line.look_again(Popped([], 0, is_limited=False))
@@ -485,7 +485,7 @@ async def test_a_message_wakes_one_of_many_waiting_members(
         return await pop(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "pop", counted)
-    groups = Groups(engine, Wakeups(engine))
+    groups = LongPolling(engine, Wakeups(engine))
     source = parent_source(b"g", b"home", 4)
     request = PopRequest(source.group, source.queues, 1, 1_000, 60_000, Start.EARLIEST)
     members = [asyncio.create_task(groups.receive(source, request, 60)) for _ in range(40)]
