@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+_CLASS = re.compile(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / ".github").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -38,6 +39,16 @@ def test_modules_of_the_architecture_exist() -> None:
     named = re.findall(r"`((?:gateway|store|notify|matcher|record|cloud_sdk|streaming|sluice|tests)/[\w/.]+)`", text)
     assert len(named) > 50
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_classes_of_the_glossary_exist() -> None:
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    ours = re.findall(r"^\| [^|]+ \| ([^|]+) \|", text, re.MULTILINE)
+    named = {name for cell in ours for group in re.findall(r"\(([^)]+)\)", cell) for name in _CLASS.findall(group)}
+    source = [path for package in ("gateway", "store") for path in (ROOT / package).rglob("*.py")]
+    known = {name for path in source for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)}
+    assert len(named) > 10
+    assert named <= known
 
 
 @pytest.mark.slow
