@@ -1,5 +1,4 @@
-"""What becomes of a message or a subscription by its name alone, before any rule: names with a `$` mean something else
-than a topic, and rules are asked about what they mean (see `matcher.reserved`)."""
+"""Which topic or filter rules are checked for: names that begin with `$` stand for others (see `matcher.reserved`)."""
 
 from time import time
 
@@ -10,11 +9,11 @@ from matcher.reserved import inbox_of
 
 
 class UnusableName(Exception):
-    """No rule is asked: the name is one that nobody may use so. The message says why."""
+    """The name is refused before any rule is checked. The message says why."""
 
 
 def published_topic(topic: bytes) -> bytes:
-    """The topic that rules are asked about when a message is published_topic to `topic`. Raises UnusableName."""
+    """The topic that rules are checked for when a message is published_topic to `topic`. Raises UnusableName."""
     try:
         return parse_destination(topic, int(time() * 1000)).topic
     except InvalidDestination as refused:
@@ -22,8 +21,10 @@ def published_topic(topic: bytes) -> bytes:
 
 
 def subscribed_filter(topic_filter: bytes, client_id: bytes) -> bytes:
-    """The filter that rules are asked about when a client subscribes to `topic_filter`; b"" when it needs no rule.
-    Raises UnusableName."""
+    """The filter that rules are checked for when a client subscribes to `topic_filter`. b"": none are.
+
+    Raises UnusableName.
+    """
     request = SubscribeRequest(SubscriptionRequest(topic_filter, 0, False, False, 0), b"", 0)
     request.check_name(client_id)
     if not request.is_granted:

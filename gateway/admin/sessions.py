@@ -1,7 +1,7 @@
-"""The sessions of a node, as whoever runs it sees them: questions by name, JSON in, JSON out.
+"""Administration of sessions: queries by name, JSON in, JSON out.
 
-Of a session with a connection the node knows more than the log, of one without the log has all but what was dropped
-since the node started. Source of the log's part: `Store.session`.
+The node knows more about a session with a connection than the log. About an offline session the log knows everything
+but the messages dropped since the node started. Source of the log's part: `Store.session`.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
 
 _MAX_PAGE: Final = 1000
-_AT_ONCE: Final = 32  # sessions that are looked at in one turn of the loop
+_AT_ONCE: Final = 32  # sessions read in one turn of the loop
 
 Row = dict[str, Any]
 
 
 class SessionDirectory(Protocol):
-    """Who has the sessions."""
+    """The sessions of a node, or of the gateways of a store."""
 
     kept_drops: OfflineDropCounters
 
     @property
     def held(self) -> Mapping[bytes, tuple[Session, Connection]]:
-        """Those of this process."""
+        """Sessions and connections of this process."""
 
     @property
     def connected(self) -> Collection[bytes]:
-        """Client ids of all with a connection."""
+        """Client ids of all sessions with a connection."""
 
     def gateway_of(self, client_id: bytes) -> str:
-        """The process that has it, if that is another one."""
+        """Name of the gateway that has the client; "" if it is this process."""
 
     async def kick(self, client_id: bytes) -> bool: ...
 
@@ -61,11 +61,11 @@ class SessionQueries:
         """Raises WrongRequest and StoreError."""
         asked = self._questions.get(question)
         if asked is None or not isinstance(body, dict):
-            raise WrongRequest(f"nobody answers to {question!r}")
+            raise WrongRequest(f"there is no query {question!r}")
         try:
             return await asked(body)
         except (KeyError, TypeError, AttributeError) as error:
-            raise WrongRequest(f"{question}: {error} is missing, or of another kind") from error
+            raise WrongRequest(f"{question}: {error} is missing, or has a wrong type") from error
 
     async def _list(self, body: Row) -> Row:
         """`{"after", "limit", "connected"}` → `{"sessions", "after"}`, sorted by client id."""
@@ -132,7 +132,7 @@ class SessionQueries:
         return row | (_of_connection(held[1]) if held is not None else {})
 
     async def _filters(self, session: Session | None, state: SessionState | None) -> list[Row]:
-        """Each with the messages of its queue that are not acknowledged: where filters overlap, all of them have it."""
+        """The subscriptions, each with its backlog. A message counts in all filters that match it."""
         rows: list[Row] = []
         if session is not None:
             for subscription in list(session.subscriptions.values()):
@@ -156,7 +156,7 @@ class SessionQueries:
 
 
 def _user_of(held: tuple[Session, Connection] | None, state: SessionState | None) -> str | None:
-    """Whose session it is; None: nobody's in particular."""
+    """The user of a session, or None."""
     identity = held[1].identity if held is not None else None
     name = identity.user_name if identity is not None else state.user_name if state is not None else b""
     return name.decode() or None
@@ -168,7 +168,7 @@ def _of_connection(connection: Connection) -> Row:
 
 
 def _dropped(drops: DropCounters | None) -> Row:
-    """By reason, since the node started."""
+    """Dropped messages by reason, since the node started."""
     return {
         "expired": drops.expired if drops is not None else 0,
         "reclaimed": drops.reclaimed if drops is not None else 0,

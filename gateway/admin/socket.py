@@ -1,7 +1,7 @@
-"""The administration socket: a Unix socket in the data folder, on which commands of the same machine reach the node
-that has the folder open. Only the node's own user, and root, can connect to it.
+"""The administration socket: a Unix socket in the data folder, for commands on the same machine.
 
-It speaks HTTP with JSON both ways; an answer other than 200 says in `error` what is wrong.
+Only the node's own user, and root, can connect. It speaks HTTP with JSON both ways. An answer other than 200 says in
+`error` what is wrong.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from store.exports.stage import STAGING
 log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 8
-_MAX_BODY: Final = 20 << 20  # bytes: as many rules as a user may have, as long as filters may be
+_MAX_BODY: Final = 20 << 20  # bytes: the maximum of rules of a user, of maximum length
 _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class AdminFront:
-    """Serves the commands of whoever runs the node."""
+    """Serves administration commands."""
 
     def __init__(self, engine: Engine, sessions: SessionDirectory, data_dir: Path) -> None:
         self._engine = engine
@@ -41,7 +41,7 @@ class AdminFront:
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. A file system that has no sockets is told of and costs the commands, not the node."""
+        """Listen. If the file system has no sockets, log that; the node runs without commands."""
         try:
             listening = _bind(self._data_dir)
         except OSError as error:
@@ -69,13 +69,13 @@ class AdminFront:
         return server is not None and len(server.connections) < _MAX_CONNECTIONS
 
     async def _stage(self, request: web.Request) -> web.Response:
-        """`{"name"}` of a folder in `staging/`: have it hold this moment of the store (see `store.exports.stage`)."""
+        """Stage the current state of the store in `staging/<name>` (see `store.exports.stage`). Body: `{"name"}`."""
         try:
             name = str((await request.json())["name"])
         except (ValueError, KeyError, TypeError):
             return _refusal(400, "the body is an object with a name")
         if not _STAGE.fullmatch(name):
-            return _refusal(400, f"{name!r} is no name of a stage")
+            return _refusal(400, f"{name!r} is not the name of a stage")
         try:
             staged = await self._engine.stage(self._data_dir / STAGING / name)
         except (StoreError, OSError) as error:
@@ -83,7 +83,7 @@ class AdminFront:
         return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})
 
     async def _sessions(self, request: web.Request) -> web.Response:
-        """Questions about sessions (see `gateway.admin.sessions`)."""
+        """Queries about sessions (see `gateway.admin.sessions`)."""
         try:
             answer = await self._queries.answer(request.match_info["question"], await request.json())
         except (WrongRequest, ValueError) as error:
@@ -93,7 +93,7 @@ class AdminFront:
         return web.json_response(answer)
 
     async def _access(self, request: web.Request) -> web.Response:
-        """Questions about users and rules (see `gateway.admin.users_and_rules`)."""
+        """Queries about users and rules (see `gateway.admin.users_and_rules`)."""
         try:
             answer = await self._administration.answer(request.match_info["question"], await request.json())
         except (WrongRequest, ValueError) as error:
@@ -104,7 +104,7 @@ class AdminFront:
 
 
 def _bind(data_dir: Path) -> socket.socket:
-    """A socket at its place in the folder, whose lock we hold: what is there is what a killed node left."""
+    """Bind the socket. The folder is locked, so an existing socket is what a killed node left."""
     (data_dir / SOCKET).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

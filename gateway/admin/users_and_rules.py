@@ -1,6 +1,7 @@
-"""Users and rules, as whoever runs the node sees them: questions by name, JSON in, JSON out.
+"""Administration of users and rules: queries by name, JSON in, JSON out.
 
-The node answers them on its administration socket, and the command by itself over the folder of a node that is down.
+A running node answers them on its administration socket. For a node that is stopped, the command answers them itself
+from the data folder.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from matcher.names import is_valid_filter, is_valid_topic, split_shared
 from store import control
 from store.api import Rule, Store, User
 
-MAX_RULES: Final = 256  # of a user; of everybody
+MAX_RULES: Final = 256  # of a user, and of everybody
 _MAX_NAME: Final = 1024  # bytes
 _PAGE: Final = 1000
 _KEY_SIZE: Final = 32  # bytes
@@ -24,17 +25,17 @@ _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "both":
 
 
 class WrongRequest(Exception):
-    """What was asked for cannot be; the text is for the user."""
+    """The request is invalid. The message is for the user."""
 
 
 class Administration:
     """Changes and lists users and rules."""
 
     def __init__(self, store: Store, end_session: Callable[[bytes], Awaitable[object]] | None = None) -> None:
-        """end_session: how the node that has the store open ends a session; None: there is no such node."""
+        """end_session: ends a session on the running node. None: no node is running."""
         self._store = store
         self._end_session = end_session or self._end_stored
-        self._changing = asyncio.Lock()  # whether a user is there is still so when the record is written
+        self._changing = asyncio.Lock()  # no user comes or goes between a check and its record
         self._questions: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "user-add": self._add,
             "user-passwd": self._change,
@@ -49,11 +50,11 @@ class Administration:
         """Raises WrongRequest, and StoreError when nothing can be stored."""
         asked = self._questions.get(question)
         if asked is None or not isinstance(body, dict):
-            raise WrongRequest(f"nobody answers to {question!r}")
+            raise WrongRequest(f"there is no query {question!r}")
         try:
             return await asked(body)
         except (KeyError, TypeError) as error:
-            raise WrongRequest(f"{question}: {error!r} is missing, or of another kind") from error
+            raise WrongRequest(f"{question}: {error!r} is missing, or has a wrong type") from error
         except ValueError as error:
             raise WrongRequest(str(error)) from error
 
@@ -79,7 +80,7 @@ class Administration:
         return {}
 
     async def _remove(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A user, and what sessions there are of one, also of one whose removal was interrupted before."""
+        """Remove a user and its sessions, also after a removal that was interrupted."""
         name = user_name(body["name"])
         async with self._changing:
             is_there = await self._store.user(name) is not None
@@ -91,7 +92,7 @@ class Administration:
         return {"sessions": count}
 
     async def _end_sessions(self, name: bytes) -> int:
-        """Nobody else may have them: they would stay until they expire."""
+        """End the sessions of a user: nobody else could resume them before they expire."""
         count = 0
         after: bytes | None = None
         while True:
@@ -104,7 +105,7 @@ class Administration:
             await asyncio.sleep(0)
 
     async def _end_stored(self, client_id: bytes) -> None:
-        """A session that no node holds; the will that it left may not be sent any more."""
+        """End a stored session of a node that is stopped, and drop its will."""
         state = await self._store.session_row(client_id)
         if state is not None:
             epoch = state.epoch
@@ -112,7 +113,7 @@ class Administration:
             await append(self._store, ends)
 
     async def _users(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A page of users behind `after`, of which the node's own secret is none."""
+        """A page of users behind `after`, without the entry of the node's own secret."""
         after = str(body.get("after") or "").encode()
         users = await self._store.users(after, _PAGE)
         rows = [{"name": user.name.decode(), "iterations": user.iterations} for user in users]
@@ -125,11 +126,11 @@ class Administration:
     # --- rules
 
     async def _set_rules(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The rules of a user, or of everybody where there is no name; none: there are no more."""
+        """Set the rules of a user, or of everybody if there is no name. An empty list removes them."""
         name = user_name(body["user"]) if body["user"] else b""
         rules = [parse_rule(text) for text in body["rules"]]
         if len(rules) > MAX_RULES:
-            raise WrongRequest(f"no more than {MAX_RULES} rules, please: placeholders may help")
+            raise WrongRequest(f"there may be at most {MAX_RULES} rules; placeholders may help")
         async with self._changing:
             await append(self._store, [control.rules_set(name, rules)])
         return {"is_user": await self._is_user(name)}
@@ -141,54 +142,54 @@ class Administration:
         return {"acl": rows, "after": rows[-1]["user"] if len(rows) == _PAGE else None}
 
     async def _check(self, body: dict[str, Any]) -> dict[str, Any]:
-        """What the rules say of one topic, and which of them."""
+        """Whether rules allow a topic, and which rule decides."""
         name, client_id = str(body["user"]).encode(), str(body["client_id"]).encode()
         topic = str(body["topic"]).encode()
         publishes = body["action"] == "publish"
         if not (is_valid_topic(topic) if publishes else is_valid_filter(topic)):
-            raise WrongRequest(f"{body['topic']!r} is no topic" + ("" if publishes else " filter"))
+            raise WrongRequest(f"{body['topic']!r} is not a topic" + ("" if publishes else " filter"))
         about = {"is_user": await self._is_user(name)}
         try:
             topic = published_topic(topic) if publishes else subscribed_filter(topic, client_id)
         except UnusableName as error:
-            return about | {"allowed": False, "because": f"whatever the rules say, {error}"}
+            return about | {"allowed": False, "because": f"regardless of rules: {error}"}
         if not topic:
-            return about | {"allowed": True, "because": "whatever the rules say, a client may read its own inbox"}
+            return about | {"allowed": True, "because": "regardless of rules, a client may read its own inbox"}
         for owner in (name, b"") if name else (b"",):
             for number, rule in enumerate(await self._store.rules(owner), 1):
-                # Alone, against the opposite default: the verdict is the rule's where it fits.
+                # Alone, with the opposite default: the verdict is that of the rule if it applies.
                 permissions = RuleBook([rule], name).permissions(client_id, not rule.allow)
                 assert permissions is not None
                 verdict = permissions.may_publish(topic) if publishes else permissions.may_subscribe(topic)
                 if verdict == rule.allow:
                     whose = owner.decode() or "everybody"
                     return about | {"allowed": rule.allow, "because": f"rule {number} of {whose}: {rule_text(rule)}"}
-        return about | {"allowed": bool(body["default"]), "because": "no rule fits: the listener's default"}
+        return about | {"allowed": bool(body["default"]), "because": "no rule applies: the listener's default"}
 
     async def _is_user(self, name: bytes) -> bool:
-        """Whether rules for the name are those of a user, or of everybody; else a certificate may prove it."""
+        """Whether the name is a user's, or empty for everybody. Other names may come from certificates."""
         return not name or await self._store.user(name) is not None
 
 
 def user_name(text: str) -> bytes:
-    """A name that a user may have. Raises ValueError."""
+    """Check and encode a user name. Raises ValueError."""
     name = text.encode()  # a lone surrogate is a ValueError
     if not 0 < len(name) <= _MAX_NAME or not text.isprintable():
-        raise ValueError(f"a user name has 1 to {_MAX_NAME} bytes and no control characters; {text[:40]!r} is none")
+        raise ValueError(f"a user name has 1 to {_MAX_NAME} bytes and no control characters; {text[:40]!r} is invalid")
     return name
 
 
 def parse_rule(text: str) -> Rule:
-    """`allow publish home/%c/#`. Raises ValueError."""
+    """Parse a rule such as `allow publish home/%c/#`. Raises ValueError."""
     words = text.split(None, 2)
     if len(words) != 3 or words[0] not in ("allow", "deny") or words[1] not in _ACTIONS:
         raise ValueError(f"a rule is allow or deny, publish, subscribe or both, and a topic filter; not {text!r}")
     topic_filter = words[2].encode()
     if not is_valid_filter(topic_filter) or split_shared(topic_filter)[0]:
-        raise ValueError(f"{words[2]!r} is no topic filter (those of shared subscriptions are meant without $share)")
+        raise ValueError(f"{words[2]!r} is not a topic filter (rules name shared subscriptions without $share)")
     for level in topic_filter.split(b"/"):
         if level not in (CLIENT_ID, USER_NAME) and (CLIENT_ID in level or USER_NAME in level):
-            raise ValueError(f"%c and %u are whole levels of a filter; in {words[2]!r} one is not")
+            raise ValueError(f"%c and %u must be whole levels of a filter, unlike in {words[2]!r}")
     publish, subscribe = _ACTIONS[words[1]]
     return Rule(words[0] == "allow", publish, subscribe, topic_filter)
 

@@ -1,1 +1,1 @@
-"""The configuration of a node: one typed tree, read from a file, the environment and flags."""
+"""Settings of a node, and their limits."""

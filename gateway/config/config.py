@@ -1,7 +1,7 @@
 """The node's configuration: one typed tree, from file, environment and flags, in that order.
 
-A TOML file holds tables named after the fields of `Config`; `SLUICE_MQTT_PORT=1884` sets `mqtt.port`; a
-flag sets the same path. An unknown key is an error that suggests the nearest one.
+A TOML file has tables named after the fields of `Config`. `SLUICE_MQTT_PORT=1884` in the environment sets `mqtt.port`,
+and so does a flag. An unknown key is an error that suggests the nearest one.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from gateway.config.split import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
-_RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # what a record has beside a packet: its header and the client id
+_RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # bytes of a record beside the packet: its header and the client id
 _SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
 _NOT_IN_HOSTS = frozenset(":/[]@ ")
-_BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, no setting of a node
+_BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, not a setting of a node
 
 
 _A_LIST = "a list (in the environment as JSON)"
@@ -39,45 +39,45 @@ _WORDS: dict[object, str] = {
 
 
 class ConfigError(Exception):
-    """A setting is unknown or has a value that it cannot have. The message says which and what it takes."""
+    """A setting is unknown or has an invalid value. The message names it and says what is allowed."""
 
 
 @dataclass(slots=True)
 class MqttConfig:
-    """The MQTT front and what a client may ask of it."""
+    """The MQTT front and the limits of its clients."""
 
     port: int = 1883  # 0: a free one; -1: none
-    ws_port: int = 8083  # MQTT over WebSocket; the same
-    listeners: list[ListenerConfig] = field(default_factory=list)  # beside those two. In the environment as JSON
-    # How a client may say who it is: "anonymous" (it need not), "password", "scram", "certificate".
+    ws_port: int = 8083  # MQTT over WebSocket; 0: a free one; -1: none
+    listeners: list[ListenerConfig] = field(default_factory=list)  # beside these two ports. In the environment as JSON
+    # How a client may authenticate: "anonymous" (not at all), "password", "scram", "certificate".
     auth: list[str] = field(default_factory=lambda: ["anonymous"])
-    client_ids: str = "any"  # that a client may have; "user": the name of its user, or that, a colon and anything
-    acl_default: str = ""  # of what no rule speaks: "allow", "deny"; "": deny where clients have to say who they are
-    max_wrong_passwords: int = 10  # a minute and source address; 0: any number
+    client_ids: str = "any"  # "any"; "user": the user name, or the user name followed by a colon and anything
+    acl_default: str = ""  # where no rule applies: "allow", "deny"; "": "deny" unless clients may be anonymous
+    max_wrong_passwords: int = 10  # per minute and source address; 0: no limit
     max_connections: int = 100_000
-    connect_rate: int = 0  # connections a second and listener; 0: no limit
-    publish_rate: int = 0  # messages a second that are read of a connection; 0: no limit
-    max_packet_size: int = 1024 * 1024  # bytes, both announced and enforced
-    max_partial_bytes: int = 256 * 1024 * 1024  # of all large packets that have begun and not ended
-    max_in_flight: int = 1024  # messages with QoS > 0 sent to a client and not acknowledged
-    receive_maximum: int = 1024  # messages with QoS > 0 a client may have unacknowledged (MQTT-3.2.2.3.3)
-    topic_alias_maximum: int = 64  # that a client may give the node
-    max_topic_aliases: int = 64  # that the node gives a client which takes them; 0: none
-    response_information: str = ""  # told to clients that ask (section 4.10); "": nothing
-    server_reference: str = ""  # "host:port …": where clients are sent (section 4.11)
-    redirect: str = "stopping"  # who is sent there: when the node stops, all; "always", "moved": nobody is served
+    connect_rate: int = 0  # connections per second and listener; 0: no limit
+    publish_rate: int = 0  # messages per second and connection; 0: no limit
+    max_packet_size: int = 1024 * 1024  # bytes, announced in CONNACK and enforced
+    max_partial_bytes: int = 256 * 1024 * 1024  # bytes of all large packets whose end has not come
+    max_in_flight: int = 1024  # messages with QoS > 0 that a client has not acknowledged
+    receive_maximum: int = 1024  # messages with QoS > 0 that the node has not acknowledged (MQTT-3.2.2.3.3)
+    topic_alias_maximum: int = 64  # topic aliases that a client may set
+    max_topic_aliases: int = 64  # topic aliases that the node sets for a client; 0: none
+    response_information: str = ""  # for clients that request it (section 4.10); "": none
+    server_reference: str = ""  # "host:port …": another server for clients (section 4.11)
+    redirect: str = "stopping"  # "stopping": clients are redirected when the node stops; "always", "moved": at CONNECT
     max_subscriptions: int = 1024  # per session
-    sys_interval_s: int = 10  # between two looks at the figures of the $SYS tree; 0: there is none
-    max_replays: int = 4  # wildcard filters of a session whose past is being read from the log
+    sys_interval_s: int = 10  # between two updates of the $SYS tree; 0: there is no tree
+    max_replays: int = 4  # wildcard filters of a session that are replayed from the log at a time
     max_shared_groups: int = 16_384  # shared subscriptions with members connected
-    max_shared_in_flight: int = 128  # messages that a member of one has of it at a time, within `max_in_flight`
-    shared_ack_timeout: int = 30  # seconds without an acknowledgement, after which others get what a member has
-    max_sessions: int = 2_000_000  # durable ones, which outlive their connections
+    max_shared_in_flight: int = 128  # messages in flight to one member, within `max_in_flight`
+    shared_ack_timeout: int = 30  # seconds without an acknowledgement, then other members get the messages
+    max_sessions: int = 2_000_000  # durable sessions, which outlive their connections
     max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
-    max_topic_levels: int = MAX_LEVELS  # of a topic or filter
-    max_uncommitted: int = 1024 * 1024  # bytes of one connection waiting for the disk; then its socket is not read
+    max_topic_levels: int = MAX_LEVELS  # levels of a topic or filter
+    max_uncommitted: int = 1024 * 1024  # bytes of a connection that may wait for the disk before its socket is not read
     max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
-    connect_timeout: int = 10  # seconds until CONNECT must have come
+    connect_timeout: int = 10  # seconds for CONNECT to come
     max_keep_alive: int = 65_535  # seconds
 
     def takes_name(self, name: bytes) -> bool:
@@ -90,20 +90,19 @@ class GrpcConfig:
     """The front for cloud services."""
 
     port: int = 7070
-    # Groups of RocketMQ's clients that get the messages of a topic one after the other, in order. As JSON in the
-    # environment.
+    # Groups of RocketMQ clients that get the messages of a topic in order, one at a time. In the environment as JSON.
     fifo_groups: list[str] = field(default_factory=list)
-    # "anonymous", "password", "certificate", and of RocketMQ's clients "signature".
+    # "anonymous", "password", "certificate", and for RocketMQ clients "signature".
     auth: list[str] = field(default_factory=lambda: ["anonymous"])
-    access_keys: str = ""  # a file: of RocketMQ's clients their access keys, users and secrets
+    access_keys: str = ""  # a file with access keys, users and secrets of RocketMQ clients
     acl_default: str = ""  # as `mqtt.acl_default`
-    certificate: str = ""  # a file, PEM: TLS; behind it those that lead to its authority
-    key: str = ""  # a file, PEM, without a password
-    client_ca: str = ""  # a file, PEM: clients have to show a certificate of one of these authorities
-    max_streams: int = 1000  # calls at a time of one connection; further ones wait in the client
-    max_idle: int = 600  # seconds without a call after which a connection is closed; clients open it again
-    max_calls: int = 10_000  # calls at a time of all kinds, long polls included
-    max_connections: int = 1000  # and no more than an eighth of the descriptors that the process may have
+    certificate: str = ""  # a PEM file with the certificate and its chain; "": no TLS
+    key: str = ""  # a PEM file, without a password
+    client_ca: str = ""  # a PEM file: clients must show a certificate of one of these authorities
+    max_streams: int = 1000  # calls of one connection at a time; further ones wait in the client
+    max_idle: int = 600  # seconds without a call after which a connection is closed
+    max_calls: int = 10_000  # calls of all kinds at a time, including long polls
+    max_connections: int = 1000  # and at most an eighth of the process's file descriptors
 
 
 @dataclass(slots=True)
@@ -111,7 +110,7 @@ class HttpConfig:
     """The front for people and Prometheus."""
 
     port: int = 8080
-    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # of /metrics: "anonymous", "password"
+    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # for /metrics: "anonymous", "password"
 
 
 @dataclass(slots=True)
@@ -121,26 +120,26 @@ class StoreSettings:
     policy: str = "fsync"  # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms
     interval_ms: int = 100
     segment_size: int = 256 * 1024 * 1024  # bytes
-    partitions: int = 4  # per parent topic; fixed when the data folder is made
-    retention_age_s: int = 0  # whole segments whose newest message is older are removed; 0: never
-    # The same by parent topic, for those with ages of their own: {"debug": 3600}. In the environment as JSON.
+    partitions: int = 4  # per parent topic; fixed when the data folder is created
+    retention_age_s: int = 0  # segments whose newest message is older are removed; 0: never
+    # Retention age by parent topic, in place of retention_age_s: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
-    serve_damaged: bool = False  # read the whole log at the start, and serve around what is damaged from then on
-    retention_bytes: int = 0  # the oldest segments are removed while this much of the log remains; 0: never
-    transaction_check_s: int = 60  # after which a publisher is asked what became of a transaction, each time
-    transaction_checks: int = 15  # times that it is asked; then the transaction is rolled back
-    lease_ms: int = 5000  # after which a gateway, a process of its own, that is not heard of is taken for dead
-    max_deliveries: int = 16  # of a message to a group; then it becomes a dead letter
-    # Seconds that a message stays away whose consumer failed, after its first, second, … delivery. As JSON in the
-    # environment. Those of RocketMQ.
+    serve_damaged: bool = False  # read the whole log at the start, and serve around damage
+    retention_bytes: int = 0  # the oldest segments are removed while the log is larger; 0: never
+    transaction_check_s: int = 60  # seconds between checks of an open transaction with its publisher
+    transaction_checks: int = 15  # checks after which the transaction is rolled back
+    lease_ms: int = 5000  # without a sign of life, after which a gateway process is considered dead
+    max_deliveries: int = 16  # of a message to a group before it becomes a dead letter
+    # Seconds until the next delivery after the first, second, … one failed; the defaults are RocketMQ's. In the
+    # environment as JSON.
     retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
     max_groups: int = 65_536
-    max_held: int = 10_000_000  # messages that wait for their time or their transaction
+    max_held: int = 10_000_000  # messages that are delayed or half of a transaction
 
 
 @dataclass(slots=True)
 class Config:
-    """Everything a node can be told."""
+    """All settings of a node."""
 
     data_dir: Path = Path("data")
     host: str = "127.0.0.1"
@@ -212,7 +211,7 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
     known = keys()
     hints, table = get_type_hints(Config), key.removeprefix("SLUICE_").lower()
     if table in hints and _nested(table) is not None:
-        raise ConfigError(f"{key} in {source} is a table, [{table}]: it is settings in it that have values")
+        raise ConfigError(f"{key} in {source} is a table, [{table}]: set one of its settings")
     if key not in known:
         near = difflib.get_close_matches(key, names if names is not None else known, 1, 0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -236,7 +235,7 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return _SWITCH[value.lower() if isinstance(value, str) else value]
         if int in options and not isinstance(value, bool) and isinstance(value, (int, str)):
             return int(value)
-        if Path in options and isinstance(value, (str, Path)) and value != "":  # Path("") is where we are
+        if Path in options and isinstance(value, (str, Path)) and value != "":  # Path("") is the working directory
             return Path(value)
         if str in options and isinstance(value, str):
             return value
@@ -244,7 +243,7 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return _numbers(value)
     except (ValueError, KeyError, TypeError):
         pass
-    raise ConfigError(f"{key} in {source} takes {_in_words(kind)}, not {value!r}")
+    raise ConfigError(f"{key} in {source} must be {_in_words(kind)}, not {value!r}")
 
 
 def _in_words(kind: Any) -> str:
@@ -253,18 +252,18 @@ def _in_words(kind: Any) -> str:
 
 
 def _list(key: str, value: object, kind: Any, source: str) -> list[object]:
-    """A list of values or of tables, or such a list as JSON. Raises ConfigError."""
+    """Convert a list of values or tables, or its JSON text. Raises ConfigError."""
     try:
         items = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         items = None
     if not isinstance(items, list):
-        raise ConfigError(f"{key} in {source} takes {_A_LIST}, not {value!r}")
+        raise ConfigError(f"{key} in {source} must be {_A_LIST}, not {value!r}")
     return [_convert(f"{key}[{number}]", item, kind, source) for number, item in enumerate(items)]
 
 
 def _table(key: str, value: dict[str, object], kind: Any, source: str) -> object:
-    """A table of a list. Raises ConfigError."""
+    """Convert a table in a list. Raises ConfigError."""
     table = kind()
     hints = get_type_hints(kind)
     for name, item in value.items():
@@ -277,7 +276,7 @@ def _table(key: str, value: dict[str, object], kind: Any, source: str) -> object
 
 
 def _numbers(value: object) -> dict[str, int]:
-    """A table of numbers by name, or such a table as JSON. Raises ValueError."""
+    """Convert a table of numbers by name, or its JSON text. Raises ValueError."""
     table = json.loads(value) if isinstance(value, str) else value
     if not isinstance(table, dict) or any(type(number) is not int for number in table.values()):
         raise ValueError("not a table of whole numbers")
@@ -308,7 +307,7 @@ def _check(config: Config) -> None:
     if mqtt.redirect not in ("stopping", "always", "moved"):
         raise ConfigError(f'mqtt.redirect is "stopping", "always" or "moved", not {mqtt.redirect!r}')
     if mqtt.redirect != "stopping" and not mqtt.server_reference:
-        raise ConfigError("mqtt.redirect sends clients away: mqtt.server_reference must say where to")
+        raise ConfigError("mqtt.redirect needs mqtt.server_reference")
     for name, text in (
         ("mqtt.response_information", mqtt.response_information),
         ("mqtt.server_reference", mqtt.server_reference),
@@ -340,7 +339,7 @@ def _check(config: Config) -> None:
     for parent, age_s in config.store.retention_parents.items():
         between(f"store.retention_parents.{parent}", age_s, 0, 1 << 40)
         if any(mark in parent for mark in "/+#\0"):
-            raise ConfigError(f"store.retention_parents takes first levels of topics, not {parent!r}")
+            raise ConfigError(f"store.retention_parents must name first levels of topics, not {parent!r}")
     between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
     between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
     between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
@@ -407,7 +406,7 @@ def _check_services(config: Config) -> None:
 def _check_listeners(mqtt: MqttConfig) -> None:
     wrong = check_auth(mqtt.auth, mqtt.acl_default)
     if wrong or not mqtt.auth:
-        raise ConfigError(f"mqtt.{wrong or 'auth must name a way, if only anonymous'}")
+        raise ConfigError(f"mqtt.{wrong or 'auth must not be empty'}")
     wrong = check_client_ids(mqtt.client_ids, mqtt.auth) if mqtt.client_ids else 'client_ids is "any" or "user"'
     if wrong:
         raise ConfigError(f"mqtt.{wrong}")
@@ -421,7 +420,7 @@ def _check_listeners(mqtt: MqttConfig) -> None:
         if wrong:
             raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
         if listener.name in names:
-            raise ConfigError(f"mqtt.listeners[{number}].name {listener.name!r} is that of another")
+            raise ConfigError(f"mqtt.listeners[{number}].name {listener.name!r} is used twice")
         if listener.max_packet_size and not 1024 <= listener.max_packet_size <= mqtt.max_packet_size:
-            raise ConfigError(f"mqtt.listeners[{number}].max_packet_size is at least 1024 and within mqtt's own")
+            raise ConfigError(f"mqtt.listeners[{number}].max_packet_size must be between 1024 and mqtt.max_packet_size")
         names.add(listener.name)

@@ -1,4 +1,4 @@
-"""What a listener can be told: one table of `[[mqtt.listeners]]`."""
+"""Settings of a listener: one table of `[[mqtt.listeners]]`."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -14,34 +14,34 @@ WAYS: Final = ("anonymous", "password", "scram", "certificate")
 class CertificateConfig:
     """A certificate that a listener shows."""
 
-    file: Path = Path()  # PEM: the certificate, and behind it those that lead to its authority
+    file: Path = Path()  # PEM: the certificate and its chain
     key: Path = Path()  # PEM, without a password
-    names: list[str] = field(default_factory=list)  # server names (SNI) it is for: "a.example", "*.a.example"
+    names: list[str] = field(default_factory=list)  # server names (SNI) that it is for: "a.example", "*.a.example"
 
 
 @dataclass(slots=True)
 class ListenerConfig:
-    """A listener. A limit of 0 is the node's own (`mqtt.…`)."""
+    """A listener. A limit of 0 means the one in `[mqtt]`."""
 
     address: str = ""  # "host:port", "[IPv6]:port" or "unix:/path"; port 0: a free one
-    name: str = ""  # in the ready line, in logs and metrics
+    name: str = ""  # for the ready line, logs and metrics
     protocol: str = "mqtt"  # "mqtt", "mqtts" (TLS), "ws" (WebSocket), "wss"
     mode: str = "600"  # permissions of a Unix socket, octal
-    auth: list[str] = field(default_factory=list)  # as `mqtt.auth`; none: the node's own
+    auth: list[str] = field(default_factory=list)  # as `mqtt.auth`, which applies if this is empty
     acl_default: str = ""  # as `mqtt.acl_default`
     client_ids: str = ""  # as `mqtt.client_ids`
-    max_connections: int = 0  # of this listener; 0: as many as the node takes
+    max_connections: int = 0  # of this listener
     max_packet_size: int = 0  # bytes
-    connect_rate: int = 0  # connections a second
-    publish_rate: int = 0  # messages a second and connection
-    connect_timeout: int = 0  # seconds until CONNECT must have come, and before it the PROXY header and TLS
-    certificates: list[CertificateConfig] = field(default_factory=list)  # the first is for all other names
+    connect_rate: int = 0  # connections per second
+    publish_rate: int = 0  # messages per second and connection
+    connect_timeout: int = 0  # seconds for the PROXY header, TLS and CONNECT
+    certificates: list[CertificateConfig] = field(default_factory=list)  # the first one is also for all other names
     client_certificate: str = "none"  # "none", "optional", "required"
-    client_ca: Path | None = None  # PEM: the authorities whose client certificates are taken
-    client_id_from: str = ""  # the client id is the certificate's "cn" or (first) "san"; "": the client's own
-    user_name_from: str = ""  # the same for the user name
-    proxy_protocol: bool = False  # a PROXY header (version 1 or 2) comes first
-    trusted_proxies: list[str] = field(default_factory=list)  # addresses and networks that may send one
+    client_ca: Path | None = None  # PEM: trusted authorities of client certificates
+    client_id_from: str = ""  # take the client id from the certificate: "cn" or (first) "san"; "": from CONNECT
+    user_name_from: str = ""  # take the user name from the certificate, likewise
+    proxy_protocol: bool = False  # connections begin with a PROXY header (version 1 or 2)
+    trusted_proxies: list[str] = field(default_factory=list)  # addresses and networks of proxies
 
     @property
     def is_tls(self) -> bool:
@@ -53,7 +53,7 @@ class ListenerConfig:
 
 
 def check(listener: ListenerConfig) -> str:
-    """What is wrong with a listener, beginning with the name of the setting; "" when nothing is."""
+    """Return what is wrong with a listener, starting with the name of the setting, or ""."""
     if not listener.name.isascii() or not listener.name.replace("-", "").replace("_", "").isalnum():
         return f"name must be of letters, digits, - and _, not {listener.name!r}"
     if listener.protocol not in PROTOCOLS:
@@ -77,34 +77,34 @@ def check(listener: ListenerConfig) -> str:
 
 
 def check_auth(auth: list[str], acl_default: str) -> str:
-    """What is wrong with these two, as above."""
+    """Return what is wrong with these settings, or ""."""
     for way in auth:
         if way not in WAYS:
-            return f"auth is a list of {', '.join(WAYS)}; {way!r} is none of them"
+            return f"auth may contain {', '.join(WAYS)}, not {way!r}"
     if acl_default not in ("", "allow", "deny"):
         return f'acl_default is "allow" or "deny", not {acl_default!r}'
     return ""
 
 
 def check_client_ids(client_ids: str, auth: list[str], are_named: bool = True) -> str:
-    """What is wrong with these two, as above. are_named: certificates, if there are any, say who their clients are."""
+    """Return what is wrong with these settings, or "". are_named: certificates name their clients."""
     if client_ids not in ("any", "user"):
         return f'client_ids is "any" or "user", not {client_ids!r}'
     if client_ids == "user" and "anonymous" in auth:
-        return 'client_ids = "user" asks for the user of each client: auth cannot have "anonymous" then'
+        return 'client_ids = "user" needs a user for each client: auth cannot contain "anonymous"'
     if client_ids == "user" and "certificate" in auth and not are_named:
-        return 'client_ids = "user" with certificates needs user_name_from, or client_id_from: they name nobody else'
+        return 'client_ids = "user" with certificates needs user_name_from or client_id_from'
     return ""
 
 
 def _check_tls(listener: ListenerConfig) -> str:
     if listener.is_tls != bool(listener.certificates):
-        return f"certificates are for mqtts and wss, which need them; protocol is {listener.protocol!r}"
+        return f"certificates are needed by mqtts and wss, and by no other protocol; protocol is {listener.protocol!r}"
     for number, certificate in enumerate(listener.certificates):
         if certificate.file == Path() or certificate.key == Path():
             return "certificates must each have a file and a key"
         if number and not certificate.names:
-            return "certificates behind the first need names, or they would never be shown"
+            return "certificates after the first need names"
     if listener.client_certificate not in ("none", "optional", "required"):
         return 'client_certificate is "none", "optional" or "required"'
     if (listener.client_certificate != "none") != (listener.client_ca is not None):
@@ -127,14 +127,14 @@ def _check_proxies(listener: ListenerConfig) -> str:
             return f"trusted_proxies: {error}"
     is_unix = listener.address.startswith("unix:")
     if listener.proxy_protocol and not is_unix and not listener.trusted_proxies:
-        return "trusted_proxies must say whose PROXY headers are believed"
+        return "trusted_proxies must name the proxies whose headers are trusted"
     if listener.trusted_proxies and not listener.proxy_protocol:
         return "trusted_proxies has no meaning without proxy_protocol"
     return ""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """(host, port), or (path, -1) for a Unix socket. Raises ValueError."""
+    """Return (host, port), or (path, -1) for a Unix socket. Raises ValueError."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path or "\0" in path:

@@ -1,4 +1,4 @@
-"""What can be told of a store and its gateways that are processes of their own: the table `[split]`."""
+"""Settings of a store and gateways in separate processes: the table `[split]`."""
 
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -11,25 +11,25 @@ MAX_GATEWAYS: Final = 64  # that one process supervises
 
 @dataclass(slots=True)
 class SplitConfig:
-    """The store and its gateways as processes of their own."""
+    """A store and its gateways in separate processes."""
 
-    role: str = "both"  # "both": devices, services and the store in this process; "store", "gateway": one side of them
-    listen: str = ""  # of a store: where gateways reach it, "host:port" or "unix:/path"
+    role: str = "both"  # "both": everything in this process; "store", "gateway": only that side
+    listen: str = ""  # of a store: where it listens for gateways, "host:port" or "unix:/path"
     store: str = ""  # of a gateway: where its store listens
-    place: str = ""  # of a gateway: its name among the others. Whoever comes there next replaces it. "": one of its own
-    gateways: int = 0  # so many processes, and one for the store, are started and supervised; 0: none are
-    share_ports: bool = False  # of gateways on one machine: they listen on the same ports
-    grace_s: int = 30  # for a gateway and its store to find each other again when they have lost each other
-    # What a gateway is told of. "routed": what its clients want, with the messages; "broadcast": everything.
+    place: str = ""  # of a gateway: its name. A new gateway of the same name replaces it. "": a unique name
+    gateways: int = 0  # gateway processes to start and supervise, and one for the store; 0: none
+    share_ports: bool = False  # gateways on one machine listen on the same ports
+    grace_s: int = 30  # for a gateway to reconnect to its store
+    # Commits that a gateway is notified of. "routed": those that its clients want; "broadcast": all.
     notify: str = "routed"
-    # Of a store and a gateway over TCP, the three together: TLS, in which each shows a certificate. Files, PEM.
-    certificate: str = ""  # behind it those that lead to its authority
+    # Mutual TLS between a store and a gateway over TCP: three PEM files, or none.
+    certificate: str = ""  # with its chain
     key: str = ""  # without a password
-    ca: str = ""  # the authority of the other side's certificate. Whoever has one of it has the store
+    ca: str = ""  # the authority of the other side's certificate, which gives full access to the store
 
 
 def check(split: SplitConfig) -> str:
-    """What is wrong, beginning with the name of the setting; "" when nothing is."""
+    """Return what is wrong, starting with the name of the setting, or ""."""
     if split.role not in ("both", "store", "gateway"):
         return f'role is "both", "store" or "gateway", not {split.role!r}'
     if not 0 <= split.gateways <= MAX_GATEWAYS:
@@ -37,36 +37,36 @@ def check(split: SplitConfig) -> str:
     if not 1 <= split.grace_s <= 3600:
         return f"grace_s must be between 1 and 3600, not {split.grace_s}"
     if split.gateways and split.role != "both":
-        return f"gateways starts all processes: it goes without split.role {split.role!r}"
+        return f"gateways starts all processes: it cannot be combined with split.role {split.role!r}"
     if (split.role == "store") != bool(split.listen):
-        return "listen says where gateways reach a store: role store needs it, no other has it"
+        return "listen is needed by role store, and by no other role"
     if (split.role == "gateway") != bool(split.store):
-        return "store says where a gateway finds its store: role gateway needs it, and no other has it"
+        return "store is needed by role gateway, and by no other role"
     if "/" in split.place or "\0" in split.place or len(split.place.encode()) > 64:
         return "place is a name of at most 64 bytes without / and U+0000"
     if split.notify not in ("routed", "broadcast"):
         return f'notify is "routed" or "broadcast", not {split.notify!r}'
-    return _check_way(split)
+    return _check_link(split)
 
 
-def _check_way(split: SplitConfig) -> str:
-    """Of the way between store and gateway."""
+def _check_link(split: SplitConfig) -> str:
+    """Return what is wrong with the connection between store and gateway, or ""."""
     tls = [bool(each) for each in (split.certificate, split.key, split.ca)]
     if any(tls) != all(tls):
         return "certificate, split.key and split.ca need each other"
     if split.role == "both":
-        return "certificate is of a store or a gateway over TCP: set split.role" if any(tls) else ""
+        return "certificate is for a store or a gateway over TCP: set split.role" if any(tls) else ""
     name, address = ("listen", split.listen) if split.role == "store" else ("store", split.store)
     try:
         host, port = parse_address(address)
     except ValueError as error:
         return f"{name}: {error}"
     if port == 0 and name == "store":
-        return "store has the port of the store, which is not 0"
+        return "store must have the port of the store, not 0"
     if port < 0 and any(tls):
-        return f"certificate is for TCP: split.{name} is a Unix socket, and its folder says who may use it"
+        return f"certificate is for TCP: split.{name} is a Unix socket, which is protected by its folder"
     if port >= 0 and name == "listen" and not any(tls) and not _is_loopback(host):
-        return f"listen {address}: whoever reaches it has the store; it needs split.certificate, split.key and split.ca"
+        return f"listen {address}: anybody could access the store: set split.certificate, split.key and split.ca"
     return ""
 
 

@@ -1,11 +1,11 @@
-"""What the store of a node is told, from the node's configuration."""
+"""The configuration of the store, made from that of the node."""
 
 from gateway.config.config import Config
 from store.config import StoreConfig
 
 
 def store_config(config: Config) -> StoreConfig:
-    """What the store of a node is told."""
+    """Make the configuration of the store."""
     return StoreConfig(
         policy=config.store.policy,
         interval_ms=config.store.interval_ms,

@@ -25,7 +25,7 @@ _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 
 
 class HttpFront:
-    """Serves people and Prometheus."""
+    """Serves `/health` and `/metrics`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class HttpFront:
         self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the port. Raises OSError."""
+        """Listen. Returns the bound port. Raises OSError."""
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -61,7 +61,7 @@ class HttpFront:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the port."""
         return self._listener is not None and is_local(self._listener.sockets)
 
     def _has_room(self) -> bool:
@@ -77,7 +77,7 @@ class HttpFront:
             await self._callers.stop()
 
     async def _health(self, _request: web.Request) -> web.Response:
-        """200 while the log takes appends, 503 when it has failed."""
+        """Answer 200 while the log accepts appends, 503 when it has failed."""
         stats = self._store.stats()
         status = "failed" if stats.failed else "ok"
         body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
@@ -93,7 +93,7 @@ class HttpFront:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
-        """401 for who does not prove who it is, 403 for who may not read the node's figures, as by MQTT."""
+        """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
         name = request.get_extra_info("peername", ("", 0))
         try:
             caller = await callers.identify(request.headers.get("Authorization"), None, address_text(name[0], name[1]))
@@ -105,4 +105,4 @@ class HttpFront:
             return web.Response(status=503, text=str(error))
         if caller.may_read(SYS + b"/#"):
             return None
-        return web.Response(status=403, text="the figures of the node are for who may subscribe to $SYS/#")
+        return web.Response(status=403, text="the metrics need permission to subscribe to $SYS/#")

@@ -1,4 +1,4 @@
-"""The figures of a node in Prometheus' form, read when it asks. A store tells those of its gateways, by their names."""
+"""Prometheus metrics of a node, collected on each scrape. A store has those of its gateways, labelled by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -10,32 +10,32 @@ from store.api import Store
 
 Figures = Mapping[str, int]  # as `gateway.node.devices` has them
 
-# Names, texts, and what a node counts it as.
-_TOTALS: Final = (
+# Name, help text, and the name of the counter.
+_COUNTERS: Final = (
     ("sluice_mqtt_connections_opened", "Network connections accepted", "connections_opened"),
     ("sluice_mqtt_connections_refused", "Connections refused", "connections_refused"),
     ("sluice_mqtt_connections_closed", "Connections ended", "connections_closed"),
     ("sluice_mqtt_messages_received", "PUBLISH packets accepted", "messages_received"),
     ("sluice_mqtt_messages_refused", "PUBLISH packets not accepted", "messages_refused"),
-    ("sluice_mqtt_messages_denied", "PUBLISH packets that rules do not allow", "messages_denied"),
-    ("sluice_mqtt_messages_unheld", "Delayed messages refused, as many waited as may", "messages_unheld"),
-    ("sluice_mqtt_subscriptions_denied", "Filters that rules do not allow", "subscriptions_denied"),
+    ("sluice_mqtt_messages_denied", "PUBLISH packets denied by rules", "messages_denied"),
+    ("sluice_mqtt_messages_unheld", "Delayed messages refused because of store.max_held", "messages_unheld"),
+    ("sluice_mqtt_subscriptions_denied", "Filters denied by rules", "subscriptions_denied"),
     ("sluice_mqtt_logins_failed", "Wrong user names and passwords", "logins_failed"),
     ("sluice_mqtt_messages_sent", "PUBLISH packets sent", "messages_sent"),
-    ("sluice_mqtt_messages_replayed", "Messages sent that were older than their subscription", "messages_replayed"),
+    ("sluice_mqtt_messages_replayed", "Messages sent that are older than their subscription", "messages_replayed"),
     ("sluice_mqtt_messages_unreached", "Messages to inboxes of clients without a session", "messages_unreached"),
     ("sluice_mqtt_bytes_received", "Bytes read from clients", "bytes_received"),
     ("sluice_mqtt_bytes_sent", "Bytes handed to clients", "bytes_sent"),
     ("sluice_mqtt_protocol_errors", "Connections closed for a protocol error", "protocol_errors"),
-    ("sluice_mqtt_publishers_paced", "Times a fast publisher was made to wait", "publishers_paced"),
+    ("sluice_mqtt_publishers_paced", "Times a publisher was delayed by its publish rate", "publishers_paced"),
     ("sluice_mqtt_takeovers", "Sessions taken over by a new connection", "takeovers"),
     ("sluice_mqtt_shared_messages", "Messages given to members of shared subscriptions", "shared_sent"),
-    ("sluice_mqtt_shared_returned", "Of those, taken back for other members", "shared_returned"),
+    ("sluice_mqtt_shared_returned", "Messages given back for other members", "shared_returned"),
     ("sluice_mqtt_wills_sent", "Will messages published", "wills_sent"),
-    ("sluice_mqtt_wills_denied", "Wills that might not be sent any more", "wills_denied"),
-    ("sluice_mqtt_sessions_denied", "Clients with a client id of another user", "sessions_denied"),
+    ("sluice_mqtt_wills_denied", "Wills denied by rules", "wills_denied"),
+    ("sluice_mqtt_sessions_denied", "Clients refused because of another user's client id", "sessions_denied"),
 )
-_NOW: Final = (
+_GAUGES: Final = (
     ("sluice_mqtt_connections", "Open network connections", "connections"),
     ("sluice_mqtt_shared_groups", "Shared subscriptions with members connected", "shared_groups"),
     ("sluice_mqtt_shared_members", "Members connected", "shared_members"),
@@ -72,7 +72,7 @@ class NodeCollector:
 
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
-        yield from self._way_metrics()
+        yield from self._link_metrics()
         yield from self._listener_metrics()
         failed = CounterMetricFamily("sluice_service_logins_failed", "Wrong user names and passwords", labels=["front"])
         for front, count in self._service_logins_failed.items():
@@ -83,14 +83,14 @@ class NodeCollector:
             yield GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", value=calls)
         yield from self._store_metrics()
 
-    def _way_metrics(self) -> Iterable[Metric]:
-        """Of gateways that are processes of their own."""
+    def _link_metrics(self) -> Iterable[Metric]:
+        """Metrics of gateways that are separate processes."""
         sources = {name: each for name, each in self._sources().items() if "store_reconnects" in each}
         if not sources:
             return
         labels = [] if "" in sources else ["gateway"]
         broken = CounterMetricFamily("sluice_gateway_reconnects", "Streams to the store that broke", labels=labels)
-        gaps = CounterMetricFamily("sluice_gateway_gaps", "Times that it was not told of commits", labels=labels)
+        gaps = CounterMetricFamily("sluice_gateway_gaps", "Times that the gateway missed commits", labels=labels)
         pending = GaugeMetricFamily("sluice_gateway_pending_bytes", "Bytes the store has not answered", labels=labels)
         for gateway, figures in sources.items():
             own = [gateway] if labels else []
@@ -102,7 +102,7 @@ class NodeCollector:
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()
         labels = [] if "" in sources else ["gateway"]
-        for name, text, key in _TOTALS:
+        for name, text, key in _COUNTERS:
             total = CounterMetricFamily(name, text, labels=labels)
             for gateway, figures in sources.items():
                 total.add_metric([gateway] if labels else [], figures.get(key, 0))
@@ -114,7 +114,7 @@ class NodeCollector:
             for reason, key in _DROPPED:
                 dropped.add_metric([gateway, reason] if labels else [reason], figures.get(key, 0))
         yield dropped
-        for name, text, key in _NOW:
+        for name, text, key in _GAUGES:
             now = GaugeMetricFamily(name, text, labels=labels)
             for gateway, figures in sources.items():
                 now.add_metric([gateway] if labels else [], figures.get(key, 0))
@@ -122,7 +122,7 @@ class NodeCollector:
 
     def _listener_metrics(self) -> Iterable[Metric]:
         accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])
-        text = "Connections that did not get as far as CONNECT, or heard that there is no place"
+        text = "Connections that ended before CONNECT, or were refused because of a limit"
         refused = CounterMetricFamily("sluice_mqtt_listener_refused", text, labels=["listener", "reason"])
         held = GaugeMetricFamily("sluice_mqtt_listener_connections", "Open connections", labels=["listener"])
         for admission in self._admissions():
@@ -144,7 +144,7 @@ class NodeCollector:
         yield CounterMetricFamily("sluice_store_messages", "Messages appended", value=stats.messages)
         yield CounterMetricFamily("sluice_store_batches", "Batches committed", value=stats.batches)
         for name, text, value in (
-            ("sluice_store_failed", "1 when the log takes no more appends", int(stats.failed)),
+            ("sluice_store_failed", "1 when the log accepts no more appends", int(stats.failed)),
             ("sluice_store_log_begin", "First readable position", stats.log_begin),
             ("sluice_store_log_end", "Position behind the last record", stats.log_end),
             ("sluice_store_checkpoint", "Position up to which the views are on disk", stats.checkpoint),
@@ -153,7 +153,7 @@ class NodeCollector:
             ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
             ("sluice_store_sessions", "Durable sessions", stats.sessions),
             ("sluice_store_retained", "Retained values", stats.retained),
-            ("sluice_store_held", "Messages that wait for their time or their transaction", stats.held),
+            ("sluice_store_held", "Held messages: delayed, or half of a transaction", stats.held),
             ("sluice_store_pending_bytes", "Bytes accepted and not yet committed", stats.pending_bytes),
             ("sluice_store_damaged_places", "Damaged places of the log that are served around", stats.damaged_places),
             ("sluice_store_damaged_bytes", "Bytes in damaged places that are served around", stats.damaged_bytes),

@@ -1,1 +1,1 @@
-"""What a topic name or filter that begins with `$` means: delayed messages, inboxes, replay and browsing. No I/O."""
+"""Topics and filters that begin with `$`: delayed messages, inboxes, replay and browsing. No I/O but the store's."""

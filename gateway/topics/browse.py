@@ -1,6 +1,6 @@
-"""Topics by subscribing: `$topics/<levels>/+` names what follows these levels, `$topics/<levels>/#` all topics below.
+"""Browsing topics by subscription: `$topics/<levels>/+` lists the next level, `$topics/<levels>/#` all topics below.
 
-What there is comes once, as retained messages do: in pages, at the client's pace. Nothing of it stays behind.
+The answers are sent once, like retained messages: in pages, at the client's pace. No subscription is made.
 """
 
 from typing import Final
@@ -17,8 +17,10 @@ _PREFIX: Final = TOPICS + b"/"
 
 
 def parent_levels(topic_filter: bytes) -> bytes | None:
-    """The levels that a filter below `$topics` asks about, with a slash behind if there are some; None when it has
-    another form, or asks about inboxes."""
+    """The levels that a filter below `$topics` lists, with a slash at the end unless there are none.
+
+    None: the filter has another form, or asks about inboxes.
+    """
     asked = topic_filter[len(_PREFIX) :]
     above = asked[:-1]
     if asked[-1:] not in (b"+", b"#") or has_wildcard(above) or is_below(above[:-1], INBOX):
@@ -27,7 +29,7 @@ def parent_levels(topic_filter: bytes) -> bytes | None:
 
 
 async def browse(store: Store, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-    """Up to `limit` answers behind the topic of one; fewer only at the end. Raises StoreError."""
+    """Return up to `limit` answers behind the topic `after`. Fewer mean the end. Raises StoreError."""
     above = parent_levels(topic_filter)
     found: list[Retained] = []
     if above is None:
@@ -53,7 +55,7 @@ async def browse(store: Store, topic_filter: bytes, after: bytes | None, limit: 
 
 
 def _is_shown(name: bytes, above: bytes) -> bool:
-    """As for other wildcards, what begins with $ has to be asked for by its first level."""
+    """Whether wildcards show a topic: one that begins with $ only if its first level is given."""
     return len(_PREFIX) + len(name) <= MAX_TOPIC and (bool(above) or not name.startswith(b"$"))
 
 

@@ -1,4 +1,4 @@
-"""Where a message goes whose topic begins with $: to a topic at once or later, to a client's inbox, or nowhere."""
+"""The destination of a message: a topic now or later (`$delayed`), or a client's inbox (`$inbox`)."""
 
 from typing import Final
 
@@ -8,15 +8,15 @@ from matcher.names import is_valid_topic
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, client_of, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, Kind
 
-# Seconds, as with EMQX: 49 days. A larger number is the time itself, in seconds since 1970, as far away at the most.
+# Seconds, as with EMQX: 49 days. A larger number is a time in seconds since 1970, which is at most as far away.
 MAX_DELAY: Final = 4_294_967
 
-_FORM: Final = b"$delayed/<seconds>/<topic> is the form, of up to 4294967 seconds or a time that is not further away"
-_INBOX_FORM: Final = b"$inbox/<client id> is the form, with %25, %2B and %23 for %, + and #"
+_FORM: Final = b"the form is $delayed/<seconds>/<topic>, of up to 4294967 seconds or a time that is not further away"
+_INBOX_FORM: Final = b"the form is $inbox/<client id>, with %25, %2B and %23 for %, + and #"
 
 
 class InvalidDestination(Exception):
-    """A message that cannot go where its topic says."""
+    """The topic of a message is not a valid destination."""
 
     def __init__(self, reason: ReasonCode, text: bytes) -> None:
         super().__init__(text.decode())
@@ -25,14 +25,14 @@ class InvalidDestination(Exception):
 
 
 class Destination:
-    """Where a message goes."""
+    """The destination of a message."""
 
     __slots__ = ("due_ms", "flags", "topic")
 
     def __init__(self, topic: bytes, flags: int, due_ms: int | None) -> None:
         self.topic = topic
-        self.flags = flags  # of the record, to be added
-        self.due_ms = due_ms  # None: at once
+        self.flags = flags  # flags to add to the record
+        self.due_ms = due_ms  # None: now
 
 
 def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
@@ -51,7 +51,7 @@ def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> De
             raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _FORM)
     flags = 0 if due_ms is None else FLAG_DELAYED
     if is_below(topic, SYS) or is_below(topic, TOPICS):
-        raise InvalidDestination(ReasonCode.NOT_AUTHORIZED, b"$SYS/ and $topics/ are the node's own")
+        raise InvalidDestination(ReasonCode.NOT_AUTHORIZED, b"$SYS/ and $topics/ are reserved for the node")
     if is_below(topic, SHARE) or is_below(topic, REPLAY):
         raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, b"$share/ and $replay/ are for subscriptions")
     if is_below(topic, INBOX):
@@ -64,14 +64,14 @@ def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> De
 def frame_to(
     where: Destination, flags: int, packet_id: int, publisher: bytes, properties: bytes, payload: bytes
 ) -> bytes:
-    """The record of a message that goes there, unsealed."""
+    """Frame the record of a message to this destination, unsealed."""
     return record.frame(
         int(Kind.MESSAGE), flags | where.flags, packet_id, where.topic, publisher, properties, payload, where.due_ms
     )
 
 
 def _delayed(topic: bytes, now_ms: int, is_checked: bool) -> tuple[bytes, int | None]:
-    """The topic, and when the message is due: None for at once. Raises `InvalidDestination`."""
+    """Return the topic and when the message is due, None for now. Raises InvalidDestination."""
     number, _, inner = topic[len(DELAYED) + 1 :].partition(b"/")
     if not number.isdigit() or len(number) > 15 or not inner or not is_valid_topic(inner):
         raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, _FORM)

@@ -1,6 +1,6 @@
-"""Where a subscription begins that wants what is older than itself: the words of a client, and the place they mean.
+"""Where the replay of a subscription starts: parses what a client asks for, and finds the position.
 
-`$replay/<from>/<filter>`, or the user property `replay` of a SUBSCRIBE, with `<from>` one of `earliest`, a time
+`$replay/<from>/<filter>`, or the user property `replay` of a SUBSCRIBE, where `<from>` is `earliest`, a time
 (`2025-06-01T11:59:00Z`, or ms since 1970), seconds ago (`-3600`), or `offset:N` of an exact topic.
 """
 
@@ -18,19 +18,21 @@ _DIGITS: Final = 18
 
 
 class NoSuchStart(Exception):
-    """There is no such place. The message says which there are."""
+    """The replay cannot start there. The message says which offsets exist."""
 
 
 class ReplayStart(NamedTuple):
-    """Where to begin: at an offset, else at a time; at the earliest message by a time that nothing is older than."""
+    """An offset, or else a time; time 0 is the earliest message."""
 
     offset: int | None = None
     time_ms: int = 0
 
 
 def split_replay(topic_filter: bytes) -> tuple[bytes, bytes]:
-    """`$replay/<from>/<filter>` as (from, filter), of which both are empty when it has another form; any other filter
-    as (b"", filter)."""
+    """Split `$replay/<from>/<filter>` into (from, filter), which are both empty if the form is wrong.
+
+    Any other filter is returned as (b"", filter).
+    """
     inner = filter_of(topic_filter)
     if not inner:
         return b"", b"" if is_below(topic_filter, REPLAY) else topic_filter
@@ -39,7 +41,7 @@ def split_replay(topic_filter: bytes) -> tuple[bytes, bytes]:
 
 
 def parse_start(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart | None:
-    """What the words of a client mean; None when they mean nothing."""
+    """Parse the `<from>` of a client. None: it is invalid."""
     if words == b"earliest":
         return ReplayStart()
     if words.startswith(_OFFSET):
@@ -64,8 +66,11 @@ def parse_start(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart |
 
 
 async def resolve_start(store: Store, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
-    """(place to begin, end as of now): offsets of a topic's queue; of a wildcard filter, positions of the log. What
-    retention took of an offset's past is counted when the subscription reads on. Raises `NoSuchStart`, `StoreError`."""
+    """Return (start, current end): offsets in the queue of a topic, or log positions for a wildcard filter.
+
+    Messages that retention has removed behind an offset are counted when the subscription reads them. Raises
+    NoSuchStart, StoreError.
+    """
     if has_wildcard(topic_filter):
         stats = store.stats()
         if not start.time_ms:

@@ -1,4 +1,4 @@
-"""A subscription that a SUBSCRIBE asks for, and what comes of it."""
+"""One filter of a SUBSCRIBE, with its options and its outcome."""
 
 from time import time
 from typing import Final
@@ -11,22 +11,22 @@ from matcher.names import has_wildcard, split_shared
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
 from store.api import Store, Subscription
 
-_FORM: Final = b"$replay/<from>/<filter> is the form, from earliest, a time, -<seconds>, or offset:<n> of one topic"
+_FORM: Final = b"the form is $replay/<from>/<filter>, from earliest, a time, -<seconds>, or offset:<n> of one topic"
 _WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
-_BROWSING: Final = b"$topics/<levels>/+ and $topics/<levels>/# are the forms, and inboxes are nobody else's"
-_NO_HISTORY: Final = b"groups and what is the node's own have nothing to replay"
+_BROWSING: Final = b"the forms are $topics/<levels>/+ and $topics/<levels>/#, and inboxes cannot be listed"
+_NO_HISTORY: Final = b"shared subscriptions and topics of the node have nothing to replay"
 
 
 class SubscribeRequest:
-    """One filter with its options."""
+    """A requested subscription."""
 
     __slots__ = ("reason", "start", "stored", "topic_filter", "why")
 
     def __init__(self, request: SubscriptionRequest, words: bytes, identifier: int) -> None:
         own, self.topic_filter = split_replay(request.topic_filter)
-        self.reason = ReasonCode(request.qos)  # that SUBACK has for it
-        self.why = b""  # it is not granted
-        self.start: ReplayStart | None = None  # where it wants to begin; None: now
+        self.reason = ReasonCode(request.qos)  # the reason code for SUBACK
+        self.why = b""  # the reason string, if it is not granted
+        self.start: ReplayStart | None = None  # where its replay starts; None: there is none
         if self.is_browsing:
             self.reason = ReasonCode.GRANTED_QOS_0
         self.stored = Subscription(
@@ -50,7 +50,7 @@ class SubscribeRequest:
 
     @property
     def is_log_replay(self) -> bool:
-        """Whether its history is read from the log, for it may be of many topics."""
+        """Whether its replay reads the log, because the filter may match many topics."""
         return self.start is not None and has_wildcard(self.topic_filter)
 
     def _set_start(self, own: bytes, words: bytes) -> None:
@@ -64,36 +64,39 @@ class SubscribeRequest:
 
     @property
     def is_browsing(self) -> bool:
-        """Whether it asks what topics there are: it is answered once, and no subscription is made."""
+        """Whether it lists topics: it is answered once, and no subscription is made."""
         return is_below(self.topic_filter, TOPICS)
 
     @property
     def read_filter(self) -> bytes:
-        """The filter of what it learns of."""
+        """The filter that rules are checked for."""
         return (parent_levels(self.topic_filter) or b"") + b"#" if self.is_browsing else self.topic_filter
 
     def check_name(self, client_id: bytes) -> None:
-        """Refuse what begins with $ and is not for this client, or for nobody."""
+        """Refuse a filter that begins with $ and is reserved, or is another client's inbox."""
         group, name = split_shared(self.topic_filter)
         if name[:1] != b"$":
             return
         if is_below(name, INBOX) and (group or name != inbox_of(client_id)):
-            self.refuse(ReasonCode.NOT_AUTHORIZED, b"an inbox is its client's own")
+            self.refuse(ReasonCode.NOT_AUTHORIZED, b"only its client may subscribe to an inbox")
         elif is_below(name, DELAYED):
-            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is delayed comes by its topic")
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a delayed message is delivered to its topic")
         elif self.is_browsing and parent_levels(name) is None:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _BROWSING)
         elif group and (is_below(name, SYS) or is_below(name, TOPICS)):
-            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"what is the node's own is not shared")
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"topics of the node cannot be shared")
         elif group and (is_below(name, REPLAY) or is_below(name, SHARE)):
-            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a group shares a filter, and not the past or another group")
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a shared subscription cannot contain $replay or $share")
 
     def refuse(self, reason: ReasonCode, why: bytes) -> None:
         self.reason, self.why, self.start = reason, why, None
 
     async def find_start(self, store: Store, delivered_end: int, is_durable: bool) -> None:
-        """Look for where to begin. What is not recorded knows at once what a record would have it know. Raises
-        StoreError."""
+        """Find where the replay starts.
+
+        A subscription that the log will not record gets its cursor here, as the record would give it. Raises
+        StoreError.
+        """
         if self.start is None:
             return
         try:

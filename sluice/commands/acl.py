@@ -40,7 +40,7 @@ def add(subparsers: Subparsers) -> None:
     )
     checking.add_argument("--user", default="", metavar="NAME", help="default: nobody in particular")
     checking.add_argument("--client-id", default="", metavar="CLIENT")
-    text = "what counts where no rule fits (default: deny)"
+    text = "what applies where no rule does (default: deny)"
     checking.add_argument("--default", choices=("allow", "deny"), default="deny", help=text)
     node.add_arguments(checking)
 

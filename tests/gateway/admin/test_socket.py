@@ -61,7 +61,7 @@ async def test_a_folder_with_a_long_path(tmp_path: Path, make_node: MakeNode) ->
     await make_node(data_dir=data)
     link = await asyncio.to_thread(NodeLink.find, data)
     assert link is not None
-    with pytest.raises(NodeError, match="is no name of a stage"):
+    with pytest.raises(NodeError, match="is not the name of a stage"):
         await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
     link.close()
 
