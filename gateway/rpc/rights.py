@@ -63,7 +63,7 @@ READS: Final[dict[str, Read]] = {
     "Children": _below,
     "Topics": _named,
     "RemoveGroup": _everything,
-    "LongPolling": _everything,
+    "Groups": _everything,
     "Timers": _everything,
     "Trace": _everything,
 }

@@ -51,7 +51,7 @@ class Call:
 
 
 async def looked(unread: ReplyBudgets, call: Call, size: int) -> None:
-    unread.enter(call)
+    unread.open(call)
     async with reply_budget() as budget:
         budget.add(size)
 
@@ -61,7 +61,7 @@ async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
     calls = [Call("a") for _ in range(3)]
     for call in calls[:2]:
         await asyncio.create_task(looked(unread, call, 60))
-    with pytest.raises(RequestError, match="has to read first: there are 120 bytes"):
+    with pytest.raises(RequestError, match="has to read first: it has 120 bytes"):
         await asyncio.create_task(looked(unread, calls[2], 1))
     await asyncio.create_task(looked(unread, Call("b"), 1))  # another one
     calls[0].end()
@@ -82,7 +82,7 @@ async def test_few_look_at_a_time_for_one_connection() -> None:
     unread, looking, go_on = ReplyBudgets(1), [], asyncio.Event()
 
     async def look(number: int) -> None:
-        unread.enter(Call("a"))
+        unread.open(Call("a"))
         async with reply_budget():
             looking.append(number)
             await go_on.wait()
