@@ -94,14 +94,17 @@ class CatchUp:
 
     def _left(self, session: Session) -> None:
         """The session is out of the line: it has caught up, has no room, or is closed."""
-        has_work = (
-            bool(session.resends or session.retained) or _has_messages(session) or self._replays.has_work(session)
-        )
+        has_work = self._has_work(session)
         session.end_catch_up(has_work)
         if session.closed or not has_work:
             self.forget(session)
         self._replays.start(session)
         session.tidy()
+
+    def _has_work(self, session: Session) -> bool:
+        if session.resends or session.retained:
+            return True
+        return _has_messages(session) or self._replays.has_work(session)
 
     async def _read(self, session: Session) -> bool:
         """Read and send what comes first. False: nothing is left, or it has to wait."""
