@@ -1,11 +1,11 @@
-"""What one gateway in another process is told of commits. Lives in the store's process.
+"""The commits that one gateway in another process is told of. Runs in the store's process.
 
 The rules of the file:
 
-* An event is a hint: losing one delays a message, never loses it. Every event says of which range of the log it tells,
-  so a gateway that missed something knows, and asks the store.
-* Memory is bounded: while too much waits to be sent, nothing is told; the next event says so by its range.
-* What an answer or an outcome speaks of was told before, or is known to be missed (`told`).
+* An event is a hint: losing one delays a message and never loses it. Every event says which range of the log it tells
+  of, so a gateway that missed one knows, and asks the store.
+* Memory is bounded: while too much waits to be sent, nothing is sent. The range of the next event shows the gap.
+* Whatever an answer or an outcome speaks of was sent before it, or the gateway knows that it missed it (`send_end`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from notify.wire import encode_event, encode_range, has_rest
 from record.layout import FLAG_ADDRESSED
 from store.api import Commit, Moved
 
-LARGE: Final = 64 << 10  # a message that is longer does not ride along: it is read when there is room for it
+LARGE: Final = 64 << 10  # bytes: a longer message is not part of its event, and is read when there is room for it
 
 
 class Feed:
@@ -28,20 +28,20 @@ class Feed:
     def __init__(
         self, position: int, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]
     ) -> None:
-        self._routed = routed  # it wants only what it watches, from when it says so first
-        self._interest: Interest | None = None  # None: it wants everything
+        self._routed = routed  # once the gateway has named filters, it gets only what matches them
+        self._interest: Interest | None = None  # None: it gets everything
         self._has_room = has_room
         self._send = send
-        self._since = position  # the next event tells of the log from here on
+        self._since = position  # where the range of the next event begins
         self._seen = position  # the log's end
-        self._told = position  # the same, as the gateway knows it
-        self.dropped = 0  # commits that were not told of
+        self._told = position  # the log's end as the gateway knows it
+        self.dropped = 0  # commits that were not sent
 
-    def take(self, commit: Commit) -> None:
-        """Tell of a commit what concerns the gateway."""
+    def send_commit(self, commit: Commit) -> None:
+        """Send what concerns the gateway in a commit."""
         self._seen = commit.end
         if not self._has_room():
-            self.lose(commit)
+            self.drop_commit(commit)
             return
         chosen, moved = self._concerning(commit)
         if not chosen and not moved and not has_rest(commit):
@@ -50,19 +50,19 @@ class Feed:
         self._send(encode_event(self._since, commit, small, [*moved, *large]))
         self._since = self._told = commit.end
 
-    def lose(self, commit: Commit) -> None:
-        """Do not tell of a commit: the gateway will know that it missed it."""
+    def drop_commit(self, commit: Commit) -> None:
+        """Do not send a commit. The range of the next event tells the gateway that it missed one."""
         self._since = self._seen = commit.end
         self.dropped += 1
 
-    def tell(self) -> None:
-        """Have the gateway know of the log up to its end, before it hears what may speak of that."""
+    def send_end(self) -> None:
+        """Send the log's end, unless the gateway knows it: it is about to hear of something that may rest on it."""
         if self._told != self._seen:
             self._send(encode_range(self._since, self._seen))
             self._since = self._told = self._seen
 
     def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """From the next commit on the gateway wants what matches other filters."""
+        """Change the filters of a routed gateway, from the next commit on."""
         if self._routed:
             if self._interest is None:
                 self._interest = Interest()
@@ -77,7 +77,7 @@ class Feed:
 
 
 def _by_size(commit: Commit, chosen: Sequence[int]) -> tuple[Sequence[int], list[Moved]]:
-    """The messages that ride along, and those that are too long for that."""
+    """The messages that are part of the event, and those that are too long for that."""
     data, starts = commit.data, commit.starts
     if len(data) <= LARGE:
         return chosen, []

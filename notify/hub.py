@@ -1,4 +1,4 @@
-"""The hub in the store's process: every commit goes to the feed of every gateway that is attached."""
+"""The hub in the store's process sends every commit to the feed of every gateway that is attached."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Hub:
         store.on_commit(self._on_commit)
 
     def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> Feed:
-        """Begin to tell a gateway of commits: of all, or (`routed`) of what it watches."""
+        """Begin to send commits to a gateway: all, or (`routed`) what matches the filters that it names."""
         feed = Feed(self._store.stats().log_end, routed, has_room, send)
         self._feeds.add(feed)
         return feed
@@ -29,8 +29,8 @@ class Hub:
     def _on_commit(self, commit: Commit) -> None:
         for feed in self._feeds:
             try:
-                feed.take(commit)
+                feed.send_commit(commit)
             except Exception:
-                # The gateway finds a gap in the ranges, and reads what it missed.
+                # The gateway sees a gap in the ranges, and reads what it missed.
                 log.exception("telling a gateway of the commit at %d failed", commit.position)
-                feed.lose(commit)
+                feed.drop_commit(commit)

@@ -1,4 +1,4 @@
-"""What a gateway wants to be told of: the filters of its subscriptions, each once."""
+"""Interest of a gateway: the filters of its subscriptions, each once."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from matcher.trie import Trie
 from record.layout import FLAG_ADDRESSED
 
-_MAX_KNOWN: Final = 1 << 16  # topics of which the answer is kept
+_MAX_KNOWN: Final = 1 << 16  # topics whose answer is kept
 
 
 class Interest:
@@ -42,7 +42,7 @@ class Interest:
         return known
 
     def chosen(self, topics: Sequence[bytes], flags: Sequence[int]) -> list[int]:
-        """Which of some messages the gateway wants: what is addressed to a client anybody may hold."""
+        """Indexes of the messages that the gateway gets. Every gateway gets those that are addressed to a client."""
         if not self._filters:
             return [i for i, each in enumerate(flags) if each & FLAG_ADDRESSED]
         wants = self.wants

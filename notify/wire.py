@@ -1,10 +1,10 @@
-"""An event on its way to a gateway: what of a commit it is told, back to a `Commit`.
+"""The bytes of an event: the part of a commit that concerns a gateway.
 
-The layout, little-endian: since u64, position u64, end u64, store time u64, messages u32, length of what else there is
-u32, length of the filters u32; topic offsets u64 each; what else there is, in MessagePack (`_Rest`); filters, in
-MessagePack, or nothing; the sealed frames of the messages, back to back.
+The layout, little-endian: since u64, position u64, end u64, store time u64, messages u32, length of the rest u32,
+length of the filters u32; topic offsets u64 each; the rest, in MessagePack (`_Rest`); filters, in MessagePack, or
+nothing; the sealed frames of the messages, back to back.
 
-`since` is the end of what the events before told of. A gateway that heard less has missed something.
+The event tells of the log's range [since, end). A gateway whose log ends before `since` has missed an event.
 """
 
 from array import array
@@ -24,7 +24,7 @@ _Filters = list[tuple[tuple[bytes, int], ...]]
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
-    """What few commits have."""
+    """Parts that few commits have."""
 
     moved: list[Moved]
     addressed: list[Addressed]
@@ -39,20 +39,20 @@ _decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
 
 
 class Event(NamedTuple):
-    """An event as it came: a commit, or the part of one that concerns the gateway, and the range that it tells of."""
+    """A received event: the commit, or the part of it that concerns the gateway, and where its range begins."""
 
     since: int
     commit: Commit
 
 
 def has_rest(commit: Commit) -> bool:
-    """Whether there is more to a commit than its messages."""
+    """Whether a commit has more than messages."""
     about_groups = commit.dead_letters or commit.again
     return bool(commit.moved or commit.addressed or about_groups or commit.users or commit.rules)
 
 
 def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[Moved]) -> bytes:
-    """What a gateway is told of a commit: these messages, and these that are to be read from the store."""
+    """Encode the messages `chosen` of a commit, and `moved`, which the gateway is to read from the store."""
     data, starts = commit.data, commit.starts
     frames = [data[starts[i] : starts[i] + record.length_of(data, starts[i])] for i in chosen]
     offsets = array("Q", [commit.topic_offsets[i] for i in chosen]).tobytes()
@@ -67,12 +67,12 @@ def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[
 
 
 def encode_range(since: int, end: int) -> bytes:
-    """Nothing that concerns the gateway was committed in a range of the log."""
+    """Encode that a range of the log has nothing for the gateway."""
     return _HEAD.pack(since, end, end, 0, 0, 0, 0)
 
 
 def decode_event(body: bytes) -> Event:
-    """The event again. Raises ValueError for what is none."""
+    """Decode an event. Raises ValueError if it is malformed."""
     if len(body) < _HEAD.size:
         raise ValueError("an event has no room for its head")
     since, position, end, store_time, count, rest_size, filters_size = _HEAD.unpack_from(body)

@@ -11,7 +11,7 @@ from gateway.node.ports import Ports
 from gateway.node.services import make_authority, make_http, warn_of_open_ports
 from gateway.node.store_tls import of_gateway
 from gateway.observe.counters import Counters
-from notify.intake import Intake
+from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
 
@@ -36,7 +36,7 @@ class GatewayNode:
         routed, credentials = config.split.notify == "routed", of_gateway(config.split)
         await check_host(config.host)
         self._store = store = await RemoteStore.open(
-            config.split.store, name.decode(), Intake(), settings, routed, credentials
+            config.split.store, name.decode(), EventReceiver(), settings, routed, credentials
         )
         store.on_lost(self.ended.set)
         self._authority = authority = make_authority(store, config)

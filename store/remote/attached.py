@@ -31,13 +31,13 @@ _decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
 
 
 class Feed(Protocol):
-    """What a gateway is told of commits; `notify.feed` has it."""
+    """The commits that a gateway is told of; `notify.feed` has it."""
 
-    def tell(self) -> None:
-        """Have the gateway know of the log up to its end, before it hears what may speak of that."""
+    def send_end(self) -> None:
+        """Send the log's end, unless the gateway knows it: it is about to hear of something that may rest on it."""
 
     def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """From the next commit on the gateway wants what matches other filters."""
+        """Change the filters of a routed gateway, from the next commit on."""
 
 
 class Feeds(Protocol):
@@ -136,7 +136,7 @@ class Attached:
             self._start(*self._queued.popleft())
 
     def tell_stats(self, stats: bytes) -> None:
-        self._feed.tell()
+        self._feed.send_end()
         self._put(Item.STATS, stats)
 
     def check(self, held: Sequence[HeldMessage]) -> None:
@@ -172,7 +172,7 @@ class Attached:
         if appended.error is not None:
             self._refuse(sequence, appended.error)
             return
-        self._feed.tell()
+        self._feed.send_end()
         self._put(Item.OUTCOME, outcome_of(sequence, appended.store_time, appended.positions[1:], spread))
 
     def _refuse(self, sequence: int, error: StoreError) -> None:
@@ -210,7 +210,7 @@ class Attached:
             self._answer(number, Item.ANSWER, result)
 
     def _answer(self, number: int, kind: Item, body: bytes) -> None:
-        self._feed.tell()
+        self._feed.send_end()
         self._put(kind, NUMBER.pack(number) + body)
 
     def _cancel(self, number: int) -> None:
@@ -222,5 +222,5 @@ class Attached:
     def _watch(self, body: bytes) -> None:
         added, removed = _decode_filters(body[NUMBER.size :])
         self._feed.watch(added, removed)
-        self._feed.tell()
+        self._feed.send_end()
         self._put(Item.KNOWN, body[: NUMBER.size])

@@ -68,15 +68,15 @@ _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
 _decode_fault: Final = msgspec.msgpack.Decoder(Fault).decode
 
 
-class Intake(Protocol):
-    """Makes commits of events; `notify.intake` has it."""
+class EventReceiver(Protocol):
+    """Makes commits of events; `notify.event_receiver` has it."""
 
-    heard: int
+    position: int
     gaps: int
 
-    def take(self, body: bytes) -> list[Commit]: ...
+    def commits_of(self, body: bytes) -> list[Commit]: ...
 
-    def reach(self, position: int) -> list[Commit]: ...
+    def advance(self, position: int) -> list[Commit]: ...
 
 
 class NotServed(StoreClosed):
@@ -90,7 +90,7 @@ class RemoteStore(RemoteCalls):
         self,
         address: str,
         gateway: str,
-        intake: Intake,
+        receiver: EventReceiver,
         config: RemoteConfig,
         routed: bool,
         credentials: Credentials | None = None,
@@ -99,7 +99,7 @@ class RemoteStore(RemoteCalls):
         self.gateway = gateway
         self.is_connected = False
         self._address = address
-        self._intake = intake
+        self._event_receiver = receiver
         self._config = config
         self._routed = routed
         self._credentials = credentials
@@ -127,7 +127,7 @@ class RemoteStore(RemoteCalls):
         cls,
         address: str,
         gateway: str,
-        intake: Intake,
+        receiver: EventReceiver,
         config: RemoteConfig | None = None,
         routed: bool = True,
         credentials: Credentials | None = None,
@@ -135,7 +135,7 @@ class RemoteStore(RemoteCalls):
         """Connect to the store at `host:port` or `unix:path`, as the gateway of this name. `routed`: be told only of
         what is watched. `credentials`: for TLS, asked for each connection. Raises `StoreClosed` when it cannot be
         reached in the grace time, or does not serve us."""
-        store = cls(address, gateway, intake, config or RemoteConfig(), routed, credentials)
+        store = cls(address, gateway, receiver, config or RemoteConfig(), routed, credentials)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -192,7 +192,7 @@ class RemoteStore(RemoteCalls):
     def stats(self) -> StoreStats:
         """As of the last heartbeat, but for the log's end: that is what listeners were told of."""
         stats = self._stats.result()
-        stats.log_end = self._intake.heard
+        stats.log_end = self._event_receiver.position
         return stats
 
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
@@ -230,7 +230,7 @@ class RemoteStore(RemoteCalls):
         """What there is to tell of the way to the store."""
         return {
             "store_reconnects": max(0, self.reconnects - 1),
-            "store_gaps": self._intake.gaps,
+            "store_gaps": self._event_receiver.gaps,
             "store_pending_bytes": self._appends.pending_bytes,
         }
 
@@ -329,10 +329,10 @@ class RemoteStore(RemoteCalls):
         self.partitions = welcome.partitions
         self._link.reset()
         if not self._stats.done():  # the first time
-            self._intake.heard = welcome.log_end
+            self._event_receiver.position = welcome.log_end
         if self.wants is not None:
             self.wants.resume()
-        self._told(self._intake.reach(welcome.log_end))
+        self._told(self._event_receiver.advance(welcome.log_end))
         self._appends.resume(welcome.sequence)
         self._questions.resume()
 
@@ -380,7 +380,7 @@ class RemoteStore(RemoteCalls):
         if kind == Item.OUTCOME:
             self._appends.outcome(body)
         elif kind == Item.EVENT:
-            self._told(self._intake.take(body))
+            self._told(self._event_receiver.commits_of(body))
         elif kind == Item.ANSWER:
             self._questions.answered(body)
         elif kind == Item.FAULT:
@@ -388,7 +388,7 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.STATS:
             stats = _decode_stats(body)
             if self._stats.done():
-                self._told(self._intake.reach(stats.log_end))
+                self._told(self._event_receiver.advance(stats.log_end))
                 self._stats = self._loop.create_future()
             self._stats.set_result(stats)
         elif kind == Item.REFUSED:

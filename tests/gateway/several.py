@@ -16,8 +16,8 @@ from gateway.config.store import store_config
 from gateway.node.devices import Devices
 from gateway.node.services import make_authority
 from gateway.observe.counters import Counters
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from store.api import Commit, Done, Store
 from store.engine import Engine
 from store.remote import RemoteConfig, RemoteStore, StoreServer
@@ -120,11 +120,11 @@ class Several:
     async def _store(self, name: str) -> Engine | RemoteStore:
         if not self.far:
             return self.engine
-        self.remote[name] = await RemoteStore.open(self.address, name, self.intake(), REMOTE, self.routed)
+        self.remote[name] = await RemoteStore.open(self.address, name, self.receiver(), REMOTE, self.routed)
         return self.remote[name]
 
-    def intake(self) -> Intake:
-        return Intake()
+    def receiver(self) -> EventReceiver:
+        return EventReceiver()
 
     async def leave(self, name: str) -> None:
         await self.gateways.pop(name).stop()

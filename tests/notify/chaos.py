@@ -2,12 +2,12 @@
 
 from random import Random
 
-from notify.intake import Intake
+from notify.event_receiver import EventReceiver
 from store.api import Commit
 
 
-class ChaoticIntake(Intake):
-    """An intake that nothing can be relied on to reach, but that in the end it hears where the log ends."""
+class ChaoticReceiver(EventReceiver):
+    """A receiver that no event reaches for sure. In the end it hears where the log ends."""
 
     __slots__ = ("_held", "_rng")
 
@@ -16,7 +16,7 @@ class ChaoticIntake(Intake):
         self._rng = rng
         self._held: list[bytes] = []
 
-    def take(self, body: bytes) -> list[Commit]:
+    def commits_of(self, body: bytes) -> list[Commit]:
         rng = self._rng
         arriving: list[bytes] = []
         fate = rng.random()
@@ -31,4 +31,4 @@ class ChaoticIntake(Intake):
         while self._held and rng.random() < 0.4:
             arriving.append(self._held.pop(rng.randrange(len(self._held))))
         rng.shuffle(arriving)
-        return [commit for each in arriving for commit in super(ChaoticIntake, self).take(each)]
+        return [commit for each in arriving for commit in super(ChaoticReceiver, self).commits_of(each)]

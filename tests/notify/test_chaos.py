@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from notify.intake import Intake
+from notify.event_receiver import EventReceiver
 from tests.gateway.raw import PUBACK, RawClient, ack
 from tests.gateway.several import Several
-from tests.notify.chaos import ChaoticIntake
+from tests.notify.chaos import ChaoticReceiver
 
 EVER = 0xFFFF_FFFF
 
@@ -20,9 +20,9 @@ class Chaotic(Several):
 
     seed = 0
 
-    def intake(self) -> Intake:
+    def receiver(self) -> EventReceiver:
         self.seed += 1
-        return ChaoticIntake(Random(self.seed))
+        return ChaoticReceiver(Random(self.seed))
 
 
 async def receive(client: RawClient, count: int) -> list[bytes]:
@@ -79,5 +79,5 @@ async def test_nothing_is_lost_by_events_that_are(tmp_path: Path, seed: int, rou
     assert shared == set(expected)
     for task in sharing:
         task.cancel()
-    assert several.remote["b"]._intake.gaps > 0
+    assert several.remote["b"]._event_receiver.gaps > 0
     await several.close()

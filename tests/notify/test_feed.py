@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record
+from notify.event_receiver import EventReceiver
 from notify.feed import LARGE, Feed
-from notify.intake import Intake
 from notify.wire import decode_event
 from record.layout import FLAG_ADDRESSED, Kind
 from store.api import Addressed, Commit, Moved
@@ -56,7 +56,7 @@ def test_everything_is_told_to_who_wants_everything():
     log = Log()
     commit = log.commit((b"a/b", b"1"), (b"c", b"2"))
     commit.filter_offsets = [((b"a/+", 7), (b"#", 9)), ()]
-    feed.take(commit)
+    feed.send_commit(commit)
     (body,) = sent
     event = decode_event(body)
     assert told(event.commit) == [(b"a/b", b"1", 0), (b"c", b"2", 1)]
@@ -69,37 +69,37 @@ def test_everything_is_told_until_it_is_known_what_is_wanted():
     feed, sent, _ = open_feed()
     routed = Feed(100, True, lambda: True, sent.append)
     log = Log()
-    routed.take(log.commit((b"t", b"1")))
+    routed.send_commit(log.commit((b"t", b"1")))
     assert len(sent) == 1
     routed.watch([], [])
-    routed.take(log.commit((b"t", b"1")))
+    routed.send_commit(log.commit((b"t", b"1")))
     assert len(sent) == 1
     feed.watch([], [])  # one that is not routed stays so
-    feed.take(log.commit((b"t", b"1")))
+    feed.send_commit(log.commit((b"t", b"1")))
     assert len(sent) == 2
 
 
 def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():
     feed, sent, _ = open_feed([b"a/+"])
-    intake = Intake(100)
+    receiver = EventReceiver(100)
     log = Log()
-    feed.take(log.commit((b"c", b"1")))
+    feed.send_commit(log.commit((b"c", b"1")))
     assert sent == []  # nothing to tell, until something speaks of it
-    feed.tell()
-    (nothing,) = intake.take(sent[0])
+    feed.send_end()
+    (nothing,) = receiver.commits_of(sent[0])
     assert (nothing.end, nothing.data, nothing.missed_from) == (log.end, b"", -1)
-    assert intake.heard == log.end
-    feed.tell()
+    assert receiver.position == log.end
+    feed.send_end()
     assert len(sent) == 1
-    feed.take(log.commit((b"c", b"2"), (b"a/b", b"3"), (b"d", b"4")))
-    (commit,) = intake.take(sent[-1])
+    feed.send_commit(log.commit((b"c", b"2"), (b"a/b", b"3"), (b"d", b"4")))
+    (commit,) = receiver.commits_of(sent[-1])
     assert told(commit) == [(b"a/b", b"3", 1)]
     feed.watch([b"d"], [b"a/+"])
-    feed.take(log.commit((b"a/b", b"5"), (b"d", b"6")))
-    assert [told(each) for each in intake.take(sent[-1])] == [[(b"d", b"6", 1)]]
-    feed.take(log.commit((b"$inbox/c", b"7"), flags=FLAG_ADDRESSED))  # whoever has the client
-    assert [told(each) for each in intake.take(sent[-1])] == [[(b"$inbox/c", b"7", 0)]]
-    assert intake.gaps == 0
+    feed.send_commit(log.commit((b"a/b", b"5"), (b"d", b"6")))
+    assert [told(each) for each in receiver.commits_of(sent[-1])] == [[(b"d", b"6", 1)]]
+    feed.send_commit(log.commit((b"$inbox/c", b"7"), flags=FLAG_ADDRESSED))  # whoever has the client
+    assert [told(each) for each in receiver.commits_of(sent[-1])] == [[(b"$inbox/c", b"7", 0)]]
+    assert receiver.gaps == 0
 
 
 def test_what_is_not_a_message_is_told_to_all():
@@ -109,8 +109,8 @@ def test_what_is_not_a_message_is_told_to_all():
     commit.users, commit.rules, commit.dead_letters, commit.again = [b"u"], [b""], [b"g"], [b"h"]
     commit.addressed = [Addressed(7, b"c", b"$inbox/c", None)]
     commit.moved = [Moved(1, 2, b"t", 0, 3, ()), Moved(4, 5, b"$inbox/c", FLAG_ADDRESSED, 6, ((b"#", 1),))]
-    feed.take(commit)
-    (again,) = Intake(100).take(sent[0])
+    feed.send_commit(commit)
+    (again,) = EventReceiver(100).commits_of(sent[0])
     assert (again.users, again.rules, again.dead_letters, again.again) == ([b"u"], [b""], [b"g"], [b"h"])
     assert again.addressed == commit.addressed
     assert again.moved == commit.moved[1:]  # the first is nobody's here
@@ -120,8 +120,8 @@ def test_large_messages_do_not_ride_along():
     feed, sent, _ = open_feed()
     log = Log()
     commit = log.commit((b"t", b"small"), (b"t", bytes(LARGE)))
-    feed.take(commit)
-    (again,) = Intake(100).take(sent[0])
+    feed.send_commit(commit)
+    (again,) = EventReceiver(100).commits_of(sent[0])
     assert told(again) == [(b"t", b"small", 0)]
     assert [(each.position, each.topic_offset) for each in again.moved] == [(100 + commit.starts[1], 1)]
     assert len(sent[0]) < 1000
@@ -129,23 +129,23 @@ def test_large_messages_do_not_ride_along():
 
 def test_who_takes_no_more_knows_that_it_missed_something():
     feed, sent, room = open_feed()
-    intake = Intake(100)
+    receiver = EventReceiver(100)
     log = Log()
     room[0] = False
     first, second = log.commit((b"t", b"1")), log.commit((b"t", b"2"))
-    feed.take(first)
-    feed.take(second)
+    feed.send_commit(first)
+    feed.send_commit(second)
     assert sent == []
     assert feed.dropped == 2
     room[0] = True
-    feed.take(log.commit((b"t", b"3")))
-    gap, commit = intake.take(sent[0])
+    feed.send_commit(log.commit((b"t", b"3")))
+    gap, commit = receiver.commits_of(sent[0])
     assert (gap.missed_from, gap.position, gap.topics) == (100, second.end, [])
     assert told(commit) == [(b"t", b"3", 0)]
     room[0] = False
-    feed.take(log.commit((b"t", b"4")))
-    feed.tell()  # an answer is about to speak of it
-    gap, nothing = intake.take(sent[1])
+    feed.send_commit(log.commit((b"t", b"4")))
+    feed.send_end()  # an answer is about to speak of it
+    gap, nothing = receiver.commits_of(sent[1])
     assert (gap.missed_from, gap.position) == (commit.end, log.end)
     assert (nothing.end, nothing.missed_from) == (log.end, -1)
 
@@ -157,12 +157,12 @@ def test_nothing_comes_twice_or_goes_back_and_every_gap_is_told(arrivals: list[t
     commits = []
     for number in range(10):
         commits.append(log.commit((b"t", b"%d" % number), between=48 * (number % 3 == seed)))
-        feed.take(commits[-1])
-    intake = Intake(100)
+        feed.send_commit(commits[-1])
+    receiver = EventReceiver(100)
     heard: list[int] = []
     covered: list[tuple[int, int]] = []
     for index, is_reach in arrivals:
-        reached = intake.reach(commits[index].end) if is_reach else intake.take(sent[index])
+        reached = receiver.advance(commits[index].end) if is_reach else receiver.commits_of(sent[index])
         for commit in reached:
             if commit.missed_from >= 0:
                 covered.append((commit.missed_from, commit.position))
@@ -170,7 +170,7 @@ def test_nothing_comes_twice_or_goes_back_and_every_gap_is_told(arrivals: list[t
                 heard.append(int(told(commit)[0][1]))
                 covered.append((commits[heard[-1]].position, commit.end))
     assert heard == sorted(set(heard))
-    missed = [number for number in range(10) if commits[number].end <= intake.heard and number not in heard]
+    missed = [number for number in range(10) if commits[number].end <= receiver.position and number not in heard]
     for number in missed:
         assert any(begin <= commits[number].position and commits[number].end <= end for begin, end in covered)
 

@@ -15,8 +15,8 @@ import record
 from gateway.rpc import long_polling
 from gateway.rpc.long_polling import LongPolling, parent_source
 from gateway.rpc.wakeups import Wakeups, wait_until
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from record.layout import Kind
 from store.api import Appended, Commit, Popped, PopRequest, Receipts, Start
 from store.config import StoreConfig
@@ -83,7 +83,7 @@ async def gateways(
             opened.push_async_callback(server.stop)
             stores: list[RemoteStore] = []
             for name in ("one", "other"):
-                store = await RemoteStore.open(address, name, Intake(), REMOTE, request.param == "routed")
+                store = await RemoteStore.open(address, name, EventReceiver(), REMOTE, request.param == "routed")
                 opened.push_async_callback(store.close)
                 stores.append(store)
             one, other = [LongPolling(store, Wakeups(store)) for store in stores]

@@ -4,8 +4,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from store.api import StoreStats
 from store.config import StoreConfig
 from store.engine import Engine
@@ -30,7 +30,7 @@ class Linked(RemoteStore):
         server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=5))
         address = f"unix:{_SOCKETS.name}/{id(engine)}"
         await server.start(address)
-        store = await super().open(address, "g1", Intake(), RemoteConfig(grace_s=5), routed=False)
+        store = await super().open(address, "g1", EventReceiver(), RemoteConfig(grace_s=5), routed=False)
         store.engine, store.server = engine, server
         return store
 

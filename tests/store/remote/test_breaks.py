@@ -13,8 +13,8 @@ from tempfile import mkdtemp
 import pytest
 
 import record
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from record.layout import Kind
 from store.api import Appended, Commit, topic_queue
 from store.config import StoreConfig
@@ -131,8 +131,8 @@ async def forgotten(engine: Engine) -> None:
 async def test_streams_that_break_lose_and_double_nothing(tmp_path: Path, sockets: Path):
     rng = random.Random(7)
     async with serving(tmp_path, sockets) as (_, middle, address):
-        store = await RemoteStore.open(address, "a", Intake(), QUICK, routed=False)
-        other = await RemoteStore.open(address, "b", Intake(), QUICK, routed=False)
+        store = await RemoteStore.open(address, "a", EventReceiver(), QUICK, routed=False)
+        other = await RemoteStore.open(address, "b", EventReceiver(), QUICK, routed=False)
         heard = Listener(other)
         publisher = Publisher(store)
         for _ in range(12):
@@ -155,7 +155,7 @@ async def test_streams_that_break_lose_and_double_nothing(tmp_path: Path, socket
 
 async def test_a_network_that_is_parted_is_noticed_and_healed(tmp_path: Path, sockets: Path):
     async with serving(tmp_path, sockets) as (_, middle, address):
-        store = await RemoteStore.open(address, "a", Intake(), QUICK, routed=False)
+        store = await RemoteStore.open(address, "a", EventReceiver(), QUICK, routed=False)
         publisher = Publisher(store)
         publisher.publish(3)
         await publisher.all()
@@ -179,7 +179,7 @@ async def test_a_network_that_is_parted_is_noticed_and_healed(tmp_path: Path, so
 async def test_after_the_grace_time_everything_fails_until_the_store_is_back(tmp_path: Path, sockets: Path):
     config = RemoteConfig(heartbeat_s=0.05, silence_s=1, grace_s=0.3, longest_pause_s=0.05)
     async with serving(tmp_path, sockets, config) as (engine, middle, address):
-        store = await RemoteStore.open(address, "a", Intake(), config, routed=False)
+        store = await RemoteStore.open(address, "a", EventReceiver(), config, routed=False)
         lost: list[bool] = []
         store.on_lost(lambda: lost.append(store.is_connected))
         publisher = Publisher(store)
@@ -212,7 +212,7 @@ async def test_after_the_grace_time_everything_fails_until_the_store_is_back(tmp
 
 async def test_a_gateway_that_leaves_is_not_waited_for(tmp_path: Path, sockets: Path):
     async with serving(tmp_path, sockets) as (engine, _, address):
-        store = await RemoteStore.open(address, "a", Intake(), QUICK, routed=False)
+        store = await RemoteStore.open(address, "a", EventReceiver(), QUICK, routed=False)
         publisher = Publisher(store)
         publisher.publish(10)
         assert len(await engine.producers(None, 10)) == 1
@@ -227,8 +227,8 @@ async def test_a_store_that_is_killed_again_and_again_has_everything_once(tmp_pa
     middle = Middle(path)
     address = await middle.start()
     process = await start(tmp_path, path)
-    store = await RemoteStore.open(address, "a", Intake(), QUICK, routed=False)
-    other = await RemoteStore.open(address, "b", Intake(), QUICK, routed=False)
+    store = await RemoteStore.open(address, "a", EventReceiver(), QUICK, routed=False)
+    other = await RemoteStore.open(address, "b", EventReceiver(), QUICK, routed=False)
     heard = Listener(other)
     publisher = Publisher(store)
     for _ in range(6):

@@ -7,8 +7,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 import record
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from record.layout import Kind
 from store.api import Appended, Done, topic_queue
 from store.config import StoreConfig
@@ -37,7 +37,7 @@ async def test_nothing_is_lost_where_a_stream_breaks_before_a_busy_store_has_tak
     place = f"{mkdtemp(prefix='sluice-')}/s"  # short: paths of sockets have 107 bytes at the most
     await server.start(f"unix:{place}")
     middle = Middle(place)
-    store = await RemoteStore.open(await middle.start(), "g", Intake(), CONFIG, routed=False)
+    store = await RemoteStore.open(await middle.start(), "g", EventReceiver(), CONFIG, routed=False)
     offer, refused, is_busy = engine.offer, 0, True
 
     def busy(frames: list[bytes], done: Done) -> StoreError | None:

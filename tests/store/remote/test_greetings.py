@@ -15,8 +15,8 @@ import msgspec.inspect
 import pytest
 
 import notify.wire
+from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from notify.intake import Intake
 from store import control
 from store.api import HeldMessage, Store, StoreStats
 from store.config import StoreConfig
@@ -89,7 +89,7 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
     welcome, _ = await served.greet(hello(b"b@2"))
     assert "which is the limit" in welcome.error
     with pytest.raises(StoreClosed, match="does not serve gateway c: 2 gateways are attached"):
-        await RemoteStore.open(served.address, "c", Intake(), CONFIG)
+        await RemoteStore.open(served.address, "c", EventReceiver(), CONFIG)
 
 
 @pytest.mark.parametrize(
