@@ -183,7 +183,7 @@ class Gate:
         self.records.set()
         self.is_over = False
         self._owners = owners
-        self._turns = ClientLocks()
+        self._locks = ClientLocks()
         self._ending: dict[bytes, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -194,7 +194,7 @@ class Gate:
 
     async def connect(self, client_id: bytes, has_left: HasLeft = stays) -> None:
         try:
-            async with self._turns.of(client_id):
+            async with self._locks.lock(client_id):
                 await self._end(client_id)
                 await self.joined.claim(client_id, b"", has_left)
                 assert self._owners.setdefault(client_id, self.name) == self.name, "two gateways have a client"
@@ -220,12 +220,12 @@ class Gate:
             await asyncio.wait([self._ending[client_id]])
 
     async def give_up(self, client_id: bytes, _is_taken_over: bool) -> None:
-        async with self._turns.of(client_id):
+        async with self._locks.lock(client_id):
             await self._end(client_id)
         self._free(client_id)
 
     def _free(self, client_id: bytes) -> None:
-        if client_id not in self.held and client_id not in self._turns and client_id not in self._ending:
+        if client_id not in self.held and client_id not in self._locks and client_id not in self._ending:
             self.joined.release(client_id)
 
     async def stop(self) -> None:

@@ -97,7 +97,7 @@ class Process(Gate):
     async def serve(self, client_id: bytes, user: bytes) -> None:
         """A CONNECT of this user."""
         try:
-            async with self._turns.of(client_id):
+            async with self._locks.lock(client_id):
                 if client_id in self.held and self.users[client_id] not in (b"", user):
                     return
                 await self._end(client_id)
