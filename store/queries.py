@@ -20,7 +20,7 @@ from store.api import (
     GroupQueueState,
     GroupState,
     HeldPage,
-    Produced,
+    ProducerState,
     Retained,
     Rule,
     SessionState,
@@ -229,7 +229,7 @@ class Queries:
                 return found
             await asyncio.sleep(0)
 
-    async def producers(self, after: bytes | None, limit: int) -> list[Produced]:
+    async def producers(self, after: bytes | None, limit: int) -> list[ProducerState]:
         """Up to `limit` producers that have not ended, sorted, behind `after`."""
         return self._views.producers.page(after, limit)
 

@@ -79,7 +79,7 @@ async def _dispatch(folder: Path, topics: int, filters: int, count: int, with_ke
     engine = await Engine.open(folder, CONFIG)
     if filters:
         wishes = [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]
-        frames = [control.session_opened(b"reader", 1, 0xFFFFFFFF, True), control.subscribed(b"reader", wishes)]
+        frames = [control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"reader"), control.subscribed(b"reader", wishes)]
         await append(engine, frames)
     filled = await Load(engine.append, each_once(topics), topics).run()
     later = await settle()

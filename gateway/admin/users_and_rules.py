@@ -85,7 +85,7 @@ class Administration:
         async with self._changing:
             is_there = await self._store.user(name) is not None
             if is_there:
-                await append(self._store, [control.user_removed(name)])
+                await append(self._store, [control.UserRemoved().frame(name)])
             count = await self._end_sessions(name)
             if not is_there and not count:
                 await self._expect(name)
@@ -109,7 +109,7 @@ class Administration:
         state = await self._store.session_row(client_id)
         if state is not None:
             epoch = state.epoch
-            ends = [control.will_dropped(client_id, epoch), control.session_ended(client_id, epoch)]
+            ends = [control.WillDropped(epoch).frame(client_id), control.SessionEnded(epoch).frame(client_id)]
             await append(self._store, ends)
 
     async def _users(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Administration:
         if len(rules) > MAX_RULES:
             raise WrongRequest(f"there may be at most {MAX_RULES} rules; placeholders may help")
         async with self._changing:
-            await append(self._store, [control.rules_set(name, rules)])
+            await append(self._store, [control.RulesSet(rules).frame(name)])
         return {"is_user": await self._is_user(name)}
 
     async def _rules(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class ExpiredProducers:
         while page := await engine.producers(after, _PAGE):
             # Of one that comes back just now nothing is said: its new record may be under way already.
             gone = [
-                control.producer_ended(row.producer, row.position)
+                control.ProducerEnded(row.position).frame(row.producer)
                 for row in page
                 if (
                     not self._takes_gateways

@@ -45,13 +45,15 @@ class Maintenance:
         while page := await self._store.sessions_open(after, _PAGE):
             now_ms = int(time() * 1000)
             lost = [each[:3] for each in page if is_gone(each[3])]
-            await append(self._store, [control.session_lost(c, epoch, expiry, now_ms) for c, epoch, expiry in lost])
+            await append(
+                self._store, [control.SessionLost(epoch, expiry, now_ms).frame(c) for c, epoch, expiry in lost]
+            )
             after = page[-1][0]
             await asyncio.sleep(0)  # there may be very many: others have their turn
         after = None
         while shares := await self._store.transient_shares(after, _PAGE):
             left = [(group, gateway) for group, gateways in shares for gateway in gateways if is_gone(gateway)]
-            await append(self._store, [control.share_left(group, gateway) for group, gateway in left])
+            await append(self._store, [control.ShareLeft(gateway).frame(group) for group, gateway in left])
             after = shares[-1][0]
             await asyncio.sleep(0)
         self.wills.waits()
@@ -72,7 +74,7 @@ class Maintenance:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _PAGE):
                     ended = [(c, e) for c, e in expired if not self._is_held(c)]
-                    await append(self._store, [control.session_ended(client, epoch) for client, epoch in ended])
+                    await append(self._store, [control.SessionEnded(epoch).frame(client) for client, epoch in ended])
                     if len(expired) < _PAGE or not ended:
                         break  # those that are held come back, or are looked at again
             except StoreError as error:

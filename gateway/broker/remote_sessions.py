@@ -46,6 +46,6 @@ class RemoteSessions:
             state = await self._store.session_row(client_id)
             frames, wills = await self._wills.overdue(client_id, None)
             if state is not None:
-                await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
+                await append(self._store, [*frames, control.SessionEnded(state.epoch).frame(client_id)])
                 self._wills.sent(wills)
             return had_connection or state is not None

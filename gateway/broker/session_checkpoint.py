@@ -195,7 +195,9 @@ def last_records(session: Session) -> list[bytes]:
     owed, settled, _ = session.take_owed()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
-    frames.append(control.session_closed(session.client_id, session.epoch, session.expiry_interval, int(time() * 1000)))
+    frames.append(
+        control.SessionClosed(session.epoch, session.expiry_interval, int(time() * 1000)).frame(session.client_id)
+    )
     return frames
 
 
@@ -215,7 +217,7 @@ def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list
 
 def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
     """The same of `control.unsubscribed`."""
-    return [control.unsubscribed(client_id, few) for few in _parts(filters, list(map(len, filters)))]
+    return [control.Unsubscribed(few).frame(client_id) for few in _parts(filters, list(map(len, filters)))]
 
 
 def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:
@@ -225,7 +227,7 @@ def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[byt
 def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
     """Cursors and where they are, by filter."""
     parts = _parts(list(offsets.items()), list(map(len, offsets)))
-    return [control.cursors_committed(client_id, dict(few)) for few in parts]
+    return [control.CursorsCommitted(dict(few)).frame(client_id) for few in parts]
 
 
 def _exchanges(

@@ -223,7 +223,9 @@ class Sessions:
         if expiry > 0 or state is not None:
             # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
             user_name = identity.user_name
-            frames.append(control.session_opened(client_id, epoch, expiry, fresh, reach_of(window), user_name, gateway))
+            frames.append(
+                control.SessionOpened(epoch, expiry, fresh, reach_of(window), user_name, gateway).frame(client_id)
+            )
         if packet.will is not None:
             frames.append(will_set(identity, epoch, packet.will, gateway))
         session = Session(
@@ -409,7 +411,7 @@ class Sessions:
         if will is not None:
             waits = is_sent and min(will.delay_interval, session.expiry_interval) > 0
             if not is_sent:
-                frames.insert(max(len(frames) - 1, 0), control.will_dropped(client_id, session.epoch))
+                frames.insert(max(len(frames) - 1, 0), control.WillDropped(session.epoch).frame(client_id))
             elif not waits:
                 frames.insert(max(len(frames) - 1, 0), will_message(client_id, will))
 
@@ -467,7 +469,7 @@ class Sessions:
             frames, wills = await self.wills.overdue(client_id, None)
             self.kept_drops.take(client_id)
             if state is not None:
-                await append(self._store, [*frames, control.session_ended(client_id, state.epoch)])
+                await append(self._store, [*frames, control.SessionEnded(state.epoch).frame(client_id)])
                 self.wills.sent(wills)
             return was_held or state is not None
 

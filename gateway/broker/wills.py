@@ -38,7 +38,7 @@ def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> byte
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
     message = will.topic, flags, will.properties, will.payload
     sender = identity.user_name, identity.credential is not None, identity.allows_by_default
-    return control.will_set(identity.client_id, epoch, will.delay_interval, *message, *sender, gateway)
+    return control.WillSet(epoch, will.delay_interval, *message, *sender, gateway).frame(identity.client_id)
 
 
 def will_message(client_id: bytes, will: Will) -> bytes:
@@ -163,7 +163,7 @@ class Wills:
                 frames.append(stored_message(will))
                 sent += 1
                 continue
-            frames.append(control.will_dropped(will.client_id, will.epoch))
+            frames.append(control.WillDropped(will.epoch).frame(will.client_id))
             self._counters.wills_denied += 1
             who = f"{will.client_id[:64]!r} (user {will.user_name[:64]!r})"
             self._throttled_log.warning(

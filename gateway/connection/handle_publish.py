@@ -27,7 +27,7 @@ from matcher.reserved import DOLLAR
 from record import frame
 from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, Store
-from store.control import inbound_released
+from store.control import InboundReleased
 from store.errors import StoreBusy
 
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -201,7 +201,7 @@ class PublishHandler(FlowControl):
         if not known:
             return
         if session.durable:
-            self.store.append([inbound_released(session.client_id, known)], PubrelBatch(self, session, known).done)
+            self.store.append([InboundReleased(known).frame(session.client_id)], PubrelBatch(self, session, known).done)
             return
         for packet_id in known:
             self.finish_inbound(session, packet_id)

@@ -14,7 +14,7 @@ from gateway.session.message_encoding import Message
 from record import decode, position_of, split, store_time_of
 from record.layout import FLAG_REVIVED, Kind
 from store.api import Store, topic_queue
-from store.control import parse_handles, parse_transactions_ended
+from store.control import TimersFired, TransactionsEnded
 from store.errors import OffsetOutOfRange
 
 _PAGE: Final = 256  # records a fetch
@@ -72,7 +72,11 @@ class ReleasedMessages:
         position, store_time = position_of(data, start), store_time_of(data, start)
         if kind == Kind.MESSAGE:
             return [(await self._entered(topic, {position}, position, store_time)).get(position)]
-        handles = parse_handles(payload) if kind == Kind.TIMERS_FIRED else parse_transactions_ended(payload).committed
+        handles = (
+            TimersFired.parse(payload).handles
+            if kind == Kind.TIMERS_FIRED
+            else TransactionsEnded.parse(payload).committed
+        )
         by_topic: dict[bytes, set[int]] = {}
         for handle in handles:
             try:

@@ -25,10 +25,10 @@ from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.visibility import CALLER
-from store.api import Popped
+from store.api import PopResult
 from store.errors import StoreError
 
-NOTHING: Final = Popped([], None, is_limited=False)
+NOTHING: Final = PopResult([], None, is_limited=False)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply]"
 
@@ -244,7 +244,7 @@ class ConsumeStream:
                 self._waiting.cancel()
             await asyncio.wait((self._waiting,))
 
-    async def _send(self, member: GroupMember, number: int, popped: Popped) -> None:
+    async def _send(self, member: GroupMember, number: int, popped: PopResult) -> None:
         """Answer with a batch, and with what was settled meanwhile."""
         is_sent = False
         try:

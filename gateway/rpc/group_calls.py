@@ -15,7 +15,7 @@ from gateway.rpc.status import invalid
 from gateway.rpc.visibility import is_group_visible
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
-from store.api import GroupQueueState, Popped, PopRequest, Receipts, Run, Start, Store
+from store.api import GroupQueueState, PopRequest, PopResult, Receipts, Run, Start, Store
 from store.config import MAX_MAX_DELIVERIES
 from store.errors import StoreError
 
@@ -88,7 +88,7 @@ class GroupCalls:
         )
         return GroupMember(source, pop)
 
-    def give_back(self, member: GroupMember, popped: Popped) -> None:
+    def give_back(self, member: GroupMember, popped: PopResult) -> None:
         """What was leased was given to nobody: it comes again at once. Where that cannot be, the leases run out."""
         receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
         if receipts:
@@ -172,7 +172,7 @@ def _is_within(request: Settles, limit: int) -> bool:
     return counts <= limit
 
 
-def _reply(popped: Popped, stale: Sequence[Receipts]) -> pb.ReceiveReply:
+def _reply(popped: PopResult, stale: Sequence[Receipts]) -> pb.ReceiveReply:
     frames = b"".join([run.data for run in popped.runs])
     return pb.ReceiveReply(runs=wire_runs(popped.runs), frames=frames, expired=wire_runs(stale))
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
-from store.api import Popped, PopRequest, Receipts, Store, dead_letter_queue, partition_queue
+from store.api import PopRequest, PopResult, Receipts, Store, dead_letter_queue, partition_queue
 
 _SOURCES: Final = 256  # that are remembered: of many partitions each
 _LONGEST_S: Final = 3600.0  # until a line looks again by itself
@@ -64,7 +64,7 @@ class WaitingMembers:
     def wake(self) -> None:
         self.first.set()
 
-    def look_again(self, popped: Popped) -> None:
+    def look_again(self, popped: PopResult) -> None:
         """Have the first look when there is something again, after this look or an earlier one."""
         self.is_limited = popped.is_limited
         if popped.available_at is None:
@@ -104,7 +104,7 @@ class LongPolling:
             for waiter in line.waiters:
                 waiter.set()
 
-    async def receive(self, source: Source, request: PopRequest, wait_s: float) -> Popped:
+    async def receive(self, source: Source, request: PopRequest, wait_s: float) -> PopResult:
         """Lease messages, waiting up to `wait_s` for the first one. Raises `RequestError` where the connection has too
         much to read first, and `StoreError`."""
         if not wait_s:
@@ -149,7 +149,7 @@ class LongPolling:
         if line is not None and line.is_limited:
             line.wake()
 
-    async def pop(self, request: PopRequest) -> Popped:
+    async def pop(self, request: PopRequest) -> PopResult:
         """Lease messages that are there. Raises as `receive` does."""
         async with reply_budget() as budget:
             popped = await self._store.pop(request)

@@ -83,7 +83,7 @@ class ProduceStream:
         if self._failure is not None:
             await abort(context, self._failure)
         if self._producer is not None and self._ends:  # a stream that just ends may be one that broke
-            self._store.append([control.producer_ended(self._producer.name)], _ignore)
+            self._store.append([control.ProducerEnded().frame(self._producer.name)], _ignore)
 
     def stop(self, reason: RequestError) -> None:
         """Take no more requests: answer what was appended and end the stream with `reason`."""

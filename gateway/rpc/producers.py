@@ -35,7 +35,8 @@ class IdempotentProducer:
         # What an older stream appended, here or at another gateway, is committed before this or never.
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         store.append(
-            [control.producer_ended(_PREFIX)], lambda appended: None if answer.done() else answer.set_result(appended)
+            [control.ProducerEnded().frame(_PREFIX)],
+            lambda appended: None if answer.done() else answer.set_result(appended),
         )
         error = (await answer).error
         if error is not None:
@@ -59,7 +60,7 @@ class IdempotentProducer:
 
     def framed(self, sequence: int, frames: list[bytes], digest: int) -> list[bytes]:
         """What is appended for frames of a request."""
-        return [control.produced(self.name, sequence, len(frames), digest), *frames]
+        return [control.Produced(sequence, len(frames), digest).frame(self.name), *frames]
 
 
 def producer_of(name: bytes, returns: bool) -> IdempotentProducer:

@@ -78,7 +78,7 @@ class PullCalls:
         if offsets:
             answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             self._store.append(
-                [control.group_offsets_committed(group, parent, offsets)],
+                [control.GroupOffsetsCommitted(parent, offsets).frame(group)],
                 lambda appended: None if answer.done() else answer.set_result(appended),
             )
             error = (await answer).error

@@ -103,22 +103,22 @@ class Trace:
         elif kind == Kind.SETTLED:
             await self._settled(seen, data, start, subject, payload)
         elif kind == Kind.DEAD_LETTERED:
-            queue, offsets = control.parse_dead_lettered(payload)
-            offset = await self._offset(seen, queue)
-            if offset in offsets:
-                self._tell(Event.DEAD_LETTERED, data, start, subject, queue, offset)
+            letters = control.DeadLettered.parse(payload)
+            offset = await self._offset(seen, letters.queue)
+            if offset in letters.offsets:
+                self._tell(Event.DEAD_LETTERED, data, start, subject, letters.queue, offset)
                 self._offsets.pop(dead_letter_queue(subject), None)
                 seen.known.add(f"dead {record.store_time_of(data, start)} {subject.decode()}")
         elif kind == Kind.GROUP_RESET:
-            for queue, to in control.parse_group_reset(payload).items():
+            for queue, to in control.GroupReset.parse(payload).offsets.items():
                 offset = await self._offset(seen, queue)
                 if offset >= 0 and (_who(subject, queue) in seen.known or to > offset):
                     seen.is_first(_who(subject, queue))
                     self._tell(Event.MOVED, data, start, subject, queue, to)
-        elif kind == Kind.SHARE_HANDED:
+        elif kind == Kind.SHARE_HANDED_OVER:
             queue = subscription_queue(subject)
             offset = await self._offset(seen, queue)
-            for client, _, at in control.parse_share_handed(payload):
+            for client, _, at in control.ShareHandedOver.parse(payload).handed:
                 if at == offset:
                     self._tell(Event.FINISHED, data, start, subject, queue, offset)
                     self._tell(Event.SENT, data, start, client, queue, offset)
@@ -128,8 +128,8 @@ class Trace:
             self._held(seen, data, start, kind, payload)
 
     async def _popped(self, seen: _Seen, data: bytes, start: int, group: bytes, payload: bytes) -> None:
-        event = control.parse_popped(payload)
-        for queue, runs in event.runs.items():
+        event = control.Popped.parse(payload)
+        for queue, runs in event.queues.items():
             offset = await self._offset(seen, queue)
             if offset < 0:
                 continue
@@ -140,7 +140,7 @@ class Trace:
                 self._tell(Event.PASSED, data, start, group, queue, offset)
 
     async def _settled(self, seen: _Seen, data: bytes, start: int, group: bytes, payload: bytes) -> None:
-        event = control.parse_settled(payload)
+        event = control.Settled.parse(payload)
         for queue, done in event.done.items():
             offset = await self._offset(seen, queue)
             if _holds(done, offset):
@@ -158,7 +158,7 @@ class Trace:
                 if queue and await self._offset(seen, queue) == at:
                     self._tell(Event.SENT, data, start, client, queue, at)
             return
-        for topic_filter, behind in control.parse_cursors_committed(payload).items():
+        for topic_filter, behind in control.CursorsCommitted.parse(payload).offsets.items():
             queue = self._queue_of(topic_filter)
             offset = await self._offset(seen, queue) if queue else -1
             if 0 <= offset < behind and seen.is_first(_who(client, queue)):
@@ -169,12 +169,12 @@ class Trace:
     def _held(self, seen: _Seen, data: bytes, start: int, kind: int, payload: bytes) -> None:
         if not self._is_held:
             return
-        if kind == Kind.TIMERS_FIRED and self._handle in control.parse_handles(payload):
+        if kind == Kind.TIMERS_FIRED and self._handle in control.TimersFired.parse(payload).handles:
             self._entered(seen, data, start)
-        elif kind == Kind.TIMERS_RECALLED and self._handle in control.parse_handles(payload):
+        elif kind == Kind.TIMERS_RECALLED and self._handle in control.TimersFired.parse(payload).handles:
             self._tell(Event.RECALLED, data, start)
         elif kind == Kind.TRANSACTIONS_ENDED:
-            ended = control.parse_transactions_ended(payload)
+            ended = control.TransactionsEnded.parse(payload)
             if self._handle in ended.committed:
                 self._tell(Event.COMMITTED, data, start)
                 if not self._is_delayed:  # else it waits for its time
@@ -278,7 +278,7 @@ def _member_of(data: bytes, start: int) -> str:
     return record.decode(data, start)[4].decode(errors="replace")
 
 
-def _holds(runs: list[list[int]], offset: int) -> bool:
+def _holds(runs: list[tuple[int, int]], offset: int) -> bool:
     return any(first <= offset < first + count for first, count in runs)
 
 

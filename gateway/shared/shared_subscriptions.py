@@ -1,7 +1,7 @@
 """The shared subscriptions that have members among this node's sessions.
 
 The log has the membership of a durable session with its other subscriptions. For all other members of a group the node
-writes one record, SHARE_HELD, with the first of them and SHARE_LEFT with the last. After a crash
+writes one record, SHARE_JOINED, with the first of them and SHARE_LEFT with the last. After a crash
 `gateway.broker.maintenance` writes SHARE_LEFT.
 """
 
@@ -129,7 +129,7 @@ class SharedSubscriptions:
                 group.wake()
             done(appended)
 
-        self._store.append([control.share_held(name, self._gateway)], recorded)
+        self._store.append([control.ShareJoined(self._gateway).frame(name)], recorded)
         return is_new
 
     def leave(self, session: Session, name: bytes) -> bool:
@@ -174,7 +174,7 @@ class SharedSubscriptions:
             elif appended.error is not None:
                 tell_failure(log, appended.error, "recording the end of the shared subscription %r failed: %s", name)
 
-        self._store.append([control.share_left(name, self._gateway)], recorded)
+        self._store.append([control.ShareLeft(self._gateway).frame(name)], recorded)
 
     # --- groups
 

@@ -12,6 +12,8 @@ HIDDEN: Final = "hidden"
 
 def describe(data: bytes, at: int) -> dict[str, Any]:
     """The record at `at` as JSON fields; bytes that are no UTF-8 are base64 under a name that says so."""
+    import msgspec  # noqa: PLC0415
+
     import record  # noqa: PLC0415
     from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, FLAG_REVIVED, Kind  # noqa: PLC0415
 
@@ -24,9 +26,9 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         "kind": Kind(kind).name.lower(),
     }
     if kind != Kind.MESSAGE:
-        fields = json.loads(payload)
-        if kind == Kind.USER_SET:  # what proves a password can be guessed at, and the server key speaks for the server
-            fields = [fields[0], *([HIDDEN] * len(fields[1:]))]
+        fields = _shown(msgspec.msgpack.decode(payload))
+        if kind == Kind.USER_SET:  # passwords can be guessed from these, and the server key impersonates the server
+            fields = {name: value if name == "iterations" else HIDDEN for name, value in fields.items()}
         return row | {"subject": topic.decode(), "fields": fields}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
     row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}
@@ -37,6 +39,20 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
     if properties:
         row["properties_base64"] = base64.b64encode(properties).decode()
     return row | payload_field(payload)
+
+
+def _shown(value: Any) -> Any:
+    """A value of a control record as JSON has it: bytes are text, or base64 if they are no UTF-8."""
+    if isinstance(value, dict):
+        return {_shown(name): _shown(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
 
 
 def payload_field(payload: bytes) -> dict[str, str]:

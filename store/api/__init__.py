@@ -15,9 +15,30 @@ from typing import Protocol
 from store.api.accounts import AccountStore, Rule, User
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
-from store.api.groups import GroupQueueState, GroupState, GroupStore, Handed, Popped, PopRequest, Receipts, Run, Start
+from store.api.groups import (
+    GroupQueueState,
+    GroupState,
+    GroupStore,
+    Handed,
+    PopRequest,
+    PopResult,
+    Receipts,
+    Run,
+    Start,
+)
 from store.api.held import HeldMessage, HeldPage, HeldStore, TransactionListener
-from store.api.log import Addressed, Chunk, Commit, CommitListener, Done, LogStore, Moved, Produced, StoreStats, Wants
+from store.api.log import (
+    Addressed,
+    Chunk,
+    Commit,
+    CommitListener,
+    Done,
+    LogStore,
+    Moved,
+    ProducerState,
+    StoreStats,
+    Wants,
+)
 from store.api.queues import (
     Bounds,
     Child,
@@ -63,8 +84,8 @@ __all__ = [
     "Outbound",
     "Owed",
     "PopRequest",
-    "Popped",
-    "Produced",
+    "PopResult",
+    "ProducerState",
     "QueueStore",
     "Receipts",
     "Retained",

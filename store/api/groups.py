@@ -76,7 +76,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Popped:
+class PopResult:
     """What a pop leased out. Another pop may find more after the next message in one of the queues."""
 
     runs: list[Run]
@@ -108,7 +108,7 @@ class GroupState:
 class GroupStore(Protocol):
     """Leases of consumer groups on messages, and committed offsets. Every change returns once it is committed."""
 
-    async def pop(self, request: PopRequest) -> Popped:
+    async def pop(self, request: PopRequest) -> PopResult:
         """Lease messages to a member of a group, at least one where there is one. Messages whose lease ran out and
         messages that were given back come first. A call that is cancelled gives back what it leased, uncounted.
 

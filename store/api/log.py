@@ -95,7 +95,7 @@ class Chunk:
 
 
 @dataclass(slots=True, frozen=True)
-class Produced:
+class ProducerState:
     """What a producer, a process of a gateway, appended last."""
 
     producer: bytes

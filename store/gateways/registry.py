@@ -162,7 +162,7 @@ class GatewayRegistry:
             raise StoreError(f"there are {MAX_GATEWAYS} gateways, which is the limit")
         gateway = self._gateways[name] = _Gateway(name, self._loop.time(), True)
         try:
-            await self._record(control.gateway_joined(name))
+            await self._record(control.GatewayJoined().frame(name))
         except asyncio.CancelledError:
             if self._clean_up is not None and self._gateways.get(name) is gateway:
                 self._end(gateway)  # its record is on the way
@@ -252,7 +252,7 @@ class GatewayRegistry:
             clean_up = self._clean_up
             assert clean_up is not None
             # What it appended before is committed with this record: then the views tell all that it had.
-            await self._retry(lambda: self._record(control.gateway_left(gateway.name)))
+            await self._retry(lambda: self._record(control.GatewayLeft().frame(gateway.name)))
             await self._retry(lambda: clean_up(lambda name: name == gateway.name))
             self._claims.release_all(gateway.name)
         except StoreError as error:

@@ -22,8 +22,8 @@ from store.api import (
     Appended,
     Done,
     Handed,
-    Popped,
     PopRequest,
+    PopResult,
     Receipts,
     Run,
     dead_letter_queue,
@@ -76,7 +76,7 @@ class GroupService:
         """Whether the fold's state is all there is."""
         return self._uncommitted.is_empty and not self._locks
 
-    async def pop(self, request: PopRequest) -> Popped:
+    async def pop(self, request: PopRequest) -> PopResult:
         """See `store.api.GroupStore.pop`."""
         _check_ms(request.invisible_ms)
         group, owner = request.group, request.owner
@@ -96,7 +96,7 @@ class GroupService:
             decision.undo()
             raise
         touched = decision.touched()
-        popped = Popped([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
+        popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
         answer: _Answer | None = None
         if touched:
             # That a group begins in a queue is not forgotten, so it is waited for.
@@ -266,7 +266,7 @@ class GroupService:
         rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
             answer: _Answer = self._loop.create_future()
-            self._append(group, [control.share_handed(group, rows)], decision.touched(), self._offer, answer)
+            self._append(group, [control.ShareHandedOver(rows).frame(group)], decision.touched(), self._offer, answer)
             self._end_ownership(group, decision)
             _check(await answer)
         return sorted(stale)
@@ -281,12 +281,12 @@ class GroupService:
                 raise OffsetOutOfRange(queue, offset, begin, end)
         self._admit(group, [queue for queue in offsets if self._views.pops.find(group, queue) is None])
         if offsets:
-            await self._append_alone(group, control.group_reset(group, offsets))
+            await self._append_alone(group, control.GroupReset(offsets).frame(group))
 
     async def remove(self, group: bytes) -> None:
         """See `store.api.GroupStore.remove_group`."""
         await self._unlocked(group)
-        await self._append_alone(group, control.group_removed(group))
+        await self._append_alone(group, control.GroupRemoved().frame(group))
 
     async def _select(self, request: PopRequest) -> dict[bytes, SelectedMessages]:
         """The wanted messages of each queue, from the offset at which the group goes on."""
@@ -364,7 +364,9 @@ class GroupService:
             raise error
         self._uncommitted.add(group, queues)
 
-    async def _read(self, group: bytes, leases: list[LeasedRun], popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
+    async def _read(
+        self, group: bytes, leases: list[LeasedRun], popped: PopResult
+    ) -> tuple[list[Run], LogCorrupt | None]:
         """The messages that can be read, and the damage of the first that cannot."""
         if not leases:
             return [], None
@@ -389,7 +391,9 @@ class GroupService:
             at += lease.count
         return runs, None
 
-    async def _read_each(self, group: bytes, lease: LeasedRun, popped: Popped) -> tuple[list[Run], LogCorrupt | None]:
+    async def _read_each(
+        self, group: bytes, lease: LeasedRun, popped: PopResult
+    ) -> tuple[list[Run], LogCorrupt | None]:
         """Read message by message. Those that left the log meanwhile are finished; damaged ones stay leased."""
         runs: list[Run] = []
         gone: list[int] = []
@@ -408,7 +412,7 @@ class GroupService:
         if gone:
             popped.reclaimed += len(gone)
             for first, end in runs_of(gone):
-                self._offer([control.settled(group, {lease.queue: [(first, end - first)]}, {})], _ignore)
+                self._offer([control.Settled({lease.queue: [(first, end - first)]}, {}).frame(group)], _ignore)
                 self.owners.remove(group, lease.queue, first, end)
         return runs, damage
 

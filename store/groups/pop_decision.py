@@ -87,7 +87,7 @@ class PopDecision:
             if queue.is_new:
                 begins[queue.queue] = queue.begin
             if queue.dead:
-                frames.append(control.dead_lettered(group, queue.queue, queue.dead))
+                frames.append(control.DeadLettered(queue.queue, queue.dead).frame(group))
             if queue.gone:
                 gone[queue.queue] = queue.gone
             if queue.leases or queue.passed:
@@ -96,11 +96,11 @@ class PopDecision:
                     runs.append((queue.next, 0))
                 leased[queue.queue] = runs
         if begins:
-            frames.insert(0, control.group_reset(group, begins))
+            frames.insert(0, control.GroupReset(begins).frame(group))
         for some in in_records(gone):
-            frames.append(control.settled(group, some, {}))
+            frames.append(control.Settled(some, {}).frame(group))
         for some in in_records(leased):
-            frames.append(control.popped(group, self._until, some, self._member))
+            frames.append(control.Popped(self._until, some).frame(group, self._member))
         return frames
 
     def touched(self) -> list[QueueDecision]:

@@ -62,13 +62,13 @@ class SettleDecision:
         group, member = self._group, self._member
         done, again = in_records(self._done), in_records(self._again)
         if len(done) <= 1 and len(again) <= 1:
-            frames = [control.settled(group, self._done, self._again, member)] if done or again else []
+            frames = [control.Settled(self._done, self._again).frame(group, member)] if done or again else []
         else:
-            frames = [control.settled(group, some, {}, member) for some in done]
-            frames += [control.settled(group, {}, some, member) for some in again]
+            frames = [control.Settled(some, {}).frame(group, member) for some in done]
+            frames += [control.Settled({}, some).frame(group, member) for some in again]
         for queue, dead in self._dead.items():
             for at in range(0, len(dead), MOST_DEAD):
-                frames.append(control.dead_lettered(group, queue, dead[at : at + MOST_DEAD], member))
+                frames.append(control.DeadLettered(queue, dead[at : at + MOST_DEAD]).frame(group, member))
         return frames
 
     def _claim(self, receipts: Receipts, then: int) -> Sequence[tuple[int, int]]:

@@ -94,13 +94,15 @@ class HeldMessages:
 
     async def recall(self, handles: Sequence[int]) -> list[int]:
         """See `store.api.Store.recall`."""
-        return await self._change(handles, False, lambda some: ([control.timers_recalled(some)], len(some)))
+        return await self._change(handles, False, lambda some: ([control.TimersRecalled(some).frame()], len(some)))
 
     async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
         """See `store.api.Store.end_transaction`."""
         if commit:
             return await self._change(handles, True, lambda some: self._entering(some, _committed))
-        return await self._change(handles, True, lambda some: ([control.transactions_ended([], some)], len(some)))
+        return await self._change(
+            handles, True, lambda some: ([control.TransactionsEnded(rolled_back=some).frame()], len(some))
+        )
 
     async def _change(
         self, handles: Iterable[int], half: bool, frames_of: Callable[[list[int]], tuple[list[bytes], int]]
@@ -179,14 +181,14 @@ class HeldMessages:
         halves = self._held.new.until(now - self._check_ms, limit)
         halves += self._held.asked.until(now, limit - len(halves))
         fired = self._free(due)
-        frames, count = self._entering(fired, control.timers_fired)
+        frames, count = self._entering(fired, _fired)
         rows = [row for row in map(self._held.find, self._free(halves)) if row is not None]
         orphans = [row.handle for row in rows if row.rounds >= self._checks]
         asked = [row.handle for row in rows if row.rounds < self._checks]
         if orphans:
-            frames.append(control.transactions_ended([], orphans))
+            frames.append(control.TransactionsEnded(rolled_back=orphans).frame())
         if asked:
-            frames.append(control.transactions_checked(now + self._check_ms, asked))
+            frames.append(control.TransactionsChecked(now + self._check_ms, asked).frame())
         if frames:
             self._round = self._commit(frames, fired[:count] + orphans + asked)
             self._round.add_done_callback(lambda answer: self._on_round(answer.result(), asked))
@@ -243,8 +245,12 @@ class HeldMessages:
             self._timer = None
 
 
+def _fired(handles: list[int]) -> bytes:
+    return control.TimersFired(handles).frame()
+
+
 def _committed(handles: list[int]) -> bytes:
-    return control.transactions_ended(handles, [])
+    return control.TransactionsEnded(handles).frame()
 
 
 def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:

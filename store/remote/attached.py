@@ -161,7 +161,7 @@ class Attached:
             frames = frames[len(frames) - self._cut[1] :]
             spread = -1
         done = partial(self._appended, sequence, spread)
-        frames.insert(0, control.produced(self.producer, sequence, len(frames)))
+        frames.insert(0, control.Produced(sequence, len(frames)).frame(self.producer))
         while not self._is_closed and (error := self._store.offer(frames, done)) is not None:
             if not isinstance(error, StoreBusy):
                 self._refuse(sequence, error)

@@ -20,8 +20,8 @@ from store.api import (
     Handed,
     HeldPage,
     NamedClaim,
-    Popped,
     PopRequest,
+    PopResult,
     Receipts,
     Retained,
     Rule,
@@ -77,7 +77,7 @@ SESSIONS_OPEN: Final = Method[list[tuple[bytes, int, int, bytes]]]("sessions_ope
 SESSIONS_EXPIRED: Final = Method[list[tuple[bytes, int]]]("sessions_expired")
 RETAINED: Final = Method[list[Retained]]("retained")
 GROUP_OFFSETS: Final = Method[dict[int, int]]("group_offsets")
-POP: Final = Method[Popped]("pop", is_read=False)
+POP: Final = Method[PopResult]("pop", is_read=False)
 SETTLE: Final = Method[list[Receipts]]("settle", is_read=False)
 BURY: Final = Method[list[Receipts]]("bury", is_read=False)
 RELEASE_LEASES: Final = Method[None]("release_leases", is_read=False)
@@ -110,7 +110,7 @@ class RemoteCalls:
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
         raise NotImplementedError
 
-    async def _ask_pop(self, request: PopRequest) -> Popped:
+    async def _ask_pop(self, request: PopRequest) -> PopResult:
         """Pop. Messages leased for a caller that has been cancelled meanwhile are given back."""
         raise NotImplementedError
 
@@ -177,7 +177,7 @@ class RemoteCalls:
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return await self._ask(GROUP_OFFSETS, group, parent)
 
-    async def pop(self, request: PopRequest) -> Popped:
+    async def pop(self, request: PopRequest) -> PopResult:
         return await self._ask_pop(request)
 
     async def settle(

@@ -27,8 +27,8 @@ from store.api import (
     CommitListener,
     Done,
     HeldMessage,
-    Popped,
     PopRequest,
+    PopResult,
     Receipts,
     StoreStats,
     TransactionListener,
@@ -199,7 +199,7 @@ class RemoteStore(RemoteCalls):
         self._say_what_was_said()
         return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
 
-    async def _ask_pop(self, request: PopRequest) -> Popped:
+    async def _ask_pop(self, request: PopRequest) -> PopResult:
         self._say_what_was_said()
         ask = self._questions.ask
         answer = await ask(cast("Method[object]", POP), (request,), partial(self._give_back, request.group))

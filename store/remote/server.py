@@ -152,7 +152,7 @@ class StoreServer:
         if produced is None:
             if hello.store:
                 return None, self._welcome()  # it was given up
-            await self._record([control.produced(hello.producer, 0, 0)])
+            await self._record([control.Produced(0, 0).frame(hello.producer)])
             produced = (0, 0, 0)
         if hello.store and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
             # While it was away, a restart of the store ago: what it has under way others may have sent again by now.
@@ -230,7 +230,7 @@ class StoreServer:
 
     async def _end(self, name: str, producer: bytes) -> None:
         try:
-            await self._record([control.producer_ended(producer)])
+            await self._record([control.ProducerEnded().frame(producer)])
         except StoreError as error:
             log.error("recording the end of gateway %s failed: %s", name, error)
         for listener in self._gone:

@@ -3,6 +3,7 @@
 A user's password is not here. What is here proves it, and proves the server to the client (RFC 5802, section 3).
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -37,7 +38,7 @@ class Access:
         self._delete(_USERS, name)
         self._delete(_RULES, name)
 
-    def rules_set(self, name: bytes, rules: list[Rule]) -> None:
+    def rules_set(self, name: bytes, rules: Sequence[Rule]) -> None:
         if rules:
             self._state.put(_RULES, name, b"".join(map(_packed, rules)))
         else:

@@ -7,12 +7,14 @@ the log entirely, so after a crash the replay from the checkpoint does exactly w
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 import record
 from matcher.names import is_shared, parent_of
 from matcher.reserved import client_of
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import Addressed, Commit, Rule, dead_letter_queue, subscription_queue, topic_queue
+from store.api import Addressed, Commit, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.log.damaged_ranges import NO_DAMAGE, Damaged
@@ -45,7 +47,8 @@ _PAYLOAD: Final = 6
 _ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
 _NOTHING: Final = bytes(REFERENCE)  # position 0: before the log's begin, since it moved
 
-_Folds = dict[int, tuple[Callable[[bytes, Any], None], Callable[[bytes], Any]]]
+_Fold = Callable[[bytes, Any], None]  # subject and record
+_FoldAt = Callable[[Commit, int, bytes, Any], None]  # commit, start of the frame in it, subject and record
 
 
 class Views:
@@ -93,7 +96,8 @@ class Views:
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
         self.wills = Wills(self._state)
         self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares, self.wills)
-        self._plain = _plain_folds(self.sessions, self.wills)
+        self._folds = self._plain_folds()
+        self._folds_at = self._folds_of_commit()
         self.sessions.load()
         wanted.load()
 
@@ -286,28 +290,22 @@ class Views:
 
     def _fold_control(self, kind: int, commit: Commit, start: int) -> None:
         _, _, _, subject, _, _, payload = record.decode(commit.data, start)
-        position = commit.position + start
         try:
-            plain = self._plain.get(kind)
-            if plain is not None:
-                fold, parse = plain
-                fold(subject, parse(payload))
-            elif Kind.TIMERS_FIRED <= kind <= Kind.TRANSACTIONS_CHECKED:
-                self._enter_held(
-                    commit, self.held.fold(kind, payload), record.store_time_of(commit.data, start), position
-                )
-            elif Kind.POPPED <= kind <= Kind.GROUP_REMOVED:
-                self._fold_group(kind, commit, start, subject, payload)
-            elif Kind.USER_SET <= kind <= Kind.RULES_SET:
-                self._fold_access(kind, commit, subject, payload)
-            elif Kind.SHARE_HELD <= kind <= Kind.SHARE_HANDED:
-                self._fold_share(kind, subject, payload)
-            elif Kind.PRODUCED <= kind <= Kind.GATEWAY_LEFT:
-                self._fold_process(kind, subject, payload, position)
+            if kind not in control.RECORDS:
+                raise ValueError("unknown kind: a newer version wrote it")
+            event = control.RECORDS[kind].parse(payload)
+            fold = self._folds.get(kind)
+            if fold is not None:
+                fold(subject, event)
             else:
-                self._fold_kind(kind, subject, payload, position)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+                self._folds_at[kind](commit, start, subject, event)
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            position = commit.position + start
             raise StoreError(f"control record of kind {kind} at position {position}: {error}") from error
+
+    def _fold_timers_or_transactions(self, commit: Commit, start: int, _: bytes, event: Any) -> None:
+        rows = self.held.fold(event)
+        self._enter_held(commit, rows, record.store_time_of(commit.data, start), commit.position + start)
 
     def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int, by: int) -> None:
         """Enter messages that are held no more, with the store time of the record, at `by`, that lets them go: store
@@ -326,56 +324,54 @@ class Views:
             if row.flags & FLAG_RETAIN:
                 self.retained.fold_moved(row.topic, reference, not row.has_payload, by)
 
-    def _fold_share(self, kind: int, group: bytes, payload: bytes) -> None:
-        if kind == Kind.SHARE_HELD:
-            self.shares.hold(group, control.parse_share_holder(payload))
-        elif kind == Kind.SHARE_LEFT:
-            self.shares.let_go(group, control.parse_share_holder(payload))
-        else:
-            handed = control.parse_share_handed(payload)
-            self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in handed])
-            for client, packet_id, offset in handed:
-                if packet_id:
-                    self.sessions.outbound_changed(
-                        client, control.OutboundChange([(packet_id, group, offset, 2)], [], [])
-                    )
+    def _fold_handed_over(self, group: bytes, event: control.ShareHandedOver) -> None:
+        self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in event.handed])
+        for client, packet_id, offset in event.handed:
+            if packet_id:
+                self.sessions.outbound_changed(client, control.OutboundChanged([(packet_id, group, offset, 2)]))
 
-    def _fold_group(self, kind: int, commit: Commit, start: int, group: bytes, payload: bytes) -> None:
-        pops = self.pops
-        if kind == Kind.POPPED:
-            event = control.parse_popped(payload)
-            if is_shared(group):
-                for queue in [queue for queue in event.runs if self._is_over(group, queue)]:
-                    del event.runs[queue]
-            pops.popped(group, event)
-        elif kind == Kind.SETTLED:
-            settled = control.parse_settled(payload)
-            pops.settled(group, settled)
-            if settled.again:
-                _tell_again(commit, group)
-        elif kind == Kind.DEAD_LETTERED:
-            queue, offsets = control.parse_dead_lettered(payload)
-            had = pops.finished(group, queue, offsets)
-            self._dead_letter(commit, record.store_time_of(commit.data, start), group, queue, had)
-        elif kind == Kind.GROUP_RESET:
-            begins = control.parse_group_reset(payload)
-            pops.reset(group, {name: at for name, at in begins.items() if not self._is_over(group, name)})
-            _tell_again(commit, group)
-        else:
-            pops.removed(group)
-            _tell_again(commit, group)
+    def _fold_popped(self, group: bytes, event: control.Popped) -> None:
+        queues = event.queues
+        if is_shared(group):
+            queues = {queue: runs for queue, runs in queues.items() if not self._is_over(group, queue)}
+        self.pops.popped(group, queues, event.until_ms)
 
-    def _fold_access(self, kind: int, commit: Commit, name: bytes, payload: bytes) -> None:
-        if kind == Kind.RULES_SET:
-            self.access.rules_set(name, [Rule(*rule) for rule in control.parse_rules_set(payload)])
-        elif kind == Kind.USER_SET:
-            self.access.user_set(name, control.parse_user_set(payload))
-        else:
-            self.access.user_removed(name)
-        if kind != Kind.RULES_SET:
-            commit.users.append(name)
-        if kind != Kind.USER_SET:
-            commit.rules.append(name)
+    def _fold_settled(self, commit: Commit, _: int, group: bytes, event: control.Settled) -> None:
+        self.pops.settled(group, event)
+        if event.again:
+            _add_again(commit, group)
+
+    def _fold_dead_lettered(self, commit: Commit, start: int, group: bytes, event: control.DeadLettered) -> None:
+        had = self.pops.finished(group, event.queue, event.offsets)
+        self._dead_letter(commit, record.store_time_of(commit.data, start), group, event.queue, had)
+
+    def _fold_group_reset(self, commit: Commit, _: int, group: bytes, event: control.GroupReset) -> None:
+        begins = {queue: offset for queue, offset in event.offsets.items() if not self._is_over(group, queue)}
+        self.pops.reset(group, begins)
+        _add_again(commit, group)
+
+    def _fold_group_removed(self, commit: Commit, _: int, group: bytes, _event: control.GroupRemoved) -> None:
+        self.pops.removed(group)
+        _add_again(commit, group)
+
+    def _fold_user_set(self, commit: Commit, _: int, name: bytes, event: control.UserSet) -> None:
+        self.access.user_set(name, event)
+        commit.users.append(name)
+
+    def _fold_user_removed(self, commit: Commit, _: int, name: bytes, _event: control.UserRemoved) -> None:
+        self.access.user_removed(name)
+        commit.users.append(name)
+        commit.rules.append(name)
+
+    def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
+        self.access.rules_set(name, event.rules)
+        commit.rules.append(name)
+
+    def _fold_subscribed(self, commit: Commit, start: int, client: bytes, event: control.Subscribed) -> None:
+        self.sessions.subscribed(client, event, commit.position + start)
+
+    def _fold_produced(self, commit: Commit, start: int, producer: bytes, event: control.Produced) -> None:
+        self.producers.produced(producer, event, commit.position + start)
 
     def _is_over(self, group: bytes, queue: bytes) -> bool:
         """Whether the last member of a shared subscription left before what was decided of its queue was committed."""
@@ -394,42 +390,49 @@ class Views:
                 if group not in commit.dead_letters:
                     commit.dead_letters.append(group)
 
-    def _fold_process(self, kind: int, name: bytes, payload: bytes, position: int) -> None:
-        if kind == Kind.PRODUCED:
-            self.producers.produced(name, *control.parse_produced(payload), position)
-        elif kind == Kind.PRODUCER_ENDED:
-            self.producers.ended(name, control.parse_producer_ended(payload))
-        elif kind == Kind.GATEWAY_JOINED:
-            self.gateways.joined(name)
-        else:
-            self.gateways.left(name)
+    def _plain_folds(self) -> "dict[int, _Fold]":
+        """Folds by kind that need only the subject and the fields."""
+        sessions = self.sessions
+        return {
+            Kind.SESSION_OPENED: sessions.opened,
+            Kind.SESSION_CLOSED: sessions.closed,
+            Kind.SESSION_LOST: sessions.lost,
+            Kind.SESSION_ENDED: sessions.ended,
+            Kind.UNSUBSCRIBED: sessions.unsubscribed,
+            Kind.CURSORS_COMMITTED: sessions.cursors_committed,
+            Kind.INBOUND_RELEASED: sessions.inbound_released,
+            Kind.OUTBOUND_CHANGED: sessions.outbound_changed,
+            Kind.WILL_SET: sessions.will_set,
+            Kind.WILL_DROPPED: self.wills.dropped,
+            Kind.GROUP_OFFSETS_COMMITTED: self.groups.committed,
+            Kind.POPPED: self._fold_popped,
+            Kind.SHARE_JOINED: self.shares.gateway_joined,
+            Kind.SHARE_LEFT: self.shares.gateway_left,
+            Kind.SHARE_HANDED_OVER: self._fold_handed_over,
+            Kind.PRODUCER_ENDED: self.producers.ended,
+            Kind.GATEWAY_JOINED: self.gateways.joined,
+            Kind.GATEWAY_LEFT: self.gateways.left,
+        }
 
-    def _fold_kind(self, kind: int, subject: bytes, payload: bytes, position: int) -> None:
-        if kind == Kind.SUBSCRIBED:
-            self.sessions.subscribed(subject, control.parse_subscribed(payload), position)
-        elif kind == Kind.GROUP_OFFSETS_COMMITTED:
-            self.groups.fold(subject, *control.parse_group_offsets_committed(payload))
-        else:
-            raise ValueError("unknown kind: a newer version wrote it")
+    def _folds_of_commit(self) -> "dict[int, _FoldAt]":
+        """Folds by kind that need the place of the record, or that listeners hear of."""
+        return {
+            Kind.SUBSCRIBED: self._fold_subscribed,
+            Kind.TIMERS_FIRED: self._fold_timers_or_transactions,
+            Kind.TIMERS_RECALLED: self._fold_timers_or_transactions,
+            Kind.TRANSACTIONS_ENDED: self._fold_timers_or_transactions,
+            Kind.TRANSACTIONS_CHECKED: self._fold_timers_or_transactions,
+            Kind.SETTLED: self._fold_settled,
+            Kind.DEAD_LETTERED: self._fold_dead_lettered,
+            Kind.GROUP_RESET: self._fold_group_reset,
+            Kind.GROUP_REMOVED: self._fold_group_removed,
+            Kind.USER_SET: self._fold_user_set,
+            Kind.USER_REMOVED: self._fold_user_removed,
+            Kind.RULES_SET: self._fold_rules_set,
+            Kind.PRODUCED: self._fold_produced,
+        }
 
 
-def _tell_again(commit: Commit, group: bytes) -> None:
+def _add_again(commit: Commit, group: bytes) -> None:
     if group not in commit.again and not is_shared(group):
         commit.again.append(group)
-
-
-def _plain_folds(sessions: Sessions, wills: Wills) -> _Folds:
-    """The records that the life of a session consists of, by kind: what folds each for its client, and what reads its
-    payload."""
-    return {
-        int(Kind.SESSION_OPENED): (sessions.opened, control.parse_session_opened),
-        int(Kind.SESSION_CLOSED): (sessions.closed, control.parse_session_closed),
-        int(Kind.SESSION_LOST): (sessions.lost, control.parse_session_closed),
-        int(Kind.SESSION_ENDED): (sessions.ended, control.parse_session_ended),
-        int(Kind.UNSUBSCRIBED): (sessions.unsubscribed, control.parse_unsubscribed),
-        int(Kind.CURSORS_COMMITTED): (sessions.cursors_committed, control.parse_cursors_committed),
-        int(Kind.INBOUND_RELEASED): (sessions.inbound_released, control.parse_inbound_released),
-        int(Kind.OUTBOUND_CHANGED): (sessions.outbound_changed, control.parse_outbound_changed),
-        int(Kind.WILL_SET): (sessions.will_set, control.parse_will_set),
-        int(Kind.WILL_DROPPED): (wills.dropped, control.parse_will_dropped),
-    }

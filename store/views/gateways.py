@@ -3,6 +3,7 @@
 from itertools import islice
 from typing import Final
 
+from store.control import GatewayJoined, GatewayLeft
 from store.views.state import State
 
 _GATEWAYS: Final = b"G"
@@ -16,10 +17,10 @@ class Gateways:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def joined(self, gateway: bytes) -> None:
+    def joined(self, gateway: bytes, _: GatewayJoined) -> None:
         self._state.put(_GATEWAYS, gateway, b"")
 
-    def left(self, gateway: bytes) -> None:
+    def left(self, gateway: bytes, _: GatewayLeft) -> None:
         self._state.delete(_GATEWAYS, gateway)
 
     def has(self, gateway: bytes) -> bool:

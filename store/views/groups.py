@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from store.control import GroupOffsetsCommitted
 from store.views.state import State, owned
 
 _GROUPS: Final = b"g"
@@ -15,9 +16,9 @@ class Groups:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def fold(self, group: bytes, parent: bytes, offsets: dict[int, int]) -> None:
-        bucket, prefix = owned(_GROUPS, group), owned(b"", parent)
-        for partition, offset in offsets.items():
+    def committed(self, group: bytes, event: GroupOffsetsCommitted) -> None:
+        bucket, prefix = owned(_GROUPS, group), owned(b"", event.parent)
+        for partition, offset in event.offsets.items():
             self._state.put(bucket, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
 
     def remove(self, group: bytes) -> None:

@@ -14,10 +14,9 @@ from struct import Struct
 from typing import Final
 
 import record
-from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
-from store import control
+from record.layout import FLAG_DELAYED, FLAG_HALF
 from store.api import HeldMessage, HeldPage
-from store.control import TransactionsChecked, TransactionsEnded
+from store.control import TimersFired, TimersRecalled, TransactionsChecked, TransactionsEnded
 from store.views.count import Count
 from store.views.keeping import Page
 from store.views.state import State
@@ -166,15 +165,15 @@ class Held:
         else:
             self.due.add(due, handle)
 
-    def fold(self, kind: int, payload: bytes) -> list[HeldRow]:
-        """Take a control record. Returns the messages that now enter their queues, in order."""
-        if kind == Kind.TRANSACTIONS_ENDED:
-            return self._ended(control.parse_transactions_ended(payload))
-        if kind == Kind.TRANSACTIONS_CHECKED:
-            self._checked(control.parse_transactions_checked(payload))
+    def fold(self, event: TimersFired | TimersRecalled | TransactionsEnded | TransactionsChecked) -> list[HeldRow]:
+        """Fold a control record. Returns the messages that now enter their queues, in order."""
+        if isinstance(event, TransactionsEnded):
+            return self._ended(event)
+        if isinstance(event, TransactionsChecked):
+            self._checked(event)
             return []
-        rows = [self._released(row) for row in self._waiting(control.parse_handles(payload), False)]
-        return rows if kind == Kind.TIMERS_FIRED else []
+        rows = [self._released(row) for row in self._waiting(event.handles, False)]
+        return rows if isinstance(event, TimersFired) else []
 
     def revived(self, handle: int) -> bool:
         """A copy of a message is in the log. Whether the message was held until now, and the copy enters for it."""

@@ -4,6 +4,7 @@ Most are released before the next checkpoint. So the ids of the sessions that us
 RocksDB has, and only the difference is ever written.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from store.views.state import State, owned
@@ -48,7 +49,7 @@ class Inbound:
             ids.now.add(packet_id)
             self.changed += -1 if packet_id in ids.stored else 1
 
-    def released(self, client: bytes, packet_ids: list[int]) -> None:
+    def released(self, client: bytes, packet_ids: Sequence[int]) -> None:
         ids = self._ids[client]
         for packet_id in packet_ids:
             self._release(ids, packet_id)

@@ -105,7 +105,7 @@ class GroupQueue:
         deliveries = self.blocks[number].deliveries
         return number * BLOCK + BLOCK - len(deliveries.lstrip(b"\0"))
 
-    def popped(self, runs: list[list[int]], until: int) -> None:
+    def popped(self, runs: list[tuple[int, int]], until: int) -> None:
         for first, count in runs:
             end = first + count
             known = min(end, self.next)
@@ -117,7 +117,7 @@ class GroupQueue:
                     self._lease(begin, end, until)
                 self.next = end
 
-    def settled(self, done: list[list[int]], again: list[list[int]]) -> None:
+    def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
         for first, count in done:
             self.finish(first, first + count)
         for first, count, at in again:

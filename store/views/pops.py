@@ -4,11 +4,11 @@ What was used lately is in memory as objects, bounded in number; a checkpoint wr
 A queue's place is a head row and a row per block of 256 offsets that has messages that are out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from store.control import PoppedRuns, SettledRuns
+from store.control import Settled
 from store.views.groups import Groups
 from store.views.leases import GroupQueue, unpack_head
 from store.views.state import State, owned
@@ -17,7 +17,8 @@ _GROUPS: Final = b"j"  # group → number of its queues
 _HEADS: Final = b"n"
 _BLOCKS: Final = b"l"
 
-_NO_RUNS: Final[list[list[int]]] = []
+_NO_RUNS: Final[list[tuple[int, int]]] = []
+_NONE_AGAIN: Final[list[tuple[int, int, int]]] = []
 
 Key = tuple[bytes, bytes]  # group, queue
 
@@ -83,24 +84,24 @@ class Pops:
         self._write_group(group)
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
-    def popped(self, group: bytes, event: PoppedRuns) -> None:
-        for queue, runs in event.runs.items():
+    def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
+        for queue, runs in queues.items():
             place = self.find(group, queue)
             if place is None:
                 place = self._add(group, queue, self.begin_of(group, queue) or 0)
             self._change(place)
-            place.popped(runs, event.until_ms)
+            place.popped(runs, until)
             self._changed_to(place)
 
-    def settled(self, group: bytes, event: SettledRuns) -> None:
+    def settled(self, group: bytes, event: Settled) -> None:
         for queue in {**event.done, **event.again}:
             place = self.find(group, queue)
             if place is not None:
                 self._change(place)
-                place.settled(event.done.get(queue, _NO_RUNS), event.again.get(queue, _NO_RUNS))
+                place.settled(event.done.get(queue, _NO_RUNS), event.again.get(queue, _NONE_AGAIN))
                 self._changed_to(place)
 
-    def finished(self, group: bytes, queue: bytes, offsets: list[int]) -> list[int]:
+    def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[int]:
         """Finish these offsets. Returns those that were not, in their order."""
         place = self.find(group, queue)
         if place is None:

@@ -7,7 +7,8 @@ cut, the log itself says: they follow the record, of the same epoch.
 from struct import Struct
 from typing import Final
 
-from store.api import Produced
+from store.api import ProducerState
+from store.control import Produced, ProducerEnded
 from store.views.state import State
 
 _PRODUCERS: Final = b"P"
@@ -22,22 +23,21 @@ class Producers:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def produced(self, producer: bytes, sequence: int, records: int, digest: int, position: int) -> None:
-        self._state.put(_PRODUCERS, producer, _ROW.pack(sequence, position, records, digest))
+    def produced(self, producer: bytes, event: Produced, position: int) -> None:
+        self._state.put(_PRODUCERS, producer, _ROW.pack(event.sequence, position, event.records, event.digest))
 
-    def ended(self, producer: bytes, last: int) -> None:
-        """`last`: position of the record that has to be its last; -1: whichever it is."""
+    def ended(self, producer: bytes, event: ProducerEnded) -> None:
         known = self.find(producer)
-        if known is not None and last in (-1, known.position):
+        if known is not None and event.last in {None, known.position}:
             self._state.delete(_PRODUCERS, producer)
 
-    def find(self, producer: bytes) -> Produced | None:
+    def find(self, producer: bytes) -> ProducerState | None:
         row = self._state.get(_PRODUCERS, producer)
         return None if row is None else _read(producer, row)
 
-    def page(self, after: bytes | None, limit: int) -> list[Produced]:
+    def page(self, after: bytes | None, limit: int) -> list[ProducerState]:
         """Up to `limit`, sorted by name, behind `after`."""
-        found: list[Produced] = []
+        found: list[ProducerState] = []
         for name, row in self._state.scan(_PRODUCERS, after=after):
             if len(found) == limit:
                 break
@@ -45,5 +45,5 @@ class Producers:
         return found
 
 
-def _read(producer: bytes, row: bytes) -> Produced:
-    return Produced(producer, *_ROW.unpack(row.ljust(_ROW.size, b"\0")))  # rows of older versions end before the digest
+def _read(producer: bytes, row: bytes) -> ProducerState:
+    return ProducerState(producer, *_ROW.unpack(row))

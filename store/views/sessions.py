@@ -12,7 +12,19 @@ from typing import Final, NamedTuple
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from store.api import Outbound, Owed, SessionState, Subscription, subscription_queue
-from store.control import MAX_REACH, Closed, Opened, OutboundChange, Subscribed, WillSet
+from store.control import (
+    CursorsCommitted,
+    InboundReleased,
+    OutboundChanged,
+    SessionClosed,
+    SessionEnded,
+    SessionLost,
+    SessionOpened,
+    Subscribed,
+    SubscribedFilter,
+    Unsubscribed,
+    WillSet,
+)
 from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
 from store.views.shares import Shares
@@ -60,7 +72,7 @@ class Sessions:
         else:
             self.count = int.from_bytes(row, "big")
 
-    def opened(self, client: bytes, event: Opened) -> None:
+    def opened(self, client: bytes, event: SessionOpened) -> None:
         row = self._row(client)
         if row is not None:
             if row.epoch > event.epoch:
@@ -72,66 +84,66 @@ class Sessions:
             self._counted(1)
         self._wills.drop(client)
         self.inbound.opened(client)
-        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry_interval, 0, event.user).packed())
+        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry, 0, event.user).packed())
         self._state.put(_OPEN, client, event.reach.to_bytes(4, "big") + event.gateway)
 
-    def lost(self, client: bytes, event: Closed) -> None:
+    def lost(self, client: bytes, event: SessionLost) -> None:
         row = self._row(client)
         reach = self._state.get(_OPEN, client)
         if row is not None and row.epoch <= event.epoch and reach is not None:
-            self._mark_sent(client, int.from_bytes(reach[:4], "big") if reach else MAX_REACH)
+            self._mark_sent(client, int.from_bytes(reach[:4], "big"))
         self.closed(client, event)
 
-    def closed(self, client: bytes, event: Closed) -> None:
+    def closed(self, client: bytes, event: SessionClosed | SessionLost) -> None:
         row = self._row(client)
         if row is None or row.epoch > event.epoch:
             return
-        self._wills.closed(client, max(event.at_ms, 1), event.expiry_interval)
+        self._wills.closed(client, max(event.at_ms, 1), event.expiry)
         self._unset_expiry(client, row)
-        if event.expiry_interval == 0:
+        if event.expiry == 0:
             self._end(client)
             return
         self._state.delete(_OPEN, client)
         at_ms = max(event.at_ms, 1)
-        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry_interval, at_ms, row.user).packed())
-        if event.expiry_interval != _NEVER:
-            name = _expiry_name(client, event.expiry_interval, at_ms)
+        self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry, at_ms, row.user).packed())
+        if event.expiry != _NEVER:
+            name = _expiry_name(client, event.expiry, at_ms)
             self._state.put(_EXPIRY, name, event.epoch.to_bytes(8, "big"))
 
-    def ended(self, client: bytes, epoch: int) -> None:
+    def ended(self, client: bytes, event: SessionEnded) -> None:
         row = self._row(client)
-        if row is None or row.epoch > epoch:
+        if row is None or row.epoch > event.epoch:
             return
         self._unset_expiry(client, row)
         self._end(client)
 
-    def subscribed(self, client: bytes, wishes: list[Subscribed], position: int) -> None:
+    def subscribed(self, client: bytes, event: Subscribed, position: int) -> None:
         if self._row(client) is None:
             return
         bucket = owned(_SUBSCRIPTIONS, client)
-        for wish in wishes:
-            known = self._state.get(bucket, wish.topic_filter)
+        for wish in event.subscriptions:
+            known = self._state.get(bucket, wish.filter)
             keeps = False
             if known is not None:
                 row = _Row.of(known)
                 keeps = bool(row.options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
-            elif is_shared(wish.topic_filter):
-                self._shares.joined(wish.topic_filter)
-            elif has_wildcard(wish.topic_filter):
-                self._wanted.add(wish.topic_filter)
+            elif is_shared(wish.filter):
+                self._shares.joined(wish.filter)
+            elif has_wildcard(wish.filter):
+                self._wanted.add(wish.filter)
             if not keeps:
                 row = self._new(wish, position)
             row = row._replace(options=_options(wish), identifier=wish.identifier)
-            self._state.put(bucket, wish.topic_filter, row.packed())
+            self._state.put(bucket, wish.filter, row.packed())
 
-    def _new(self, wish: Subscribed, position: int) -> "_Row":
+    def _new(self, wish: SubscribedFilter, position: int) -> "_Row":
         """A subscription made by the record at `position`: it begins there, or where it wishes to."""
-        end = self._dispatcher.end(subscription_queue(wish.topic_filter))
-        if wish.replay < 0 or wish.qos == 0:
+        end = self._dispatcher.end(subscription_queue(wish.filter))
+        if wish.begin < 0 or wish.qos == 0:
             return _Row(0, 0, position, end)
-        if has_wildcard(wish.topic_filter):
-            return _Row(0, 0, position, end, wish.replay if wish.replay < position else -1)
-        return _Row(0, 0, position, min(wish.replay, end), end if wish.replay < end else -1)
+        if has_wildcard(wish.filter):
+            return _Row(0, 0, position, end, wish.begin if wish.begin < position else -1)
+        return _Row(0, 0, position, min(wish.begin, end), end if wish.begin < end else -1)
 
     def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> Subscription | None:
         """A message entered the queue of the client's inbox. Returns the subscription by which its session gets that,
@@ -145,16 +157,16 @@ class Sessions:
             self._state.put(bucket, inbox, packed)
         return _subscription(inbox, packed)
 
-    def unsubscribed(self, client: bytes, filters: list[bytes]) -> None:
+    def unsubscribed(self, client: bytes, event: Unsubscribed) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
-        for topic_filter in filters:
+        for topic_filter in event.filters:
             if self._state.get(bucket, topic_filter) is not None:
                 self._unsubscribe(bucket, topic_filter)
                 self._settle(client, topic_filter)
 
-    def cursors_committed(self, client: bytes, offsets: dict[bytes, int]) -> None:
+    def cursors_committed(self, client: bytes, event: CursorsCommitted) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
-        for name, offset in offsets.items():
+        for name, offset in event.offsets.items():
             replayed = filter_of(name)
             topic_filter = replayed or name
             known = self._state.get(bucket, topic_filter)
@@ -176,12 +188,12 @@ class Sessions:
             self.inbound.load(client, self._row(client) is not None)
         self.inbound.received(client, packet_id)
 
-    def inbound_released(self, client: bytes, packet_ids: list[int]) -> None:
+    def inbound_released(self, client: bytes, event: InboundReleased) -> None:
         if not self.inbound.knows(client):
             self.inbound.load(client, self._row(client) is not None)
-        self.inbound.released(client, packet_ids)
+        self.inbound.released(client, event.packet_ids)
 
-    def outbound_changed(self, client: bytes, event: OutboundChange) -> None:
+    def outbound_changed(self, client: bytes, event: OutboundChanged) -> None:
         if self._row(client) is None:
             return
         bucket = owned(_OUTBOUND, client)
@@ -196,7 +208,7 @@ class Sessions:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
         self._owe(client, event)
 
-    def _owe(self, client: bytes, event: OutboundChange) -> None:
+    def _owe(self, client: bytes, event: OutboundChanged) -> None:
         for debt in event.owed:
             if self._state.get(owned(_SUBSCRIPTIONS, client), debt.topic_filter) is not None:
                 self._state.put(owned(_OWED, client), debt.topic_filter, _owed_row(debt))
@@ -341,7 +353,7 @@ def _owed(topic_filter: bytes, row: bytes) -> Owed:
     return Owed(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
 
 
-def _options(wish: Subscribed) -> int:
+def _options(wish: SubscribedFilter) -> int:
     return wish.qos | wish.no_local << 2 | wish.retain_as_published << 3 | wish.retain_handling << 4
 
 

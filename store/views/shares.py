@@ -9,6 +9,7 @@ from typing import Final
 
 from matcher.names import has_wildcard, split_shared
 from store.api import subscription_queue
+from store.control import ShareJoined, ShareLeft
 from store.views.dispatch import Dispatcher
 from store.views.pops import Pops
 from store.views.state import State
@@ -49,19 +50,19 @@ class Shares:
         if not self._is_held(group):
             self._end(group)
 
-    def hold(self, group: bytes, node: bytes) -> None:
-        """A node has other members of it."""
+    def gateway_joined(self, group: bytes, event: ShareJoined) -> None:
+        """A gateway has members whose sessions are not in the log."""
         if not self.exists(group):
             self._begin(group)
-        nodes = {*self._nodes(group), node}
+        nodes = {*self._nodes(group), event.gateway}
         self._state.put(_HELD, group, b"\0".join(sorted(nodes)))
 
-    def let_go(self, group: bytes, node: bytes) -> None:
-        """A node has none any more."""
+    def gateway_left(self, group: bytes, event: ShareLeft) -> None:
+        """A gateway has no such members any more."""
         nodes = self._nodes(group)
-        if node not in nodes:
+        if event.gateway not in nodes:
             return
-        nodes.remove(node)
+        nodes.remove(event.gateway)
         if nodes:
             self._state.put(_HELD, group, b"\0".join(nodes))
             return

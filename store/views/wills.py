@@ -10,7 +10,7 @@ from typing import Final
 import record
 from record.layout import Kind
 from store.api import Will
-from store.control import WillSet
+from store.control import WillDropped, WillSet
 from store.views.state import State
 
 _WILLS: Final = b"W"
@@ -33,12 +33,12 @@ class Wills:
         """The connection has this will."""
         self.drop(client)
         message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
-        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay_s, 0) + message + _sender(event))
+        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay, 0) + message + _sender(event))
 
-    def dropped(self, client: bytes, epoch: int) -> None:
+    def dropped(self, client: bytes, event: WillDropped) -> None:
         """The connection of this epoch has no will any more."""
         row = self._state.get(_WILLS, client)
-        if row is not None and _ROW.unpack_from(row)[0] <= epoch:
+        if row is not None and _ROW.unpack_from(row)[0] <= event.epoch:
             self.drop(client)
 
     def drop(self, client: bytes) -> None:

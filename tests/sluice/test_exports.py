@@ -140,7 +140,7 @@ async def _hold(path: Path) -> None:
     engine = await Engine.open(path, StoreConfig(segment_size=1 << 20))
     answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     frame = record.frame(Kind.MESSAGE, 1 | FLAG_DELAYED, 0, b"home/\x1b[2J", b"\x1b]0;me", b"", b"", (1 << 64) - 1)
-    engine.append([frame, control.session_opened(b"a\nb", 1, 60, True)], answer.set_result)
+    engine.append([frame, control.SessionOpened(1, 60, True).frame(b"a\nb")], answer.set_result)
     await answer
     await engine.close()
 

@@ -54,7 +54,7 @@ def test_dump_by_range_topic_and_kind(data: Path, capsys: pytest.CaptureFixture[
     rows = dump()
     assert len(rows) == 23
     assert rows[0]["kind"] == "session_opened"
-    assert rows[0]["fields"] == [1, 3600, True]
+    assert rows[0]["fields"] == {"epoch": 1, "expiry": 3600, "clean": True}
     assert rows[2]["payload"] == "21.5"
     assert rows[2]["retain"] is True
     assert rows[-1]["payload_base64"] == "//4="

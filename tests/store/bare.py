@@ -5,6 +5,7 @@ from pathlib import Path
 
 import record
 from record.layout import FLAG_HELD, Kind
+from store import control
 from store.api import Commit
 from store.config import StoreConfig
 from store.log.disk import Disk
@@ -17,6 +18,11 @@ from tests.store.images import copy_image
 
 # A frame, or what makes one of the handles there are when it is written.
 Frame = bytes | Callable[[list[int]], bytes]
+
+
+def made(kind: type[control.ControlRecord]) -> Callable[..., bytes]:
+    """What makes frames of a kind, of their subject and their fields."""
+    return lambda subject, *fields: kind(*fields).frame(subject)
 
 
 class BareStore:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import astuple
+
 import record
 from record.layout import Kind
 from store import control
@@ -49,17 +51,17 @@ class GroupModel:
         kind, _, _, group, _, _, payload = record.decode(frame, 0)
         queues = self.places.get(group, {})
         if kind == Kind.POPPED:
-            self._popped(group, *control.parse_popped(payload))
+            self._popped(group, *astuple(control.Popped.parse(payload)))
         elif kind == Kind.SETTLED:
-            self._settled(queues, *control.parse_settled(payload))
+            self._settled(queues, *astuple(control.Settled.parse(payload)))
         elif kind == Kind.DEAD_LETTERED:
-            queue, offsets = control.parse_dead_lettered(payload)
+            queue, offsets = astuple(control.DeadLettered.parse(payload))
             dying = queues.get(queue, Place())
             for offset in offsets:
                 if dying.entries.pop(offset, None) is not None:
                     self.dead.setdefault(group, []).append((queue, offset))
         elif kind == Kind.GROUP_RESET:
-            if resets := control.parse_group_reset(payload):
+            if resets := control.GroupReset.parse(payload).offsets:
                 self.places.setdefault(group, {}).update({queue: Place(offset) for queue, offset in resets.items()})
         elif kind == Kind.GROUP_REMOVED:
             self.places.pop(group, None)

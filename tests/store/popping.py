@@ -9,8 +9,8 @@ from matcher.selector import EVERYTHING, Selection
 from record.layout import Kind
 from store.api import (
     Appended,
-    Popped,
     PopRequest,
+    PopResult,
     Receipts,
     Run,
     Start,
@@ -39,7 +39,7 @@ def payloads(runs: Sequence[Run]) -> list[bytes]:
     return found
 
 
-def receipts(popped: Popped) -> list[Receipts]:
+def receipts(popped: PopResult) -> list[Receipts]:
     return [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
 
 
@@ -87,7 +87,7 @@ class Bench:
         selection: Selection = EVERYTHING,
         ordered: bool = False,
         early: bool = False,
-    ) -> Popped:
+    ) -> PopResult:
         request = PopRequest(
             group, queues or (Q,), records, size, invisible, start, most, selection, ordered, early=early
         )

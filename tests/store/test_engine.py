@@ -187,7 +187,7 @@ async def test_control_records_find_room_where_messages_are_told_to_wait(tmp_pat
     answers: list[Appended] = []
     for _ in range(5):
         engine.append([message(b"t", bytes(2000))], answers.append)
-    closed = await append(engine, control.session_closed(b"c", 1, 60, 1))
+    closed = await append(engine, control.SessionClosed(1, 60, 1).frame(b"c"))
     assert closed.error is None
     kinds = [type(answer.error) for answer in answers]
     assert (kinds.count(StoreBusy), kinds.count(type(None))) == (1, 4)

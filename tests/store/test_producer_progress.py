@@ -27,7 +27,7 @@ async def append(engine: Engine, frames: list[bytes]) -> Appended:
 
 
 async def produce(engine: Engine, sequence: int, frames: list[bytes]) -> Appended:
-    return await append(engine, [control.produced(b"p", sequence, len(frames)), *frames])
+    return await append(engine, [control.Produced(sequence, len(frames)).frame(b"p"), *frames])
 
 
 async def test_the_store_knows_the_last_append_of_a_producer(tmp_path: Path):
@@ -42,7 +42,7 @@ async def test_the_store_knows_the_last_append_of_a_producer(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     assert await engine.produced(b"p") == (1, 0, 0)
     assert [row.producer for row in await engine.producers(None, 10)] == [b"p"]
-    await append(engine, [control.producer_ended(b"p")])
+    await append(engine, [control.ProducerEnded().frame(b"p")])
     assert await engine.produced(b"p") is None
     assert await engine.producers(None, 10) == []
     await engine.close()
@@ -53,23 +53,19 @@ async def test_who_appends_again_is_not_ended_for_what_it_appended_last(tmp_path
     await produce(engine, 1, [message(1)])
     (old,) = await engine.producers(None, 10)
     await produce(engine, 2, [message(2)])
-    await append(engine, [control.producer_ended(b"p", old.position)])
+    await append(engine, [control.ProducerEnded(old.position).frame(b"p")])
     (known,) = await engine.producers(None, 10)
     assert known.sequence == 2
-    await append(engine, [control.producer_ended(b"p", known.position)])
+    await append(engine, [control.ProducerEnded(known.position).frame(b"p")])
     assert await engine.producers(None, 10) == []
     await engine.close()
 
 
 async def test_the_digest_of_an_append_is_kept_with_it(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
-    await append(engine, [control.produced(b"p", 1, 1, (1 << 64) - 1), message(0)])
+    await append(engine, [control.Produced(1, 1, (1 << 64) - 1).frame(b"p"), message(0)])
     assert await engine.produced(b"p") == (1, 0, (1 << 64) - 1)
-    engine._views.producers._state.put(b"P", b"old", b"\0" * 20)  # as older versions wrote it
-    assert [(row.producer, row.digest) for row in await engine.producers(None, 10)] == [
-        (b"old", 0),
-        (b"p", (1 << 64) - 1),
-    ]
+    assert [(row.producer, row.digest) for row in await engine.producers(None, 10)] == [(b"p", (1 << 64) - 1)]
     await engine.close()
 
 

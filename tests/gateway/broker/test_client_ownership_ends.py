@@ -58,9 +58,9 @@ class Market(Shop):
             loop.call_soon(done, Appended(error=StoreBusy("no room")))
             return
         for name in self.gates:
-            if frames == [control.gateway_joined(name)]:
+            if frames == [control.GatewayJoined().frame(name)]:
                 self.known.names.append(name)
-            elif frames == [control.gateway_left(name)]:
+            elif frames == [control.GatewayLeft().frame(name)]:
                 self.known.names.remove(name)
         loop.call_soon(done, Appended())
 

@@ -23,7 +23,7 @@ NOW_MS = int(time() * 1000)
 
 async def produce(engine: Engine, producer: bytes) -> None:
     message = record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"x")
-    await append(engine, [control.produced(producer, 1, 1), message])
+    await append(engine, [control.Produced(1, 1).frame(producer), message])
 
 
 async def known(engine: Engine) -> list[bytes]:

@@ -137,7 +137,7 @@ async def test_the_sessions_of_a_user_go_with_the_user(node: Node) -> None:
 async def test_sessions_that_an_interrupted_command_left_are_removed_by_the_next(node: Node) -> None:
     await (await comes(node, b"alice", b"away", clean=False, expiry=600)).disconnect()
     assert node._engine is not None
-    await append(node._engine, [control.user_removed(b"alice")])
+    await append(node._engine, [control.UserRemoved().frame(b"alice")])
     assert await ask(node, "user-remove", name="alice") == {"sessions": 1}
     assert await node._engine.sessions(None, 9) == []
 
@@ -199,7 +199,7 @@ async def test_wills_of_a_node_that_died_are_judged_by_the_next(
     copy_log(node.config.data_dir, tmp_path / "copy")
     engine = await Engine.open(tmp_path / "copy", StoreConfig())
     everything = Rule(False, True, True, b"#")
-    await append(engine, [control.rules_set(b"alice", [everything]), control.user_removed(b"carol")])
+    await append(engine, [control.RulesSet([everything]).frame(b"alice"), control.UserRemoved().frame(b"carol")])
     await engine.close()
     again = await make_node("copy", mqtt__auth=["password"])
     assert (again.counters.wills_sent, again.counters.wills_denied) == (1, 3)
@@ -220,7 +220,7 @@ async def test_of_what_no_rule_speaks_the_listener_decides_that_the_will_came_by
     client = await leaves_a_will(node, b"c", 0)
     copy_log(node.config.data_dir, tmp_path / "copy")
     engine = await Engine.open(tmp_path / "copy", StoreConfig())
-    await append(engine, [control.rules_set(b"alice", [])])
+    await append(engine, [control.RulesSet([]).frame(b"alice")])
     await engine.close()
     again = await make_node("copy")
     assert (again.counters.wills_sent, again.counters.wills_denied) == ((1, 0) if default == "allow" else (0, 1))

@@ -44,13 +44,13 @@ async def history(node: Node) -> list[bytes]:
     """Everything that can happen to held messages, between others. Returns the payloads in the order of the queue."""
     (one, two, three, four, *_) = await append(node, *[delayed(b"d%d" % i) for i in range(1, 5)], frame(b"m1"))
     (five, six, seven, eight) = await append(node, half(b"h5"), half(b"h6"), half(b"h7"), delayed(b"h8", FLAG_HALF))
-    await append(node, frame(b"m2"), control.timers_fired([two, one]), frame(b"m3"))
-    await append(node, control.timers_recalled([three]), control.timers_fired([three, two, two]))
+    await append(node, frame(b"m2"), control.TimersFired([two, one]).frame(), frame(b"m3"))
+    await append(node, control.TimersRecalled([three]).frame(), control.TimersFired([three, two, two]).frame())
     await append(node, frame(b"m4"))
-    await append(node, control.transactions_ended([six, five, eight], [seven]), frame(b"m5"))
-    await append(node, control.timers_fired([seven, five]), control.transactions_ended([five], []))
+    await append(node, control.TransactionsEnded([six, five, eight], [seven]).frame(), frame(b"m5"))
+    await append(node, control.TimersFired([seven, five]).frame(), control.TransactionsEnded([five], []).frame())
     await append(node, frame(b"r4", FLAG_REVIVED, four), frame(b"r4 again", FLAG_REVIVED, four), frame(b"m6"))
-    await append(node, control.timers_fired([eight, four]))
+    await append(node, control.TimersFired([eight, four]).frame())
     return [b"m1", b"m2", b"d2", b"d1", b"m3", b"m4", b"h6", b"h5", b"m5", b"r4", b"m6", b"h8"]
 
 
@@ -95,7 +95,7 @@ async def test_qos_0_subscriptions_get_what_entered(make_node: MakeNode, expiry:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, expiry == 0, expiry=expiry)
     await client.subscribe((b"a/#", 0), (b"b", 1))
     (handle,) = await append(node, delayed(b"d"))
-    await append(node, frame(b"1"), frame(b"own", topic=b"b"), control.timers_fired([handle]), frame(b"2"))
+    await append(node, frame(b"1"), frame(b"own", topic=b"b"), control.TimersFired([handle]).frame(), frame(b"2"))
     messages = await client.take(4)
     assert [message.payload for message in messages if message.topic == b"a/t"] == [b"1", b"d", b"2"]
     assert {(message.payload, message.qos) for message in messages} == {(b"own", 1), (b"1", 0), (b"d", 0), (b"2", 0)}
@@ -106,10 +106,10 @@ async def test_qos_0_subscriptions_get_what_entered(make_node: MakeNode, expiry:
 async def test_a_subscription_is_for_what_enters_from_then_on(make_node: MakeNode, expiry: int) -> None:
     node = await make_node()
     before, after = await append(node, delayed(b"before"), delayed(b"after"))
-    await append(node, control.timers_fired([before]))
+    await append(node, control.TimersFired([before]).frame())
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, expiry == 0, expiry=expiry)
     await client.subscribe((b"a/+", 1))
-    await append(node, control.timers_fired([after]))
+    await append(node, control.TimersFired([after]).frame())
     assert [message.payload for message in await client.take(1)] == [b"after"]
     await client.quiet()
 
@@ -131,7 +131,7 @@ async def test_many_sessions_that_are_behind_look_once(make_node: MakeNode) -> N
         return await fetch(queue, offset, max_records, max_bytes)
 
     engine.fetch = counted  # type: ignore[method-assign, assignment]
-    await append(node, control.timers_fired(handles))
+    await append(node, control.TimersFired(handles).frame())
     for client in clients:
         assert [message.payload for message in await client.take(50)] == [b"%d" % i for i in range(50)]
     assert fetches == 1
@@ -146,7 +146,7 @@ async def test_a_pull_that_waits_hears_of_what_entered(make_node: MakeNode) -> N
         assert service is not None
         while not service._wakeups._waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await append(node, control.timers_fired([handle]))
+        await append(node, control.TimersFired([handle]).frame())
         page = await waiting
         assert [message.payload for message in page] == [b"d"]
         assert page.end == 1
@@ -180,7 +180,7 @@ async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node
     await client.subscribe((b"a/t", 1))
     for round_ in range(3):
         handles = await append(node, *[delayed(b"%d" % round_) for _ in range(2)])
-        await append(node, control.timers_fired(handles))
+        await append(node, control.TimersFired(handles).frame())
         assert [message.payload for message in await client.take(2)] == [b"%d" % round_] * 2
         await client.quiet()
         session = node._sessions.held[b"c"][0]

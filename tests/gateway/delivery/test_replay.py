@@ -9,7 +9,6 @@ from gateway.node.node import Node
 from gateway.session.session import Session
 from gateway.topics.replay_start import ReplayStart, parse_start, split_replay
 from record import split, store_time_of
-from store import control
 from store.api import Chunk
 from store.engine import Engine
 from store.errors import StoreFailed
@@ -604,11 +603,6 @@ async def test_what_was_sent_of_the_past_is_counted(node: Node, topic_filter: by
     assert payloads(await client.take(1)) == [b"new"]
     assert node.counters.dropped_oversized == 1
     assert node.counters.messages_replayed == 7
-
-
-def test_an_old_record_begins_at_the_end() -> None:
-    payload = b'[["a/+",1,false,false,0,0]]'
-    assert control.parse_subscribed(payload)[0].replay == -1
 
 
 async def test_a_replay_of_qos_0_that_is_asked_for_more(node: Node) -> None:

@@ -90,7 +90,7 @@ async def test_nothing_is_passed_over(make_node: MakeNode, seed: int) -> None:
                 handle, topic, payload = some[0]
                 await append(node, message(topic, payload, FLAG_REVIVED, handle))
             else:
-                await append(node, control.timers_fired([handle for handle, _, _ in some]))
+                await append(node, control.TimersFired([handle for handle, _, _ in some]).frame())
             expected += [payload for _, topic, payload in some if topic.startswith(b"mine")]
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=chance.choice([0, EVER]))
     await replay(client, b"mine/+", b"earliest")

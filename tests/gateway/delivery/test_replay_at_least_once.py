@@ -31,8 +31,10 @@ async def history(node: Node, qos: int) -> list[bytes]:
     early = await append(node, *[message(b"early%d" % i, qos, True) for i in range(5)])
     held = await append(node, *[message(b"held%d" % i, qos, True) for i in range(10)])
     await append(node, *[message(b"m%d" % i, qos) for i in range(3)])
-    await append(node, control.timers_fired(held))
-    await append(node, *[message(b"n%d" % i, qos) for i in range(3)], control.timers_fired(early), message(b"end", qos))
+    await append(node, control.TimersFired(held).frame())
+    await append(
+        node, *[message(b"n%d" % i, qos) for i in range(3)], control.TimersFired(early).frame(), message(b"end", qos)
+    )
     return [
         *[b"m%d" % i for i in range(3)],
         *[b"held%d" % i for i in range(10)],

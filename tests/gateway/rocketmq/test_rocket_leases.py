@@ -10,7 +10,7 @@ from gateway.rocketmq.clients import TelemetryClients
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receive_calls import ReceiveCalls
 from gateway.rpc.limits import RpcLimits
-from store.api import Popped
+from store.api import PopResult
 
 SERVICE = ClientKey(b"", "service")
 
@@ -23,8 +23,8 @@ class Kept:
         self.of.append(who)
 
 
-async def nothing(*_: Any) -> Popped:
-    return Popped([], None, is_limited=False)
+async def nothing(*_: Any) -> PopResult:
+    return PopResult([], None, is_limited=False)
 
 
 @pytest.mark.parametrize("is_there", [True, False])

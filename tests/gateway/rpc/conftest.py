@@ -116,7 +116,7 @@ class MemoryStore:
             if kind != Kind.MESSAGE:
                 assert kind in {Kind.PRODUCED, Kind.PRODUCER_ENDED}
                 if kind == Kind.PRODUCED:
-                    self.last[topic] = control.parse_produced(record.decode(data, start)[6])[0]
+                    self.last[topic] = control.Produced.parse(record.decode(data, start)[6]).sequence
                 continue
             frame = data[start : start + record.length_of(data, start)]
             commit.topics.append(topic)

@@ -18,7 +18,7 @@ from gateway.rpc.wakeups import Wakeups, wait_until
 from notify.event_receiver import EventReceiver
 from notify.hub import Hub
 from record.layout import Kind
-from store.api import Appended, Commit, Popped, PopRequest, Receipts, Start
+from store.api import Appended, Commit, PopRequest, PopResult, Receipts, Start
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.reader import Reader
@@ -44,7 +44,7 @@ class Gateways:
         self._in_line.set()
         return await wait_until(waiter, deadline)
 
-    async def waits(self) -> "asyncio.Task[Popped]":
+    async def waits(self) -> "asyncio.Task[PopResult]":
         """A member of the other gateway, which has found nothing and waits in line."""
         self._in_line.clear()
         waiting = asyncio.create_task(self.other.receive(SOURCE, REQUEST, 3_600))
@@ -57,11 +57,11 @@ class Gateways:
         return receipts(popped)
 
 
-def receipts(popped: Popped) -> list[Receipts]:
+def receipts(popped: PopResult) -> list[Receipts]:
     return [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
 
 
-async def got(waiting: "asyncio.Task[Popped]") -> list[int]:
+async def got(waiting: "asyncio.Task[PopResult]") -> list[int]:
     """How often what came was leased out."""
     async with asyncio.timeout(30):
         return [each.deliveries for each in receipts(await waiting)]

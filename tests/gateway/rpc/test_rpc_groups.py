@@ -15,7 +15,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.rpc.long_polling import LongPolling, WaitingMembers, parent_source
 from gateway.rpc.wakeups import Wakeups
-from store.api import Popped, PopRequest, Start, topic_queue
+from store.api import PopRequest, PopResult, Start, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
@@ -278,7 +278,7 @@ def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
         line, waiter = WaitingMembers(parent_source(b"g", b"home", 1)), asyncio.Event()
         line.waiters[waiter] = None
         for _ in range(2):
-            line.look_again(Popped([], 0, is_limited=False))
+            line.look_again(PopResult([], 0, is_limited=False))
         async with asyncio.timeout(10):
             await waiter.wait()
 
@@ -479,7 +479,7 @@ async def test_a_message_wakes_one_of_many_waiting_members(
     pops = 0
     pop = engine.pop
 
-    async def counted(*arguments: object, **named: object) -> Popped:
+    async def counted(*arguments: object, **named: object) -> PopResult:
         nonlocal pops
         pops += 1
         return await pop(*arguments, **named)  # type: ignore[arg-type]

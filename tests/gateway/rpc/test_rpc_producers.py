@@ -108,7 +108,7 @@ async def test_of_a_request_that_a_crash_cut_only_the_rest_is_stored(bench: Benc
     answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     name = b"sdk/" + b"me".hex().encode()
     some = record.check_unsealed(frames(b"1", b"2"))
-    bench.engine.append([control.produced(name, 1, 3), *some], answer.set_result)  # as if the third had been cut
+    bench.engine.append([control.Produced(1, 3).frame(name), *some], answer.set_result)  # as if the third had been cut
     await answer
     await bench.stop()
     await bench.start()
@@ -126,7 +126,7 @@ async def test_the_rest_of_a_request_is_stored_only_where_it_is_the_rest(bench: 
     answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     name = b"returning//" + b"me".hex().encode()
     some = record.check_unsealed(frames(b"1", b"2"))
-    bench.engine.append([control.produced(name, 1, 3, 77), *some], answer.set_result)  # the third was cut
+    bench.engine.append([control.Produced(1, 3, 77).frame(name), *some], answer.set_result)  # the third was cut
     await answer
     await bench.stop()
     await bench.start()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.node.node import Node
-from store.api import Handed, Popped
+from store.api import Handed, PopResult
 from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -129,7 +129,7 @@ async def test_what_waits_at_a_tick_goes_to_a_member_with_room(
     assert engine is not None
     pop, popped, has_left = engine.pop, asyncio.Event(), asyncio.Event()
 
-    async def late(*args: Any, **options: Any) -> Popped:
+    async def late(*args: Any, **options: Any) -> PopResult:
         found = await pop(*args, **options)
         if found.runs:
             popped.set()

@@ -67,7 +67,7 @@ async def test_group_ends_though_the_store_has_no_room_for_it_at_first(
     last = (await members(node, 1))[0]
     engine = node._engine
     assert engine is not None
-    append, busy, left = engine.append, True, control.share_left(GROUP)
+    append, busy, left = engine.append, True, control.ShareLeft().frame(GROUP)
     refused: list[bytes] = []
 
     def full(frames: list[bytes], done: Done) -> None:

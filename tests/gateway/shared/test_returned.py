@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.node.node import Node
-from store.api import Popped, PopRequest, Start, dead_letter_queue
+from store.api import PopRequest, PopResult, Start, dead_letter_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, ack
@@ -188,7 +188,7 @@ async def test_what_was_never_sent_does_not_count_as_delivered(
     assert engine is not None
     pop, popped, has_left = engine.pop, asyncio.Event(), asyncio.Event()
 
-    async def late(*args: Any, **options: Any) -> Popped:
+    async def late(*args: Any, **options: Any) -> PopResult:
         found = await pop(*args, **options)
         if found.runs:
             popped.set()

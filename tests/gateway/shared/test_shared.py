@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.node.node import Node
-from store.api import Popped
+from store.api import PopResult
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
@@ -149,7 +149,7 @@ async def test_message_that_waits_for_a_member_comes_behind_connack(
     assert engine is not None
     pop, popped, full_now = engine.pop, asyncio.Event(), asyncio.Event()
 
-    async def late(*args: Any, **options: Any) -> Popped:
+    async def late(*args: Any, **options: Any) -> PopResult:
         found = await pop(*args, **options)
         if found.runs:
             popped.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import control
-from store.api import Appended, Handed, Popped, PopRequest, Receipts, Start, subscription_queue
+from store.api import Appended, Handed, PopRequest, PopResult, Receipts, Start, subscription_queue
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from store.groups.lease_owners import LeaseOwners
@@ -22,12 +22,12 @@ QUEUE = subscription_queue(NAME)
 @pytest.fixture
 async def bench(bench: Bench) -> AsyncIterator[Bench]:
     """With the group begun, and nothing of it under way in the end."""
-    await bench.append(control.share_held(NAME, b"one"))
+    await bench.append(control.ShareJoined(b"one").frame(NAME))
     yield bench
     await bench.append(message(9, b"a/c"))
 
 
-async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True) -> Popped:
+async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True) -> PopResult:
     return await bench.engine.pop(
         PopRequest(NAME, (QUEUE,), records, 1 << 20, 1_000, Start.EARLIEST, owner=owner, early=early)
     )
@@ -193,7 +193,7 @@ async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path
 
     monkeypatch.setattr(LeaseOwners, "turn", turn)
     store = await Linked.open(tmp_path / "linked", CONFIG)
-    await append(store.engine, [control.share_held(NAME, b"g1"), message(1)])
+    await append(store.engine, [control.ShareJoined(b"g1").frame(NAME), message(1)])
     popping = asyncio.create_task(
         store.pop(PopRequest(NAME, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"g1", early=True))
     )
@@ -218,7 +218,7 @@ async def append(engine: Engine, frames: list[bytes]) -> None:
 
 async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     other = b"$share/h/a/b"
-    await bench.append(control.share_held(other, b"one"))
+    await bench.append(control.ShareJoined(b"one").frame(other))
     await bench.fill(1)
     for name in (NAME, other):
         await bench.engine.pop(PopRequest(name, (QUEUE,), 1, 1 << 20, 1_000, Start.EARLIEST, owner=b"one", early=True))

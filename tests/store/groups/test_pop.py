@@ -5,17 +5,13 @@ import asyncio
 import pytest
 
 from store.api import (
-    Popped,
+    PopResult,
     Receipts,
     Start,
     filter_queue,
     partition_queue,
 )
-from store.control import (
-    group_offsets_committed,
-    session_opened,
-    subscribed,
-)
+from store.control import GroupOffsetsCommitted, SessionOpened, subscribed
 from store.errors import OffsetOutOfRange
 from tests.store.popping import DEAD, OTHER, Bench, Q, message, numbers, payloads, receipts
 from tests.store.views.test_sessions import wish
@@ -27,7 +23,7 @@ async def test_a_message_is_out_once_and_comes_again_when_its_lease_is_over(benc
     assert (payloads(first.runs), first.available_at) == (numbers(0, 1), bench.now + 10_000)
     second = await bench.pop(invisible=20_000)
     assert payloads(second.runs) == numbers(2, 3, 4)
-    assert await bench.pop() == Popped([], bench.now + 10_000, is_limited=False)
+    assert await bench.pop() == PopResult([], bench.now + 10_000, is_limited=False)
     await bench.engine.settle(b"g", [Receipts(Q, 1, 1, 1)])
     bench.now += 9_999
     assert await bench.take() == []
@@ -38,7 +34,7 @@ async def test_a_message_is_out_once_and_comes_again_when_its_lease_is_over(benc
     assert await bench.engine.settle(b"g", receipts(first)) == receipts(first)
     assert await bench.engine.settle(b"g", receipts(second)) == []
     assert await bench.engine.settle(b"g", receipts(again)) == []
-    assert await bench.pop() == Popped([], None, is_limited=False)
+    assert await bench.pop() == PopResult([], None, is_limited=False)
     assert await bench.lag() == {Q: (5, 5, 0, 0)}
 
 
@@ -57,7 +53,7 @@ async def test_a_message_that_failed_too_often_becomes_a_dead_letter(bench: Benc
         assert {run.deliveries for run in popped.runs} == {deliveries}
         await bench.engine.settle(b"g", [Receipts(Q, 1, 1, deliveries)] if deliveries == 2 else [])
         bench.now += 10_000
-    assert await bench.pop() == Popped([], None, is_limited=False)
+    assert await bench.pop() == PopResult([], None, is_limited=False)
     assert bench.dead == [[b"g"]]
     assert await bench.lag() == {Q: (4, 4, 0, 0)}
     for deliveries in range(1, 9):  # of the group's own dead letters there are none
@@ -84,7 +80,7 @@ async def test_dead_letters_of_many_messages_are_given_up_in_several_pops(bench:
     first = await bench.pop(records=1, most=1)
     assert (first.runs, first.available_at) == ([], bench.now)
     assert (await bench.engine.bounds(DEAD)).end == 1_024
-    assert await bench.pop(records=1, most=1) == Popped([], None, is_limited=False)
+    assert await bench.pop(records=1, most=1) == PopResult([], None, is_limited=False)
     assert payloads((await bench.pop(DEAD, records=2_000)).runs) == numbers(*range(1_500))
 
 
@@ -96,7 +92,7 @@ async def test_everything_survives_a_restart(bench: Bench):
     await bench.pop(records=1)
     await bench.reopen()
     assert await bench.engine.settle(b"g", done[:1]) == done[:1]
-    assert await bench.pop() == Popped([], bench.now + 10_000, is_limited=False)
+    assert await bench.pop() == PopResult([], bench.now + 10_000, is_limited=False)
     bench.now += 10_000
     popped = await bench.pop(records=600)
     assert payloads(popped.runs) == numbers(*range(1, 600, 2))
@@ -116,12 +112,12 @@ async def test_a_new_group_begins_at_committed_offsets(bench: Bench):
     queue = partition_queue(b"a", 1)
     await bench.append(*(message(number, topic) for number in range(4) for topic in (b"a/b", b"a/c", b"a/d")))
     assert (await bench.engine.bounds(queue)).end > 3
-    await bench.append(group_offsets_committed(b"g", b"a", {1: 3}))
+    await bench.append(GroupOffsetsCommitted(b"a", {1: 3}).frame(b"g"))
     assert (await bench.pop(queue)).runs[0].offset == 3
 
 
 async def test_any_queue_can_be_popped_and_they_take_turns(bench: Bench):
-    await bench.append(session_opened(b"c", 1, 60, True), subscribed(b"c", [wish(b"a/+")]))
+    await bench.append(SessionOpened(1, 60, True).frame(b"c"), subscribed(b"c", [wish(b"a/+")]))
     await bench.fill(3)
     await bench.fill(3, b"a/c")
     queues = [Q, OTHER, filter_queue(b"a/+")]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from store.api import Handed, Receipts
-from store.control import share_held
+from store.control import ShareJoined
 from store.errors import StoreFailed
 from store.log.reader import Reader
 from tests.store.popping import OTHER, Bench, Q, numbers, payloads, receipts
@@ -109,7 +109,7 @@ async def test_what_is_leased_again_is_settled_by_who_has_it_now(bench: Bench):
 
 async def test_an_early_lease_may_be_handed_over_at_once(bench: Bench):
     group = b"$share/s/a/b"
-    await bench.append(share_held(group))
+    await bench.append(ShareJoined().frame(group))
     await bench.fill(2)
     batches = bench.engine.stats().batches
     await bench.pop(group=group, early=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from store.api import (
-    Popped,
+    PopResult,
     Receipts,
     Run,
     topic_queue,
@@ -63,7 +63,7 @@ async def test_what_others_have_under_way_counts(tmp_path: Path, monkeypatch):
     await bench.engine.settle(b"g", [])
     pops.append(asyncio.create_task(bench.pop(Q, records=9)))
     await asyncio.sleep(0)
-    assert (await bench.pop(Q)) == Popped([], bench.now + 9_000, is_limited=True)
+    assert (await bench.pop(Q)) == PopResult([], bench.now + 9_000, is_limited=True)
     for args in held:
         offer(*args)
     assert [payloads((await each).runs) for each in pops[1:]] == [numbers(1, 2), numbers(0, 3)]

@@ -9,9 +9,7 @@ import record
 from store.api import (
     Receipts,
 )
-from store.control import (
-    group_offsets_committed,
-)
+from store.control import GroupOffsetsCommitted
 from store.views.leases import UNSENT
 from tests.store.group_model import Place
 from tests.store.popping import DEAD, Bench, Q, message, numbers, payloads
@@ -81,7 +79,7 @@ async def _use(bench: Bench, history: list[tuple]) -> None:  # type: ignore[type
         elif name == "pop":
             records, invisible, most, early = args
             if not bench.engine._groups.is_idle:  # what is under way cannot be leased out again
-                await bench.append(group_offsets_committed(b"other", b"a", {0: 1}))
+                await bench.append(GroupOffsetsCommitted(b"a", {0: 1}).frame(b"other"))
             popped = await bench.pop(records=records, invisible=invisible, most=most, early=early)
             expected = model.pop(bench.now, records, bench.now + invisible, most)
             got = [(run.offset + i, run.deliveries) for run in popped.runs for i in range(run.count)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.api import (
-    Popped,
+    PopResult,
     Receipts,
 )
 from store.errors import LogCorrupt
@@ -92,7 +92,7 @@ async def test_many_records_that_are_gone_are_passed_over_in_several_pops(tmp_pa
     await give_up(bench, 1)
     assert await bench.take(DEAD, records=10) == numbers(5_000)
     looked = await bench.pop(DEAD, records=1)
-    assert looked == Popped([], bench.now, is_limited=False)
+    assert looked == PopResult([], bench.now, is_limited=False)
     assert await bench.take(DEAD, records=1) == numbers(5_001)
     assert (await bench.lag())[DEAD] == (0, 5_002, 2, 2)
     await bench.engine.close()
@@ -134,7 +134,7 @@ async def test_a_damaged_message_does_not_keep_its_neighbours(tmp_path: Path):
         with pytest.raises(LogCorrupt):
             await bench.pop(invisible=1)
     bench.now += 1
-    assert await bench.pop() == Popped([], None, is_limited=False)
+    assert await bench.pop() == PopResult([], None, is_limited=False)
     assert bench.dead == [[b"g"]]
     await bench.engine.close()
 

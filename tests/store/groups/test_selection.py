@@ -12,7 +12,7 @@ import record
 from cloud_sdk.properties import Properties, encode
 from matcher.selector import Selection, SelectorError
 from record.layout import Kind
-from store.api import Popped, Receipts, Start, partition_queue
+from store.api import PopResult, Receipts, Start, partition_queue
 from store.engine import Engine
 from store.groups.selection import MOST_EXAMINED
 from tests.store.popping import CONFIG, DEAD, payloads, receipts
@@ -27,7 +27,7 @@ def tagged(number: int, tag: str, topic: bytes = b"a/b") -> bytes:
     return record.frame(Kind.MESSAGE, 0, 0, topic, b"c", block, b"%d" % number)
 
 
-def numbers(popped: Popped) -> list[int]:
+def numbers(popped: PopResult) -> list[int]:
     return [int(payload) for payload in payloads(popped.runs)]
 
 
@@ -95,7 +95,7 @@ async def test_few_that_nobody_wants_cost_no_record_and_the_group_waits(bench: B
     for _ in range(3):
         await bench.append(tagged(1, "blue"))
         for _ in range(2):
-            assert await bench.pop(P0, selection=RED) == Popped([], None, is_limited=False)
+            assert await bench.pop(P0, selection=RED) == PopResult([], None, is_limited=False)
     assert bench.engine.stats().records - begin == 3
     await bench.append(tagged(2, "red"))
     assert numbers(await bench.pop(P0, selection=RED)) == [2]
@@ -103,9 +103,11 @@ async def test_few_that_nobody_wants_cost_no_record_and_the_group_waits(bench: B
 
 async def test_a_group_that_is_new_and_finds_nothing_has_its_place(bench: Bench):
     await bench.append(tagged(0, "blue"))
-    assert await bench.pop(P0, selection=RED) == Popped([], None, is_limited=False)
+    assert await bench.pop(P0, selection=RED) == PopResult([], None, is_limited=False)
     assert (await bench.lag())[P0] == (1, 1, 0, 0)
-    assert await bench.pop(P0, group=b"late", start=Start.LATEST, selection=RED) == Popped([], None, is_limited=False)
+    assert await bench.pop(P0, group=b"late", start=Start.LATEST, selection=RED) == PopResult(
+        [], None, is_limited=False
+    )
 
 
 async def test_a_selection_that_is_none_is_refused(bench: Bench):
@@ -118,11 +120,11 @@ async def test_order_keeps_a_queue_while_something_of_it_is_out(bench: Bench):
     await bench.append(*(tagged(number, "red") for number in range(6)))
     first = await bench.pop(P0, records=3, ordered=True)
     assert numbers(first) == [0, 1, 2]
-    assert await bench.pop(P0, ordered=True) == Popped([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 10_000, is_limited=True)
     await bench.engine.settle(b"g", [Receipts(P0, 0, 1, 1)], [(Receipts(P0, 2, 1, 1), 0)])
-    assert await bench.pop(P0, ordered=True) == Popped([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 10_000, is_limited=True)
     await bench.engine.settle(b"g", [], [(Receipts(P0, 1, 1, 1), 500)])
-    assert await bench.pop(P0, ordered=True) == Popped([], bench.now + 500, is_limited=True)
+    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 500, is_limited=True)
     bench.now += 500
     again = await bench.pop(P0, ordered=True)
     assert numbers(again) == [1, 2]
@@ -137,7 +139,7 @@ async def test_order_goes_on_behind_a_dead_letter(bench: Bench):
         assert receipts(popped) == [Receipts(P0, 0, 1, deliveries)]
         bench.now += 10_000
     dead = await bench.pop(P0, ordered=True)
-    assert dead == Popped([], bench.now, is_limited=True)
+    assert dead == PopResult([], bench.now, is_limited=True)
     assert numbers(await bench.pop(P0, ordered=True)) == [1]
     assert numbers(await bench.pop(DEAD)) == [0]
 

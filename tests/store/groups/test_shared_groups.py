@@ -8,13 +8,7 @@ from store.api import (
     Receipts,
     filter_queue,
 )
-from store.control import (
-    session_ended,
-    session_opened,
-    share_held,
-    share_left,
-    subscribed,
-)
+from store.control import SessionEnded, SessionOpened, ShareJoined, ShareLeft, subscribed
 from tests.store.popping import Bench, Q, numbers, payloads
 from tests.store.views.test_sessions import wish
 
@@ -22,7 +16,7 @@ from tests.store.views.test_sessions import wish
 async def test_messages_that_are_handed_over_are_their_sessions(bench: Bench):
     """In one record: finished for the group, and on their way to clients that the log knows."""
     group = b"$share/s/a/b"
-    await bench.append(session_opened(b"c1", 1, 100, True), subscribed(b"c1", [wish(group, qos=2)]))
+    await bench.append(SessionOpened(1, 100, True).frame(b"c1"), subscribed(b"c1", [wish(group, qos=2)]))
     await bench.fill(4)
     first = await bench.pop(group=group, records=3)
     assert payloads(first.runs) == numbers(0, 1, 2)
@@ -42,7 +36,7 @@ async def test_messages_that_are_handed_over_are_their_sessions(bench: Bench):
 async def test_handing_over_and_settling_are_not_both_done(bench: Bench):
     """Whoever decides first has the message."""
     group = b"$share/s/a/b"
-    await bench.append(share_held(group))
+    await bench.append(ShareJoined().frame(group))
     await bench.fill(2)
     await bench.pop(group=group)
     settling = asyncio.create_task(bench.engine.settle(group, [Receipts(Q, 0, 1, 1)]))
@@ -56,13 +50,15 @@ async def test_handing_over_and_settling_are_not_both_done(bench: Bench):
 async def test_groups_of_shared_subscriptions_are_there_while_they_have_members(bench: Bench):
     """A pop that was decided before the last one left leaves nothing behind."""
     group = b"$share/s/a/+"
-    await bench.append(session_opened(b"c1", 1, 100, True), subscribed(b"c1", [wish(group)]), share_held(group))
+    await bench.append(
+        SessionOpened(1, 100, True).frame(b"c1"), subscribed(b"c1", [wish(group)]), ShareJoined().frame(group)
+    )
     await bench.fill(2)
     assert [state.group for state in await bench.engine.groups(None, 10)] == [group]
     queue = filter_queue(b"a/+")
-    await bench.append(session_ended(b"c1", 1))
+    await bench.append(SessionEnded(1).frame(b"c1"))
     assert payloads((await bench.pop(queue, group=group, records=1)).runs) == numbers(0)
-    left = asyncio.create_task(bench.append(share_left(group)))
+    left = asyncio.create_task(bench.append(ShareLeft().frame(group)))
     await asyncio.sleep(0)
     await bench.pop(queue, group=group)
     await left

@@ -63,9 +63,9 @@ class Model:
     def take(self, frame: bytes, position: int, time: int) -> None:
         kind, flags, _, topic, _, _, payload = record.decode(frame, 0)
         if kind == Kind.SUBSCRIBED:
-            self.wanted.add(control.parse_subscribed(payload)[0].topic_filter)
+            self.wanted.add(control.Subscribed.parse(payload).subscriptions[0].filter)
         elif kind == Kind.UNSUBSCRIBED:
-            self.wanted.discard(control.parse_unsubscribed(payload)[0])
+            self.wanted.discard(control.Unsubscribed.parse(payload).filters[0])
         elif kind == Kind.MESSAGE and flags & FLAG_REVIVED:
             handle = record.trailer_of(frame, 0)
             if self.delayed.pop(handle, None) or self.halves.pop(handle, None):
@@ -80,13 +80,13 @@ class Model:
 
     def release(self, kind: int, payload: bytes, time: int) -> None:
         if kind == Kind.TIMERS_FIRED:
-            for handle in control.parse_handles(payload):
+            for handle in control.TimersFired.parse(payload).handles:
                 self.go(self.delayed, handle, time)
         elif kind == Kind.TIMERS_RECALLED:
-            for handle in control.parse_handles(payload):
+            for handle in control.TimersFired.parse(payload).handles:
                 self.delayed.pop(handle, None)
         elif kind == Kind.TRANSACTIONS_ENDED:
-            event = control.parse_transactions_ended(payload)
+            event = control.TransactionsEnded.parse(payload)
             for handle in event.committed:
                 if handle in self.halves and self.halves[handle][1] & FLAG_DELAYED:
                     self.delayed[handle] = self.halves.pop(handle)
@@ -94,7 +94,7 @@ class Model:
             for handle in event.rolled_back:
                 self.halves.pop(handle, None)
         elif kind == Kind.TRANSACTIONS_CHECKED:
-            for handle in control.parse_transactions_checked(payload).handles:
+            for handle in control.TransactionsChecked.parse(payload).handles:
                 self.rounds[handle] = self.rounds.get(handle, 0) + (handle in self.halves)
 
     def go(self, held: dict[int, tuple[bytes, int, int, bytes]], handle: int, time: int) -> None:
@@ -140,14 +140,14 @@ def frame_of(action: tuple[object, ...], handles: list[int]) -> bytes:
     if what == "want":
         return subscribe(detail)
     if what == "unwant":
-        return control.unsubscribed(b"s", [detail])
+        return control.Unsubscribed([detail]).frame(b"s")
     if what in MOVES:
         some = [handles[pick % len(handles)] if handles else pick for pick in detail]
         return {
-            "fire": lambda: control.timers_fired(some),
-            "recall": lambda: control.timers_recalled(some[:1]),
-            "end": lambda: control.transactions_ended(some[1:], some[:1]),
-            "ask": lambda: control.transactions_checked(len(handles), list(dict.fromkeys(some))),
+            "fire": lambda: control.TimersFired(some).frame(),
+            "recall": lambda: control.TimersRecalled(some[:1]).frame(),
+            "end": lambda: control.TransactionsEnded(some[1:], some[:1]).frame(),
+            "ask": lambda: control.TransactionsChecked(len(handles), list(dict.fromkeys(some))).frame(),
             "revive": lambda: message(TOPICS[0], FLAG_REVIVED | FLAG_RETAIN, some[0]),
         }[what]()
     return message(what, detail, len(action[2]) % 7 if detail & FLAG_DELAYED else None, action[2])
@@ -158,7 +158,7 @@ def frame_of(action: tuple[object, ...], handles: list[int]) -> bytes:
 def test_any_history_of_held_messages_equals_the_model(tmp_path_factory, history):
     store = BareStore(tmp_path_factory.mktemp("held") / "store", CONFIG)
     model = Model()
-    store.write([control.session_opened(b"s", 1, 10, True)])
+    store.write([control.SessionOpened(1, 10, True).frame(b"s")])
     for step in history:
         if step == "checkpoint":
             store.views.checkpoint(store.writer.durable)
@@ -173,7 +173,7 @@ def test_any_history_of_held_messages_equals_the_model(tmp_path_factory, history
                     model.take(frame, commit.position + start, commit.store_time)
             assert [moved.position for commit in commits for moved in commit.moved] == model.moved
         model.check(store.views)
-    store.write([control.transactions_ended([], store.handles), control.timers_recalled(store.handles)])
+    store.write([control.TransactionsEnded([], store.handles).frame(), control.TimersRecalled(store.handles).frame()])
     assert [key for key in store.dump() if key[:1] in b"hbdc"] == []
     store.close()
 
@@ -215,7 +215,7 @@ def told(commits: list[Commit]) -> list[tuple[int, bytes, int, int, tuple[tuple[
 
 def test_a_commit_tells_which_messages_were_let_go_and_where_they_are(tmp_path: Path):
     store = BareStore(tmp_path / "store", CONFIG)
-    store.write([control.session_opened(b"s", 1, 10, True), message(b"a/b"), message(b"x")])
+    store.write([control.SessionOpened(1, 10, True).frame(b"s"), message(b"a/b"), message(b"x")])
     arrived = store.write(
         [
             message(b"a/b", FLAG_DELAYED | FLAG_RETAIN | 1, 5),
@@ -232,7 +232,12 @@ def test_a_commit_tells_which_messages_were_let_go_and_where_they_are(tmp_path: 
     assert session.inbound == []
     store.write([subscribe(b"a/+")])
     go = store.write(
-        [control.timers_fired([first]), message(b"a/b"), control.transactions_ended([second], []), message(b"x")]
+        [
+            control.TimersFired([first]).frame(),
+            message(b"a/b"),
+            control.TransactionsEnded([second], []).frame(),
+            message(b"x"),
+        ]
     )
     assert told(go) == [(first, b"a/b", FLAG_RETAIN | 1, 1, ((b"a/+", 0),)), (second, b"x", FLAG_TRACK_ID | 2, 1, ())]
     assert go[0].topic_offsets == [2, 2]
@@ -244,14 +249,14 @@ def test_a_commit_tells_which_messages_were_let_go_and_where_they_are(tmp_path: 
 
 def test_the_packet_id_of_a_held_message_counts_from_its_arrival_on(tmp_path: Path):
     store = BareStore(tmp_path / "store", CONFIG)
-    store.write([control.session_opened(b"me", 1, 10, True)])
+    store.write([control.SessionOpened(1, 10, True).frame(b"me")])
     store.write([message(b"t", FLAG_HELD | FLAG_TRACK_ID | 2, 5, packet=9)])
     session = store.views.sessions.session(b"me")
     assert session is not None
     assert session.inbound == [9]
-    store.write([control.inbound_released(b"me", [9])])
-    store.write([lambda handles: control.transactions_ended(handles, [])])
-    store.write([control.timers_fired])
+    store.write([control.InboundReleased([9]).frame(b"me")])
+    store.write([lambda handles: control.TransactionsEnded(handles, []).frame()])
+    store.write([lambda handles: control.TimersFired(handles).frame()])
     session = store.views.sessions.session(b"me")
     assert session is not None
     assert session.inbound == []
@@ -262,7 +267,7 @@ def test_pages_of_held_messages(tmp_path: Path):
     store = BareStore(tmp_path / "store", CONFIG)
     store.write([message(b"t/%d" % i, FLAG_DELAYED, 100 - i) for i in range(5)])
     store.write([message(b"h/%d" % i, FLAG_HALF) for i in range(6)])
-    store.write([lambda handles: control.transactions_checked(900, handles[5:8])])
+    store.write([lambda handles: control.TransactionsChecked(900, handles[5:8]).frame()])
     for limit in (1, 2, 3, 5, 6, 100):
         for ask, expected in (
             (store.views.held.timers, [b"t/4", b"t/3", b"t/2", b"t/1", b"t/0"]),

@@ -109,7 +109,7 @@ async def reopen(engine: Engine, clock: Clock, kill: bool, config: StoreConfig =
 async def test_a_delayed_message_is_nowhere_before_its_time_and_everywhere_then(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
-    opened = control.session_opened(b"s", 1, LAST >> 32, True)
+    opened = control.SessionOpened(1, LAST >> 32, True).frame(b"s")
     late = control.subscribed(b"s", [Subscription(b"+/t", 1, False, False, 0, 0, 0, 0)])
     queues = [topic_queue(b"a/t"), partition_queue(b"a", record.crc32c(b"a/t") % engine.partitions)]
     (handle,) = await hold(engine, delayed(b"a/t", clock.now + 5000, b"later", FLAG_RETAIN | 1))
@@ -302,7 +302,7 @@ async def test_what_is_claimed_is_looked_at_when_the_claim_ends(
 def fill_up(engine: Engine) -> None:
     """Have a log of 2 KiB refuse what comes next, control records too."""
     engine.append([frame(b"full", 0, payload=bytes(1700))], lambda _: None)
-    engine.append([control.session_opened(bytes(200), 1, 1, True)], lambda _: None)
+    engine.append([control.SessionOpened(1, 1, True).frame(bytes(200))], lambda _: None)
 
 
 async def test_transactions_end_as_they_are_told(tmp_path: Path):
@@ -640,7 +640,7 @@ async def test_the_copy_of_a_large_message_finds_room(tmp_path: Path):
     clock.now += 2 * HOUR
     await engine.enforce_retention()
     assert len(rows(engine, b"b")) == 1
-    engine.append([control.session_opened(b"c", 1, 1, True)], lambda _: None)
+    engine.append([control.SessionOpened(1, 1, True).frame(b"c")], lambda _: None)
     assert await engine.end_transaction([half], True) == []
     assert await payloads(engine, topic_queue(b"t")) == [bytes(largest)]
     await engine.close()

@@ -55,7 +55,7 @@ async def make(path: Path, count: int = 60, clean: bool = True) -> list[tuple[in
     """A store of numbered messages, a batch each: (position, sealed frame) of every record."""
     engine = await Engine.open(path, CONFIG)
     wish = Subscription(b"#", 1, False, False, 0, 0, 0, 0)
-    await append(engine, control.session_opened(b"s", 1, 0xFFFFFFFF, True), control.subscribed(b"s", [wish]))
+    await append(engine, control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"), control.subscribed(b"s", [wish]))
     for number in range(count):
         await append(engine, message(number, 100 + number * 37 % 500, FLAG_RETAIN * (number % 7 == 0)))
     if not clean:

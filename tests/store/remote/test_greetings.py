@@ -167,7 +167,7 @@ async def test_a_gateway_that_ended_while_it_was_away_appends_nothing_more(serve
     await registry.start(clean_up_after)
     for name in (b"a", b"b"):
         await registry.join(name, None, False)
-        await served.server._record([control.produced(name + b"@1", 7, 0)])  # by the store of before
+        await served.server._record([control.Produced(7, 0).frame(name + b"@1")])  # by the store of before
     await registry.leave(b"a")
     welcome, _ = await served.greet(hello(b"a@1", b"another process"))
     assert not welcome.is_known

@@ -47,7 +47,7 @@ async def append(engine: Engine, *frames: bytes) -> Appended:
 
 async def subscribe(engine: Engine) -> None:
     wish = Subscription(b"#", 1, False, False, 0, 0, 0, 0)
-    await append(engine, control.session_opened(b"s", 1, 0xFFFFFFFF, True), control.subscribed(b"s", [wish]))
+    await append(engine, control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"), control.subscribed(b"s", [wish]))
 
 
 class Log:

@@ -121,9 +121,9 @@ async def run(path: Path, history: list[object]) -> None:
     engine = await Engine.open(path / "0", CONFIG, clock=clock)
     model = Model(engine.partitions)
     first = [
-        control.session_opened(b"s", 1, 0xFFFFFFFF, True),
+        control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"),
         control.subscribed(b"s", [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]),
-        control.group_offsets_committed(b"g", b"a", {0: 7}),
+        control.GroupOffsetsCommitted(b"a", {0: 7}).frame(b"g"),
     ]
     model.records += [(position, model.now) for position in (await append(engine, first)).positions]
     model.end = engine.stats().log_end

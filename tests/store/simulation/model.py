@@ -7,6 +7,8 @@ says from which position on the log is there. Meanings are those of `store.contr
 from collections import defaultdict
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 import record
 from matcher.names import is_shared, matches, parent_of
 from matcher.reserved import client_of
@@ -21,7 +23,7 @@ from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
 ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
-SHARES = {Kind.SHARE_HELD, Kind.SHARE_LEFT, Kind.SHARE_HANDED}
+SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
 
 
@@ -90,12 +92,12 @@ class Model:
                 self._enter(held, position, time)
         elif kind in POPS:
             is_moved = kind in (Kind.GROUP_RESET, Kind.GROUP_REMOVED)
-            if not is_shared(subject) and (is_moved or (kind == Kind.SETTLED and control.parse_settled(payload).again)):
+            if not is_shared(subject) and (is_moved or (kind == Kind.SETTLED and control.Settled.parse(payload).again)):
                 self.again.append((position, subject))
             for queue, offset in self.groups.fold(Kind(kind), subject, payload):
                 self._dead_letter(subject, queue, offset, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
-            parent, offsets = control.parse_group_offsets_committed(payload)
+            parent, offsets = astuple(control.GroupOffsetsCommitted.parse(payload))
             self.committed[subject, parent].update(offsets)
         elif kind in SHARES:
             self.shares.fold(Kind(kind), subject, payload)
@@ -106,11 +108,11 @@ class Model:
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         elif kind == Kind.PRODUCED:
-            sequence, records, digest = control.parse_produced(payload)
+            sequence, records, digest = astuple(control.Produced.parse(payload))
             self.producers[subject] = (sequence, position, records, digest)
         elif kind == Kind.PRODUCER_ENDED:
-            last, known = control.parse_producer_ended(payload), self.producers.get(subject)
-            if known is not None and last in (-1, known[1]):
+            last, known = control.ProducerEnded.parse(payload).last, self.producers.get(subject)
+            if known is not None and last in (None, known[1]):
                 del self.producers[subject]
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)

@@ -21,13 +21,13 @@ class Access:
         if kind != Kind.USER_SET:
             self.changed_rules.append((position, name))
         if kind == Kind.USER_SET:
-            event = control.parse_user_set(payload)
+            event = control.UserSet.parse(payload)
             self.users[name] = User(name, event.salt, event.iterations, event.stored_key, event.server_key)
         elif kind == Kind.USER_REMOVED:
             self.users.pop(name, None)
             self.rules.pop(name, None)
         else:
             self.rules.pop(name, None)
-            rules = [Rule(*rule) for rule in control.parse_rules_set(payload)]
+            rules = list(control.RulesSet.parse(payload).rules)
             if rules:
                 self.rules[name] = rules

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import astuple
+
 from record.layout import Kind
 from store import control
 
@@ -36,20 +38,20 @@ class Groups:
     def fold(self, kind: Kind, group: bytes, payload: bytes) -> list[tuple[bytes, int]]:
         """The (queue, offset) that become dead letters of the group now, in order."""
         if kind == Kind.POPPED:
-            until_ms, leased = control.parse_popped(payload)
+            until_ms, leased = astuple(control.Popped.parse(payload))
             over = {queue for queue in leased if self.is_over(group, queue)}
             for queue, runs in leased.items():
                 if queue not in over:
                     self._popped(group, queue, runs, until_ms)
         elif kind == Kind.SETTLED:
-            settled = control.parse_settled(payload)
+            settled = control.Settled.parse(payload)
             for queue in {**settled.done, **settled.again}:
                 self._settled(group, queue, settled.done.get(queue, []), settled.again.get(queue, []))
         elif kind == Kind.DEAD_LETTERED:
-            queue, offsets = control.parse_dead_lettered(payload)
+            queue, offsets = astuple(control.DeadLettered.parse(payload))
             return [(queue, offset) for offset in offsets if self.finish(group, queue, offset)]
         elif kind == Kind.GROUP_RESET:
-            for queue, offset in control.parse_group_reset(payload).items():
+            for queue, offset in control.GroupReset.parse(payload).offsets.items():
                 if self.is_over(group, queue):
                     continue
                 self.places[group, queue] = Place(offset)

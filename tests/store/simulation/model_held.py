@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import astuple
+
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
 from store import control
@@ -37,15 +39,15 @@ class Held:
         """The frames that enter their queues now, in order."""
         entering: list[bytes] = []
         if kind == Kind.TIMERS_FIRED:
-            for handle in control.parse_handles(payload):
+            for handle in control.TimersFired.parse(payload).handles:
                 if self._waits(handle, half=False):
                     entering.append(self.messages.pop(handle).frame)
         elif kind == Kind.TIMERS_RECALLED:
-            for handle in control.parse_handles(payload):
+            for handle in control.TimersFired.parse(payload).handles:
                 if self._waits(handle, half=False):
                     del self.messages[handle]
         elif kind == Kind.TRANSACTIONS_ENDED:
-            committed, rolled_back = control.parse_transactions_ended(payload)
+            committed, rolled_back = astuple(control.TransactionsEnded.parse(payload))
             for handle in committed:
                 if self._waits(handle, half=True):
                     if self.messages[handle].due is None:
@@ -56,7 +58,7 @@ class Held:
                 if self._waits(handle, half=True):
                     del self.messages[handle]
         else:
-            next_check, handles = control.parse_transactions_checked(payload)
+            next_check, handles = astuple(control.TransactionsChecked.parse(payload))
             for handle in handles:
                 if self._waits(handle, half=True):
                     self.messages[handle].check = next_check

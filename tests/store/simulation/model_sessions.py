@@ -1,7 +1,9 @@
 """The part of the model that is about durable sessions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+from msgspec.structs import astuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
@@ -38,7 +40,7 @@ class Waiting:
     def will(self, client: bytes) -> Will:
         e = self.event
         message = e.topic, e.flags, e.properties, e.payload
-        return Will(client, e.delay_s, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
+        return Will(client, e.delay, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
 
 
 class Wills:
@@ -54,7 +56,7 @@ class Wills:
     def closed(self, client: bytes, at_ms: int, expiry: int) -> None:
         will = self.by_client.get(client)
         if will is not None and not will.due:
-            will.due = at_ms + min(will.event.delay_s, expiry) * 1000
+            will.due = at_ms + min(will.event.delay, expiry) * 1000
 
     def all(self) -> list[Will]:
         return [self.by_client[client].will(client) for client in sorted(self.by_client)]
@@ -76,7 +78,7 @@ class Sessions:
         """Take a record about a session."""
         session = self.by_client.get(client)
         if kind == Kind.SESSION_OPENED:
-            self._opened(client, control.parse_session_opened(payload))
+            self._opened(client, control.SessionOpened.parse(payload))
         elif kind in (Kind.WILL_SET, Kind.WILL_DROPPED):
             self._will(kind, client, payload)
         elif session is not None:
@@ -85,31 +87,31 @@ class Sessions:
     def _will(self, kind: Kind, client: bytes, payload: bytes) -> None:
         session = self.by_client.get(client)
         if kind == Kind.WILL_DROPPED:
-            self.wills.dropped(client, control.parse_will_dropped(payload))
+            self.wills.dropped(client, control.WillDropped.parse(payload).epoch)
             return
-        will = control.parse_will_set(payload)
+        will = control.WillSet.parse(payload)
         if session is None or session.epoch <= will.epoch:
             self.wills.by_client[client] = Waiting(will)
 
     def _change(self, session: Session, kind: Kind, client: bytes, payload: bytes, position: int) -> None:
         if kind == Kind.SESSION_CLOSED:
-            self._closed(client, session, control.parse_session_closed(payload))
+            self._closed(client, session, control.SessionClosed.parse(payload))
         elif kind == Kind.SESSION_LOST:
-            self._lost(client, session, control.parse_session_closed(payload))
+            self._lost(client, session, control.SessionClosed.parse(payload))
         elif kind == Kind.SESSION_ENDED:
-            if control.parse_session_ended(payload) >= session.epoch:
+            if control.SessionEnded.parse(payload).epoch >= session.epoch:
                 del self.by_client[client]
         elif kind == Kind.SUBSCRIBED:
-            for wish in control.parse_subscribed(payload):
+            for wish in control.Subscribed.parse(payload).subscriptions:
                 self._subscribe(session, wish, position)
         elif kind == Kind.UNSUBSCRIBED:
-            for name in control.parse_unsubscribed(payload):
+            for name in control.Unsubscribed.parse(payload).filters:
                 session.subscriptions.pop(name, None)
                 session.owed.pop(name, None)
         elif kind == Kind.CURSORS_COMMITTED:
-            _commit(session, control.parse_cursors_committed(payload))
+            _commit(session, control.CursorsCommitted.parse(payload).offsets)
         elif kind == Kind.INBOUND_RELEASED:
-            session.inbound.difference_update(control.parse_inbound_released(payload))
+            session.inbound.difference_update(control.InboundReleased.parse(payload).packet_ids)
         elif kind == Kind.OUTBOUND_CHANGED:
             _outbound(session, control.parse_outbound_changed(payload))
 
@@ -155,20 +157,20 @@ class Sessions:
         due = sorted((s.closed_at + s.expiry * 1000, client, s.epoch) for client, s in closed)
         return [(client, epoch) for deadline, client, epoch in due if deadline <= now_ms]
 
-    def _opened(self, client: bytes, event: control.Opened) -> None:
+    def _opened(self, client: bytes, event: control.SessionOpened) -> None:
         session = self.by_client.get(client)
         self.were_any = True
         if session is not None and session.epoch > event.epoch:
             return
         self.wills.by_client.pop(client, None)
         if session is None or event.clean:
-            session = self.by_client[client] = Session(event.epoch, event.expiry_interval, event.reach, event.user)
+            session = self.by_client[client] = Session(event.epoch, event.expiry, event.reach, event.user)
         else:
-            session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry_interval, 0
+            session.epoch, session.expiry, session.closed_at = event.epoch, event.expiry, 0
             session.reach, session.user = event.reach, event.user
         session.gateway = event.gateway
 
-    def _lost(self, client: bytes, session: Session, event: control.Closed) -> None:
+    def _lost(self, client: bytes, session: Session, event: control.SessionClosed) -> None:
         if event.epoch >= session.epoch and not session.closed_at:
             for name, s in session.subscriptions.items():
                 before = min(s.offset + session.reach, self._end_of(subscription_queue(name)))
@@ -176,30 +178,30 @@ class Sessions:
                     s.sent_before = max(s.sent_before, before)
         self._closed(client, session, event)
 
-    def _closed(self, client: bytes, session: Session, event: control.Closed) -> None:
+    def _closed(self, client: bytes, session: Session, event: control.SessionClosed) -> None:
         if event.epoch < session.epoch:
             return
-        self.wills.closed(client, max(event.at_ms, 1), event.expiry_interval)
-        if event.expiry_interval == 0:
+        self.wills.closed(client, max(event.at_ms, 1), event.expiry)
+        if event.expiry == 0:
             del self.by_client[client]
-        session.epoch, session.expiry = event.epoch, event.expiry_interval
+        session.epoch, session.expiry = event.epoch, event.expiry
         session.closed_at = max(event.at_ms, 1)
 
-    def _subscribe(self, session: Session, wish: control.Subscribed, position: int) -> None:
-        name = wish.topic_filter
+    def _subscribe(self, session: Session, wish: control.SubscribedFilter, position: int) -> None:
+        name = wish.filter
         known = session.subscriptions.get(name)
         end = self._end_of(subscription_queue(name))
         places = (position, end, -1, -1)
         if known is not None and (known.qos > 0 or wish.qos == 0):  # with QoS 0 there was no cursor to keep
             places = (known.start_position, known.offset, known.replay, known.sent_before)
-        elif has_wildcard(name) and wish.qos and 0 <= wish.replay < position:
-            places = (position, end, wish.replay, -1)
-        elif not has_wildcard(name) and wish.qos and 0 <= wish.replay < end:
-            places = (position, wish.replay, end, -1)
-        session.subscriptions[name] = Subscription(*wish[:6], *places)
+        elif has_wildcard(name) and wish.qos and 0 <= wish.begin < position:
+            places = (position, end, wish.begin, -1)
+        elif not has_wildcard(name) and wish.qos and 0 <= wish.begin < end:
+            places = (position, wish.begin, end, -1)
+        session.subscriptions[name] = Subscription(*astuple(wish)[:6], *places)
 
 
-def _commit(session: Session, offsets: dict[bytes, int]) -> None:
+def _commit(session: Session, offsets: Mapping[bytes, int]) -> None:
     for name, offset in offsets.items():
         replayed = filter_of(name)
         s = session.subscriptions.get(replayed or name)
@@ -221,7 +223,7 @@ def _has_history(subscription: Subscription) -> bool:
     return subscription.replay >= 0 and has_wildcard(subscription.topic_filter)
 
 
-def _outbound(session: Session, change: control.OutboundChange) -> None:
+def _outbound(session: Session, change: control.OutboundChanged) -> None:
     for number, name, offset, qos in change.sent:
         session.outbound[number] = Outbound(number, name, offset, False, qos)
     for number in change.received:

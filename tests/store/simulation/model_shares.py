@@ -48,15 +48,15 @@ class Shares:
 
     def fold(self, kind: Kind, group: bytes, payload: bytes) -> None:
         """Take a record about a shared subscription."""
-        if kind == Kind.SHARE_HELD:
-            self.held.setdefault(group, set()).add(control.parse_share_holder(payload))
+        if kind == Kind.SHARE_JOINED:
+            self.held.setdefault(group, set()).add(control.ShareJoined.parse(payload).gateway)
         elif kind == Kind.SHARE_LEFT:
             nodes = self.held.get(group, set())
-            nodes.discard(control.parse_share_holder(payload))
+            nodes.discard(control.ShareJoined.parse(payload).gateway)
             if not nodes:
                 self.held.pop(group, None)
         else:
-            for client, packet_id, offset in control.parse_share_handed(payload):
+            for client, packet_id, offset in control.ShareHandedOver.parse(payload).handed:
                 self._groups.finish(group, queue_of(group), offset)
                 if packet_id and client in self._sessions.by_client:
                     self._sessions.sent(client, packet_id, group, offset)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from store.api import Popped, PopRequest, Receipts, Run, Start, dead_letter_queue
+from store.api import PopRequest, PopResult, Receipts, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError
@@ -104,7 +104,9 @@ class PopClients:
         assert popped.available_at is not None or not popped.runs, "what is out does not come again"
         self._take(engine, group, popped, most or self._config.max_deliveries, until, early)
 
-    def _take(self, engine: Engine, group: bytes, popped: Popped, most: int, until: int, early: bool = False) -> None:
+    def _take(
+        self, engine: Engine, group: bytes, popped: PopResult, most: int, until: int, early: bool = False
+    ) -> None:
         for run in popped.runs:
             self._counts["popped"] += run.count
             self._seen.append((run, engine._log.end))

@@ -52,6 +52,13 @@ def user_property(name: bytes, value: bytes) -> bytes:
     return b"\x26" + b"".join(len(text).to_bytes(2, "big") + text for text in (name, value))
 
 
+def _with_field(payload: bytes, size: int) -> bytes:
+    """The map of a control record with one field more, which nobody knows and which has `size` bytes (2 at least)."""
+    name = b" " * (size - 2) if size < 34 else b" " * (size - 3)
+    head = bytes([0xA0 | len(name)]) if size < 34 else bytes([0xD9, len(name)])
+    return bytes([payload[0] + 1]) + payload[1:] + head + name + b"\xc0"
+
+
 class Records:
     """Makes unsealed frames. Every message has a payload of its own (but those that clear a retained value).
 
@@ -86,11 +93,14 @@ class Records:
         return self._sized(self._control())
 
     def _sized(self, frame: bytes) -> bytes:
-        """A frame whose payload, which may be JSON, ends in so many spaces that it is of the wanted size."""
+        """A frame that is made so long that it is of the wanted size, if it has a payload."""
         missing = -len(frame) % self._size if self._size else 0
         fields = record.decode(frame, 0)
         if not missing or not fields[-1]:
             return frame
+        if fields[0] != Kind.MESSAGE:
+            missing += self._size if missing == 1 else 0
+            return record.frame(*fields[:-1], _with_field(fields[-1], missing))
         trailer = record.trailer_of(frame, 0) if fields[1] & (FLAG_DELAYED | FLAG_REVIVED) else None
         return record.frame(*fields[:-1], fields[-1] + b" " * missing, trailer)
 
@@ -132,27 +142,27 @@ class Records:
         group, queue = rng.choice((*GROUPS, *SHARES)), rng.choice(QUEUES)
         match rng.randrange(12):
             case 0 | 1:
-                return control.timers_fired(self._some_handles())
+                return control.TimersFired(self._some_handles()).frame()
             case 2:
-                return control.timers_recalled(self._some_handles()[:1])
+                return control.TimersRecalled(self._some_handles()[:1]).frame()
             case 3 | 4:
-                return control.transactions_ended(self._some_handles(), self._some_handles()[:1])
+                return control.TransactionsEnded(self._some_handles(), self._some_handles()[:1]).frame()
             case 5:
-                return control.transactions_checked(at, self._some_handles())
+                return control.TransactionsChecked(at, self._some_handles()).frame()
             case 6:
                 return self._copy()
             case 7 | 8:
-                return control.popped(group, at, {name: self._runs() for name in (queue, rng.choice(QUEUES))})
+                return control.Popped(at, {name: self._runs() for name in (queue, rng.choice(QUEUES))}).frame(group)
             case 9:
                 again = [(first, count, rng.choice((at, at, -at))) for first, count in self._runs()]
                 done = {name: self._runs() for name in (queue, rng.choice(QUEUES))}
-                return control.settled(group, done, {queue: again})
+                return control.Settled(done, {queue: again}).frame(group)
             case 10:
-                return control.dead_lettered(group, queue, [rng.randrange(12) for _ in range(rng.randrange(4))])
+                return control.DeadLettered(queue, [rng.randrange(12) for _ in range(rng.randrange(4))]).frame(group)
             case _:
                 if rng.random() < 0.3:
-                    return control.group_removed(group)
-                return control.group_reset(group, {name: rng.randrange(9) for name in rng.sample(QUEUES, 2)})
+                    return control.GroupRemoved().frame(group)
+                return control.GroupReset({name: rng.randrange(9) for name in rng.sample(QUEUES, 2)}).frame(group)
 
     def _some_handles(self) -> list[int]:
         rng = self._rng
@@ -186,24 +196,24 @@ class Records:
         match rng.randrange(19):
             case 0 | 1 | 2:
                 reach, user, gateway = rng.choice((1, 4, 65_536)), rng.choice(USERS), rng.choice(GATEWAYS)
-                return control.session_opened(client, epoch, expiry, rng.random() < 0.3, reach, user, gateway)
+                return control.SessionOpened(epoch, expiry, rng.random() < 0.3, reach, user, gateway).frame(client)
             case 3:
-                return control.session_closed(client, epoch, expiry, rng.randrange(30_000))
+                return control.SessionClosed(epoch, expiry, rng.randrange(30_000)).frame(client)
             case 15:
-                return control.session_lost(client, epoch, expiry, rng.randrange(30_000))
+                return control.SessionLost(epoch, expiry, rng.randrange(30_000)).frame(client)
             case 14 | 16:
                 return self._will(client, epoch)
             case 4:
-                return control.session_ended(client, epoch)
+                return control.SessionEnded(epoch).frame(client)
             case 5 | 6 | 7:
                 return control.subscribed(client, [self._wish(name) for name in self._filters()])
             case 8:
-                return control.unsubscribed(client, self._filters())
+                return control.Unsubscribed(self._filters()).frame(client)
             case 9:
-                return control.cursors_committed(client, dict(self._place(name) for name in self._filters()))
+                return control.CursorsCommitted(dict(self._place(name) for name in self._filters())).frame(client)
             case 10:
                 if rng.random() < 0.5:
-                    return control.inbound_released(client, self._numbers())
+                    return control.InboundReleased(self._numbers()).frame(client)
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
                 owed = [self._owed(name) for name in self._filters()] if rng.random() < 0.5 else []
                 settled = self._filters() if rng.random() < 0.2 else []
@@ -217,20 +227,20 @@ class Records:
                 return self._process()
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
-                return control.group_offsets_committed(
-                    rng.choice(GROUPS), rng.choice((b"a", b"b", b"")), offsets_by_partition
+                return control.GroupOffsetsCommitted(rng.choice((b"a", b"b", b"")), offsets_by_partition).frame(
+                    rng.choice(GROUPS)
                 )
 
     def _process(self) -> bytes:
         """What tells of processes that are gateways."""
         rng = self._rng
         if rng.random() < 0.5:
-            return rng.choice((control.gateway_joined, control.gateway_left))(rng.choice(GATEWAYS[1:]))
+            return rng.choice((control.GatewayJoined(), control.GatewayLeft())).frame(rng.choice(GATEWAYS[1:]))
         producer = rng.choice(PRODUCERS)
         if rng.random() < 0.2:
-            return control.producer_ended(producer, rng.choice((-1, rng.randrange(1 << 20))))
+            return control.ProducerEnded(rng.choice((None, rng.randrange(1 << 20)))).frame(producer)
         digest = rng.choice((0, rng.getrandbits(64)))
-        return control.produced(producer, rng.randrange(1 << 40), rng.randrange(5), digest)
+        return control.Produced(rng.randrange(1 << 40), rng.randrange(5), digest).frame(producer)
 
     def _access(self) -> bytes:
         """Who may connect, and what they may do."""
@@ -241,10 +251,10 @@ class Records:
                 salt = rng.randbytes(rng.choice((0, 16)))
                 return control.user_set(User(name, salt, rng.randrange(1 << 32), rng.randbytes(32), rng.randbytes(32)))
             case 1:
-                return control.user_removed(name)
+                return control.UserRemoved().frame(name)
             case _:
                 flags = [[rng.random() < 0.5 for _ in range(3)] for _ in range(rng.randrange(4))]
-                return control.rules_set(name, [Rule(*each, rng.choice(FILTERS)) for each in flags])
+                return control.RulesSet([Rule(*each, rng.choice(FILTERS)) for each in flags]).frame(name)
 
     def _share(self) -> bytes:
         """What nodes tell of shared subscriptions."""
@@ -252,23 +262,23 @@ class Records:
         group = rng.choice(SHARES)
         match rng.randrange(3):
             case 0:
-                return control.share_held(group, rng.choice(GATEWAYS))
+                return control.ShareJoined(rng.choice(GATEWAYS)).frame(group)
             case 1:
-                return control.share_left(group, rng.choice(GATEWAYS))
+                return control.ShareLeft(rng.choice(GATEWAYS)).frame(group)
             case _:
                 handed = [(rng.choice(CLIENTS), rng.randrange(6), rng.randrange(12)) for _ in range(rng.randrange(4))]
-                return control.share_handed(group, handed)
+                return control.ShareHandedOver(handed).frame(group)
 
     def _will(self, client: bytes, epoch: int) -> bytes:
         rng = self._rng
         if rng.random() < 0.2:
-            return control.will_dropped(client, epoch)
+            return control.WillDropped(epoch).frame(client)
         flags = rng.choice((0, 1, FLAG_RETAIN | 2))
         payload = rng.randbytes(rng.choice((0, 3, 200)))
         delay_s = rng.choice((0, 5, 15, 0xFFFF_FFFF))
         message = rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload
         sender = rng.choice(USERS), rng.random() < 0.5, rng.random() < 0.5
-        return control.will_set(client, epoch, delay_s, *message, *sender, rng.choice(GATEWAYS))
+        return control.WillSet(epoch, delay_s, *message, *sender, rng.choice(GATEWAYS)).frame(client)
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))

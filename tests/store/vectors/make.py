@@ -1,6 +1,6 @@
 """Makes the data folders of this format version beside it: `python -m tests.store.vectors.make NAME FOLDER`.
 
-Run once a format version and name; the folder is checked in and never made again: later versions must open it.
+From 1.0 on a folder is made once for a format version and a name, and never again: later versions must open it.
 """
 
 import asyncio
@@ -8,8 +8,6 @@ import shutil
 import sys
 from itertools import accumulate
 from pathlib import Path
-
-import orjson
 
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
@@ -28,27 +26,21 @@ def message(topic: bytes, payload: bytes, flags: int = 1, packet_id: int = 0) ->
     return record.frame(Kind.MESSAGE, flags, packet_id, topic, b"device", b"\x01\x01", payload)
 
 
-def opened(client: bytes, epoch: int, expiry_interval: int, clean: bool) -> bytes:
-    """SESSION_OPENED as it was before sessions told their reach."""
-    fields = b"[%d,%d,%b]" % (epoch, expiry_interval, b"true" if clean else b"false")
-    return record.frame(Kind.SESSION_OPENED, 0, 0, client, b"", b"", fields)
-
-
 def batches() -> list[list[bytes]]:
     """The unsealed records of the folder, as they were appended."""
-    # Numbers, where newer versions write truth values.
-    wishes = orjson.dumps([["home/+/temp", 1, True, False, 1, 7], ["home/bath", 2, 0, 0, 0, 0]])
-    subscribed = record.frame(Kind.SUBSCRIBED, 0, 0, b"device", b"", b"", wishes)
+    first = Subscription(b"home/+/temp", 1, True, False, 1, 7, 0, 0)
+    second = Subscription(b"home/bath", 2, False, False, 0, 0, 0, 0)
+    subscribed = control.subscribed(b"device", [first, second])
     return [
-        [opened(b"device", 1, 3600, clean=True), subscribed],
+        [control.SessionOpened(1, 3600, clean=True).frame(b"device"), subscribed],
         [message(b"home/bath/temp", b"21.5", 1 | FLAG_RETAIN), message(b"home/bath", b"", 2 | FLAG_TRACK_ID, 9)],
         [message(b"home/%d/temp" % i, bytes([i]) * 700) for i in range(9)],
-        [control.cursors_committed(b"device", {b"home/+/temp": 2}), control.inbound_released(b"device", [8])],
-        [record.frame(Kind.OUTBOUND_CHANGED, 0, 0, b"device", b"", b"", b'[[[3,"home/bath",0]],[3],[]]')],
-        [control.group_offsets_committed(b"billing", b"home", {0: 1, 1: 3})],
-        [opened(b"gone", 1, 10, clean=False), control.session_closed(b"gone", 1, 10, 5000)],
-        [opened(b"old", 1, 10, clean=False), control.session_ended(b"old", 1)],
-        [control.unsubscribed(b"device", [b"home/bath"]), message(b"", b"\xff\xfe", 0)],
+        [control.CursorsCommitted({b"home/+/temp": 2}).frame(b"device"), control.InboundReleased([8]).frame(b"device")],
+        [control.outbound_changed(b"device", [(3, b"home/bath", 0, 2)], [3])],
+        [control.GroupOffsetsCommitted(b"home", {0: 1, 1: 3}).frame(b"billing")],
+        [control.SessionOpened(1, 10, clean=False).frame(b"gone"), control.SessionClosed(1, 10, 5000).frame(b"gone")],
+        [control.SessionOpened(1, 10, clean=False).frame(b"old"), control.SessionEnded(1).frame(b"old")],
+        [control.Unsubscribed([b"home/bath"]).frame(b"device"), message(b"", b"\xff\xfe", 0)],
     ]
 
 
@@ -66,7 +58,7 @@ def moved_batches() -> list[list[bytes]]:
     a message's position, its handle, is what is before it."""
     partition = partition_queue(b"plant", 0)
     first = [
-        opened(b"panel", 1, 3600, clean=True),
+        control.SessionOpened(1, 3600, clean=True).frame(b"panel"),
         control.subscribed(b"panel", [Subscription(b"plant/#", 1, False, False, 0, 0, 0, 0)]),
         held(b"plant/fired", FLAG_DELAYED | 1, LATER, key(b"a") + key(b"b")),
         held(b"plant/recalled", FLAG_DELAYED, LATER),
@@ -84,17 +76,20 @@ def moved_batches() -> list[list[bytes]]:
     return [
         first,
         plain,
-        [control.timers_fired([fired]), control.timers_recalled([recalled])],
-        [control.transactions_ended([committed, both], [rolled_back])],
-        [control.transactions_checked(LATER, [asked, both_asked])],
+        [control.TimersFired([fired]).frame(), control.TimersRecalled([recalled]).frame()],
+        [control.TransactionsEnded([committed, both], [rolled_back]).frame()],
+        [control.TransactionsChecked(LATER, [asked, both_asked]).frame()],
         [held(b"plant/revived", FLAG_REVIVED, revived), held(b"plant/recalled", FLAG_REVIVED, recalled)],
-        [control.popped(b"billing", LATER, {partition: [(0, 5)]})],
-        [control.settled(b"billing", {partition: [(0, 2)]}, {partition: [(3, 1, START)]})],
-        [control.popped(b"billing", LATER + 7, {partition: [(3, 1)]})],
-        [control.dead_lettered(b"billing", partition, [4])],
-        [control.group_offsets_committed(b"audit", b"plant", {0: 2})],
-        [control.popped(b"audit", LATER, {partition: [(2, 2)]}), control.group_reset(b"audit", {partition: 7})],
-        [control.popped(b"gone", LATER, {partition: [(0, 1)]}), control.group_removed(b"gone")],
+        [control.Popped(LATER, {partition: [(0, 5)]}).frame(b"billing")],
+        [control.Settled({partition: [(0, 2)]}, {partition: [(3, 1, START)]}).frame(b"billing")],
+        [control.Popped(LATER + 7, {partition: [(3, 1)]}).frame(b"billing")],
+        [control.DeadLettered(partition, [4]).frame(b"billing")],
+        [control.GroupOffsetsCommitted(b"plant", {0: 2}).frame(b"audit")],
+        [
+            control.Popped(LATER, {partition: [(2, 2)]}).frame(b"audit"),
+            control.GroupReset({partition: 7}).frame(b"audit"),
+        ],
+        [control.Popped(LATER, {partition: [(0, 1)]}).frame(b"gone"), control.GroupRemoved().frame(b"gone")],
     ]
 
 
@@ -102,18 +97,18 @@ def session_batches() -> list[list[bytes]]:
     """The unsealed records of the folder with wills and a session whose node died."""
     wish = Subscription(b"plant/+", 1, False, False, 0, 0, 0, 0)
     return [
-        [control.session_opened(b"lost", 3, 3600, clean=True, reach=4), control.subscribed(b"lost", [wish])],
-        [control.will_set(b"lost", 3, 60, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone")],
-        [control.will_set(b"clean", 1, 0, b"wills/clean", 2, b"", b"\xff")],
+        [control.SessionOpened(3, 3600, clean=True, reach=4).frame(b"lost"), control.subscribed(b"lost", [wish])],
+        [control.WillSet(3, 60, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone").frame(b"lost")],
+        [control.WillSet(1, 0, b"wills/clean", 2, b"", b"\xff").frame(b"clean")],
         [
-            control.will_set(b"sent", 1, 0, b"wills/sent", 0, b"", b""),
-            control.will_set(b"dropped", 1, 9, b"w", 0, b"", b""),
+            control.WillSet(1, 0, b"wills/sent", 0, b"", b"").frame(b"sent"),
+            control.WillSet(1, 9, b"w", 0, b"", b"").frame(b"dropped"),
         ],
         [message(b"plant/%d" % number, b"x") for number in range(6)],
         [control.outbound_changed(b"lost", [(7, b"plant/+", 1, 2), (8, b"plant/+", 2, 1)], [7], [])],
-        [control.cursors_committed(b"lost", {b"plant/+": 1})],
+        [control.CursorsCommitted({b"plant/+": 1}).frame(b"lost")],
         [record.frame(Kind.MESSAGE, FLAG_WILL, 0, b"wills/sent", b"sent", b"", b"")],
-        [control.will_dropped(b"dropped", 1), control.session_lost(b"lost", 3, 3600, START)],
+        [control.WillDropped(1).frame(b"dropped"), control.SessionLost(3, 3600, START).frame(b"lost")],
     ]
 
 

@@ -16,7 +16,7 @@ RULES = [Rule(True, True, False, b"home/%c/#"), Rule(False, True, True, b"#")]
 @pytest.mark.parametrize("restart", [False, True])
 async def test_users_and_rules_are_kept(bench: Bench, restart: bool):
     await bench.append(control.user_set(ALICE), control.user_set(BOB))
-    await bench.append(control.rules_set(b"alice", RULES), control.rules_set(b"", RULES[1:]))
+    await bench.append(control.RulesSet(RULES).frame(b"alice"), control.RulesSet(RULES[1:]).frame(b""))
     if restart:
         await bench.reopen()
     engine = bench.engine
@@ -32,26 +32,26 @@ async def test_users_and_rules_are_kept(bench: Bench, restart: bool):
 
 
 async def test_a_user_who_is_removed_leaves_no_rules_for_the_next_of_that_name(bench: Bench):
-    await bench.append(control.user_set(ALICE), control.rules_set(b"alice", RULES))
-    await bench.append(control.user_removed(b"alice"))
+    await bench.append(control.user_set(ALICE), control.RulesSet(RULES).frame(b"alice"))
+    await bench.append(control.UserRemoved().frame(b"alice"))
     await bench.append(control.user_set(ALICE))
     assert await bench.engine.user(b"alice") == ALICE
     assert await bench.engine.rules(b"alice") == []
 
 
 async def test_setting_again_replaces_and_setting_none_removes(bench: Bench):
-    await bench.append(control.user_set(ALICE), control.rules_set(b"alice", RULES))
+    await bench.append(control.user_set(ALICE), control.RulesSet(RULES).frame(b"alice"))
     again = User(b"alice", b"other", 5000, b"x" * 32, b"y" * 32)
-    await bench.append(control.user_set(again), control.rules_set(b"alice", RULES[1:]))
+    await bench.append(control.user_set(again), control.RulesSet(RULES[1:]).frame(b"alice"))
     assert await bench.engine.user(b"alice") == again
     assert await bench.engine.rules(b"alice") == RULES[1:]
-    await bench.append(control.rules_set(b"alice", []))
+    await bench.append(control.RulesSet([]).frame(b"alice"))
     assert await bench.engine.rules_of_all(None, 9) == []
 
 
 async def test_listeners_hear_whose_password_and_whose_rules_changed(bench: Bench):
-    await bench.append(control.user_set(ALICE), control.rules_set(b"", RULES))
-    await bench.append(control.user_removed(b"nobody"))
+    await bench.append(control.user_set(ALICE), control.RulesSet(RULES).frame(b""))
+    await bench.append(control.UserRemoved().frame(b"nobody"))
     assert [(commit.users, commit.rules) for commit in bench.commits] == [
         ([b"alice"], [b""]),
         ([b"nobody"], [b"nobody"]),

@@ -55,7 +55,9 @@ async def payloads(engine: Engine, parent: bytes, key: bytes, limit: int = 100, 
 async def test_messages_are_found_by_key_in_order_of_the_log(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     await append(engine, keyed(b"shop/1", b"a", payload=b"1"), keyed(b"shop/2", b"a", b"b", payload=b"2"))
-    await append(engine, control.session_opened(b"a", 1, 10, True), keyed(b"bank/1", b"a", payload=b"other parent"))
+    await append(
+        engine, control.SessionOpened(1, 10, True).frame(b"a"), keyed(b"bank/1", b"a", payload=b"other parent")
+    )
     await append(engine, *[keyed(b"shop/%d" % i, b"a", payload=b"%d" % i) for i in range(3, 60)])
     for _ in range(2):
         for limit, size in ((100, 1 << 20), (7, 1 << 20), (100, 1), (1, 100)):
@@ -120,7 +122,7 @@ async def test_keys_that_share_a_digest_are_told_apart(tmp_path: Path, monkeypat
 async def test_a_message_is_found_by_its_id(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     frames = [keyed(b"t", b"k", payload=b"%d" % i + bytes(i * 50)) for i in range(20)]
-    frames.insert(3, control.session_opened(b"a", 1, 10, True))
+    frames.insert(3, control.SessionOpened(1, 10, True).frame(b"a"))
     positions = [position for frame in frames for position in (await append(engine, frame)).positions]
     end = engine.stats().log_end
     for _ in range(2):

@@ -13,7 +13,7 @@ from store import control
 from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.leases import GroupQueue
-from tests.store.bare import BareStore
+from tests.store.bare import BareStore, made
 from tests.store.group_model import GroupModel, Place
 
 P0, P1 = partition_queue(b"a", 0), partition_queue(b"a", 1)
@@ -29,18 +29,18 @@ times = st.integers(1, 6)
 runs = st.lists(st.tuples(offsets, st.just(0) | counts), min_size=1, max_size=4)
 by_queue = partial(st.dictionaries, queues, max_size=3)
 changes = st.one_of(
-    st.builds(control.popped, groups, times, by_queue(values=runs)),
-    st.builds(control.popped, groups, times, by_queue(values=runs)),
+    st.builds(made(control.Popped), groups, times, by_queue(values=runs)),
+    st.builds(made(control.Popped), groups, times, by_queue(values=runs)),
     st.builds(
-        control.settled,
+        made(control.Settled),
         groups,
         by_queue(values=runs),
         by_queue(values=st.lists(st.tuples(offsets, counts, times | st.just(-5)), max_size=3)),
     ),
-    st.builds(control.dead_lettered, groups, queues, st.lists(offsets, max_size=5)),
-    st.builds(control.group_reset, groups, st.dictionaries(queues, offsets, max_size=2)),
-    st.builds(control.group_removed, groups),
-    st.builds(lambda group, at: control.group_offsets_committed(group, b"a", {0: at}), groups, offsets),
+    st.builds(made(control.DeadLettered), groups, queues, st.lists(offsets, max_size=5)),
+    st.builds(made(control.GroupReset), groups, st.dictionaries(queues, offsets, max_size=2)),
+    st.builds(made(control.GroupRemoved), groups),
+    st.builds(lambda group, at: control.GroupOffsetsCommitted(b"a", {0: at}).frame(group), groups, offsets),
     st.just(record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"x")),
 )
 histories = st.lists(
@@ -139,7 +139,7 @@ def test_any_history_is_what_the_dictionary_says(tmp_path_factory, history, size
 def fold(model: GroupModel, frame: bytes) -> None:
     kind, _, _, group, _, _, payload = record.decode(frame, 0)
     if kind == Kind.GROUP_OFFSETS_COMMITTED:
-        committed = control.parse_group_offsets_committed(payload)
+        committed = control.GroupOffsetsCommitted.parse(payload)
         for partition, offset in committed.offsets.items():
             model.committed[group, partition_queue(committed.parent, partition)] = offset
     elif kind != Kind.MESSAGE:
@@ -150,11 +150,11 @@ def test_dead_letters_enter_in_order_and_once(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     queue = topic_queue(b"a/b")
     messages = [record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"%d" % i) for i in range(5)]
-    store.write([*messages, control.popped(b"g", 1, {queue: [(0, 9)]})])
-    (commit,) = store.write([control.dead_lettered(b"g", queue, [3, 1, 3, 8]), messages[0]])
+    store.write([*messages, control.Popped(1, {queue: [(0, 9)]}).frame(b"g")])
+    (commit,) = store.write([control.DeadLettered(queue, [3, 1, 3, 8]).frame(b"g"), messages[0]])
     assert commit.dead_letters == [b"g"]
     assert (
-        store.write([control.dead_lettered(b"g", queue, [3, 1]), control.dead_lettered(b"x", queue, [0])])[
+        store.write([control.DeadLettered(queue, [3, 1]).frame(b"g"), control.DeadLettered(queue, [0]).frame(b"x")])[
             0
         ].dead_letters
         == []
@@ -170,12 +170,20 @@ def test_dead_letters_enter_in_order_and_once(tmp_path):
 
 def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
-    store.write([control.group_offsets_committed(b"g", b"a", {0: 5, 1: 8}), control.popped(b"g", 1, {P0: [(2, 4)]})])
     store.write(
-        [control.group_offsets_committed(b"g", b"b", {0: 7}), control.group_offsets_committed(b"g", b"a", {0: 3})]
+        [control.GroupOffsetsCommitted(b"a", {0: 5, 1: 8}).frame(b"g"), control.Popped(1, {P0: [(2, 4)]}).frame(b"g")]
+    )
+    store.write(
+        [control.GroupOffsetsCommitted(b"a", {0: 5, 1: 8}).frame(b"g"), control.Popped(P0, 1, [(2, 4)]).frame(b"g")]
+    )
+    store.write(
+        [
+            control.GroupOffsetsCommitted(b"b", {0: 7}).frame(b"g"),
+            control.GroupOffsetsCommitted(b"a", {0: 3}).frame(b"g"),
+        ]
     )
     assert store.views.pops.places(b"g") == [(P0, 5, 6, 1)]
-    store.write([control.group_removed(b"g"), control.popped(b"g", 1, {P1: [(2, 1)]})])
+    store.write([control.GroupRemoved().frame(b"g"), control.Popped(1, {P1: [(2, 1)]}).frame(b"g")])
     assert store.views.pops.places(b"g") == [(P1, 2, 3, 1)]
     assert store.views.groups.offsets(b"g", b"a") == store.views.groups.offsets(b"g", b"b") == {}
     store.close()
@@ -184,7 +192,7 @@ def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path
 def test_deliveries_stop_counting(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     for until in range(1, 300):
-        store.write([control.popped(b"g", until, {P0: [(5, 2)]})])
+        store.write([control.Popped(until, {P0: [(5, 2)]}).frame(b"g")])
     place = store.views.pops.find(b"g", P0)
     assert place is not None
     assert entries(place) == {5: (254, 299), 6: (254, 299)}
@@ -208,10 +216,10 @@ def test_a_group_goes_without_a_look_at_the_others(tmp_path):
     config = replace(CONFIG, segment_size=1 << 20, checkpoint_keys=100_000, max_group_objects=10_000)
     store = BareStore(tmp_path / "store", config)
     many = [b"g%d" % number for number in range(200)]
-    store.write([control.popped(group, 1, {P0: [(0, 9)]}) for group in many])
+    store.write([control.Popped(1, {P0: [(0, 9)]}).frame(group) for group in many])
     pops = store.views.pops
     assert (pops.changed, pops.size) == (400, 400)
-    store.write([control.group_removed(many[7]), control.group_removed(b"none")])
+    store.write([control.GroupRemoved().frame(many[7]), control.GroupRemoved().frame(b"none")])
     assert (pops.changed, pops.size) == (398, 398)
     assert pops.find(many[7], P0) is None
     assert pops.places(many[8]) == [(P0, 0, 9, 9)]

@@ -55,7 +55,7 @@ def wish(topic_filter: bytes, qos: int = 1) -> Subscription:
 
 async def test_a_session_and_its_subscriptions(bench: Bench):
     assert await bench.engine.session(b"c") is None
-    await bench.append(message(b"a/b"), message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    await bench.append(message(b"a/b"), message(b"a/b"), control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(
         message(b"a/b"), control.subscribed(b"c", [wish(b"a/b"), wish(b"a/+", 2)]), message(b"a/b")
     )
@@ -76,11 +76,11 @@ async def test_a_session_and_its_subscriptions(bench: Bench):
 async def test_commits_say_which_filter_queues_a_message_entered(bench: Bench):
     await bench.append(
         message(b"a/b"),
-        control.session_opened(b"c", 1, 60, True),
+        control.SessionOpened(1, 60, True).frame(b"c"),
         control.subscribed(b"c", [wish(b"a/+"), wish(b"#")]),
         message(b"a/b"),
         message(b"$SYS/x"),
-        control.unsubscribed(b"c", [b"a/+", b"#"]),
+        control.Unsubscribed([b"a/+", b"#"]).frame(b"c"),
         message(b"a/b"),
     )
     (commit,) = bench.commits
@@ -92,9 +92,11 @@ async def test_commits_say_which_filter_queues_a_message_entered(bench: Bench):
 
 
 async def test_subscribing_again_keeps_the_cursor_and_takes_the_options(bench: Bench):
-    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", [wish(b"a/#")]))
-    await bench.append(*[message(b"a") for _ in range(5)], control.cursors_committed(b"c", {b"a/#": 3, b"none": 1}))
-    await bench.append(control.cursors_committed(b"c", {b"a/#": 2}), control.subscribed(b"c", [wish(b"a/#", 0)]))
+    await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), control.subscribed(b"c", [wish(b"a/#")]))
+    await bench.append(
+        *[message(b"a") for _ in range(5)], control.CursorsCommitted({b"a/#": 3, b"none": 1}).frame(b"c")
+    )
+    await bench.append(control.CursorsCommitted({b"a/#": 2}).frame(b"c"), control.subscribed(b"c", [wish(b"a/#", 0)]))
     found = await bench.engine.session(b"c")
     assert found is not None
     (subscription,) = found.subscriptions
@@ -104,9 +106,9 @@ async def test_subscribing_again_keeps_the_cursor_and_takes_the_options(bench: B
 
 async def test_a_filter_queue_is_shared_and_survives_its_sessions(bench: Bench):
     for client in (b"c", b"d"):
-        await bench.append(control.session_opened(client, 1, 60, True), control.subscribed(client, [wish(b"a/+")]))
-    await bench.append(message(b"a/1"), control.session_ended(b"c", 1), message(b"a/2"))
-    await bench.append(control.unsubscribed(b"d", [b"a/+"]), message(b"a/3"))
+        await bench.append(control.SessionOpened(1, 60, True).frame(client), control.subscribed(client, [wish(b"a/+")]))
+    await bench.append(message(b"a/1"), control.SessionEnded(1).frame(b"c"), message(b"a/2"))
+    await bench.append(control.Unsubscribed([b"a/+"]).frame(b"d"), message(b"a/3"))
     assert (await bench.engine.bounds(filter_queue(b"a/+"))).end == 2
     await bench.reopen()
     done = await bench.append(control.subscribed(b"d", [wish(b"a/+")]), message(b"a/4"))
@@ -119,28 +121,28 @@ async def test_a_filter_queue_is_shared_and_survives_its_sessions(bench: Bench):
 
 
 async def test_an_old_epoch_is_fenced(bench: Bench):
-    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", [wish(b"a")]))
-    await bench.append(control.session_opened(b"c", 2, 90, False))
+    await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), control.subscribed(b"c", [wish(b"a")]))
+    await bench.append(control.SessionOpened(2, 90, False).frame(b"c"))
     await bench.append(
-        control.session_closed(b"c", 1, 0, 1000),
-        control.session_ended(b"c", 1),
-        control.session_opened(b"c", 1, 5, True),
+        control.SessionClosed(1, 0, 1000).frame(b"c"),
+        control.SessionEnded(1).frame(b"c"),
+        control.SessionOpened(1, 5, True).frame(b"c"),
     )
     found = await bench.engine.session(b"c")
     assert found is not None
     assert (found.epoch, found.expiry_interval, found.closed_at, len(found.subscriptions)) == (2, 90, 0, 1)
-    await bench.append(control.session_ended(b"c", 2))
+    await bench.append(control.SessionEnded(2).frame(b"c"))
     assert await bench.engine.session(b"c") is None
 
 
 async def test_clean_start_drops_what_was(bench: Bench):
     await bench.append(
-        control.session_opened(b"c", 1, 60, True),
+        control.SessionOpened(1, 60, True).frame(b"c"),
         control.subscribed(b"c", [wish(b"a/+")]),
         control.outbound_changed(b"c", sent=[(5, b"a/+", 0, 2)]),
         message(b"a/b", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=3),
     )
-    await bench.append(control.session_opened(b"c", 2, 60, True), message(b"a/b"))
+    await bench.append(control.SessionOpened(2, 60, True).frame(b"c"), message(b"a/b"))
     found = await bench.engine.session(b"c")
     assert found is not None
     assert (found.subscriptions, found.inbound, found.outbound) == ([], [], [])
@@ -149,9 +151,9 @@ async def test_clean_start_drops_what_was(bench: Bench):
 
 async def test_expiry(bench: Bench):
     for client, interval in ((b"soon", 10), (b"late", 20), (b"never", NEVER), (b"open", 5), (b"now", 0)):
-        await bench.append(control.session_opened(client, 1, interval, True))
+        await bench.append(control.SessionOpened(1, interval, True).frame(client))
         if client != b"open":
-            await bench.append(control.session_closed(client, 1, interval, 1_000_000))
+            await bench.append(control.SessionClosed(1, interval, 1_000_000).frame(client))
     assert await bench.engine.session(b"now") is None
     for _ in range(2):
         assert await bench.engine.sessions_open(None, 10) == [(b"open", 1, 5, b"")]
@@ -161,16 +163,16 @@ async def test_expiry(bench: Bench):
         assert await bench.engine.sessions_expired(1 << 50, 10) == [(b"soon", 1), (b"late", 1)]
         assert await bench.engine.sessions_expired(1 << 50, 1) == [(b"soon", 1)]
         await bench.reopen()
-    await bench.append(control.session_opened(b"soon", 2, 10, False), control.session_ended(b"late", 1))
+    await bench.append(control.SessionOpened(2, 10, False).frame(b"soon"), control.SessionEnded(1).frame(b"late"))
     assert await bench.engine.sessions_expired(1 << 50, 10) == []
 
 
 async def test_qos_2_in_both_directions(bench: Bench):
-    await bench.append(control.session_opened(b"c", 1, 60, True))
+    await bench.append(control.SessionOpened(1, 60, True).frame(b"c"))
     for packet_id in (7, 8, 9):
         await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=packet_id))
     await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"nobody", packet_id=1))
-    await bench.append(control.inbound_released(b"c", [8, 100]))
+    await bench.append(control.InboundReleased([8, 100]).frame(b"c"))
     await bench.append(control.outbound_changed(b"c", sent=[(1, b"a", 0, 2), (2, b"a", 1, 2), (3, b"a", 2, 1)]))
     await bench.append(control.outbound_changed(b"c", received=[2, 44], completed=[1]))
     for _ in range(2):
@@ -184,12 +186,12 @@ async def test_qos_2_in_both_directions(bench: Bench):
 async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
     await bench.append(
         control.subscribed(b"c", [wish(b"a/+")]),
-        control.unsubscribed(b"c", [b"a/+"]),
-        control.cursors_committed(b"c", {b"a/+": 1}),
+        control.Unsubscribed([b"a/+"]).frame(b"c"),
+        control.CursorsCommitted({b"a/+": 1}).frame(b"c"),
         control.outbound_changed(b"c", sent=[(1, b"a/+", 0, 2)]),
-        control.inbound_released(b"c", [1]),
-        control.session_closed(b"c", 1, 60, 1),
-        control.session_ended(b"c", 1),
+        control.InboundReleased([1]).frame(b"c"),
+        control.SessionClosed(1, 60, 1).frame(b"c"),
+        control.SessionEnded(1).frame(b"c"),
         message(b"a/b"),
     )
     assert await bench.engine.session(b"c") is None
@@ -198,7 +200,7 @@ async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
 
 async def test_single_subscriptions_can_be_asked_for(bench: Bench):
     wishes = [Subscription(name, 1, False, False, 0, 3, 0, 0) for name in (b"a/+", b"b", b"c")]
-    await bench.append(control.session_opened(b"c", 1, 60, True), control.subscribed(b"c", wishes))
+    await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), control.subscribed(b"c", wishes))
     for _ in range(2):
         state = await bench.engine.session(b"c")
         assert state is not None
@@ -250,8 +252,8 @@ async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench
 
 
 async def test_group_offsets_and_names(bench: Bench):
-    await bench.append(control.group_offsets_committed(b"g", b"home", {0: 5, 3: 7}))
-    await bench.append(control.group_offsets_committed(b"g", b"home", {3: 2}))
+    await bench.append(control.GroupOffsetsCommitted(b"home", {0: 5, 3: 7}).frame(b"g"))
+    await bench.append(control.GroupOffsetsCommitted(b"home", {3: 2}).frame(b"g"))
     await bench.append(*[message(b"home/%d" % i) for i in range(5)], message(b"/odd"), message(b"zoo"))
     for _ in range(2):
         assert await bench.engine.group_offsets(b"g", b"home") == {0: 5, 3: 2}
@@ -282,33 +284,35 @@ async def replays(bench: Bench) -> dict[bytes, tuple[int, int]]:
 
 
 async def test_a_topic_s_replay_begins_at_an_offset_and_is_over_when_it_is_acknowledged(bench: Bench):
-    await bench.append(message(b"a/b"), message(b"a/b"), message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    await bench.append(
+        message(b"a/b"), message(b"a/b"), message(b"a/b"), control.SessionOpened(1, 60, True).frame(b"c")
+    )
     await bench.append(replay(b"a/b", 1), message(b"a/b"))
     assert await replays(bench) == {b"a/b": (1, 3)}
-    await bench.append(control.cursors_committed(b"c", {b"a/b": 2}), replay(b"a/b", 0), replay(b"a/b", -1, 2))
+    await bench.append(control.CursorsCommitted({b"a/b": 2}).frame(b"c"), replay(b"a/b", 0), replay(b"a/b", -1, 2))
     await bench.reopen()
     assert await replays(bench) == {b"a/b": (2, 3)}
-    await bench.append(control.cursors_committed(b"c", {b"a/b": 3}))
+    await bench.append(control.CursorsCommitted({b"a/b": 3}).frame(b"c"))
     assert await replays(bench) == {b"a/b": (3, -1)}
 
 
 async def test_a_wildcard_s_replay_is_a_place_in_the_log_beside_its_cursor(bench: Bench):
-    await bench.append(message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    await bench.append(message(b"a/b"), control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(replay(b"a/+", 0), message(b"a/b"))
     start = done.positions[0]
     assert await replays(bench) == {b"a/+": (0, 0)}
-    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start - 1}))
-    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": 5, b"a/+": 1, b"$replay/a/b": 7}))
+    await bench.append(control.CursorsCommitted({b"$replay/a/+": start - 1}).frame(b"c"))
+    await bench.append(control.CursorsCommitted({b"$replay/a/+": 5, b"a/+": 1, b"$replay/a/b": 7}).frame(b"c"))
     await bench.reopen()
     assert await replays(bench) == {b"a/+": (1, start - 1)}
-    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start}))
+    await bench.append(control.CursorsCommitted({b"$replay/a/+": start}).frame(b"c"))
     assert await replays(bench) == {b"a/+": (1, -1)}
-    await bench.append(control.cursors_committed(b"c", {b"$replay/a/+": start + 1}))
+    await bench.append(control.CursorsCommitted({b"$replay/a/+": start + 1}).frame(b"c"))
     assert await replays(bench) == {b"a/+": (1, -1)}
 
 
 async def test_a_replay_that_begins_now_or_has_no_cursor_is_none(bench: Bench):
-    await bench.append(message(b"a/b"), control.session_opened(b"c", 1, 60, True))
+    await bench.append(message(b"a/b"), control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(replay(b"a/b", 1), replay(b"a/c", 9), replay(b"a/+", 1 << 40), replay(b"b/+", 0, 0))
     assert done.error is None
     assert await replays(bench) == {b"a/b": (1, -1), b"a/c": (0, -1), b"a/+": (0, -1), b"b/+": (0, -1)}
@@ -317,7 +321,7 @@ async def test_a_replay_that_begins_now_or_has_no_cursor_is_none(bench: Bench):
 async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: Bench):
     inbox = b"$inbox/c"
     to_c, to_d = message(inbox, flags=FLAG_ADDRESSED), message(b"$inbox/d", flags=FLAG_ADDRESSED)
-    await bench.append(to_c, control.session_opened(b"c", 1, 60, True))
+    await bench.append(to_c, control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(to_d, to_c, message(b"a"), to_c)
     told = [(a.position, a.client_id, a.subscription) for commit in bench.commits for a in commit.addressed]
     cursor = Subscription(inbox, 2, False, False, 0, 0, done.positions[1], 1)
@@ -331,7 +335,7 @@ async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: 
     state = await bench.engine.session(b"c")
     assert state is not None
     assert state.subscriptions == [cursor]
-    await bench.append(control.cursors_committed(b"c", {inbox: 3}), to_c)
+    await bench.append(control.CursorsCommitted({inbox: 3}).frame(b"c"), to_c)
     state = await bench.engine.session(b"c")
     assert state is not None
     assert state.subscriptions[0].offset == 3
@@ -339,28 +343,30 @@ async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: 
 
 async def test_what_a_session_may_have_sent_when_its_node_died(bench: Bench):
     """By the reach of its connection, no further than its queues go, and until the cursor is past it."""
-    await bench.append(control.session_opened(b"c", 1, 60, True, reach=3))
+    await bench.append(control.SessionOpened(1, 60, True, reach=3).frame(b"c"))
     await bench.append(control.subscribed(b"c", [wish(b"a"), wish(b"b"), wish(b"b/#"), wish(b"none", 0)]))
     await bench.append(*[message(b"a") for _ in range(5)], message(b"b"), message(b"none"))
-    await bench.append(control.cursors_committed(b"c", {b"a": 1}))
+    await bench.append(control.CursorsCommitted({b"a": 1}).frame(b"c"))
 
     async def marks() -> list[tuple[int, int]]:
         found = await bench.engine.session(b"c")
         assert found is not None
         return [(s.offset, s.sent_before) for s in found.subscriptions]
 
-    await bench.append(control.session_lost(b"c", 1, 60, 1000))
+    await bench.append(control.SessionLost(1, 60, 1000).frame(b"c"))
     assert await bench.engine.sessions_open(None, 9) == []
     for _ in range(2):
         assert await marks() == [(1, 4), (0, 1), (0, 1), (0, -1)]
         await bench.reopen()
-    await bench.append(control.session_opened(b"c", 2, 60, False, reach=1))
-    await bench.append(control.cursors_committed(b"c", {b"a": 3, b"b": 1}), control.subscribed(b"c", [wish(b"a", 2)]))
+    await bench.append(control.SessionOpened(2, 60, False, reach=1).frame(b"c"))
+    await bench.append(
+        control.CursorsCommitted({b"a": 3, b"b": 1}).frame(b"c"), control.subscribed(b"c", [wish(b"a", 2)])
+    )
     assert await marks() == [(3, 4), (1, -1), (0, 1), (0, -1)]
-    await bench.append(control.session_lost(b"c", 1, 60, 1000))  # of an old epoch
-    await bench.append(control.session_lost(b"c", 2, 60, 1000), control.session_lost(b"c", 2, 60, 1000))
+    await bench.append(control.SessionLost(1, 60, 1000).frame(b"c"))  # of an old epoch
+    await bench.append(control.SessionLost(2, 60, 1000).frame(b"c"), control.SessionLost(2, 60, 1000).frame(b"c"))
     assert await marks() == [(3, 4), (1, -1), (0, 1), (0, -1)]
-    await bench.append(control.cursors_committed(b"c", {b"a": 4, b"b/#": 1}))
+    await bench.append(control.CursorsCommitted({b"a": 4, b"b/#": 1}).frame(b"c"))
     assert await marks() == [(4, -1), (1, -1), (1, -1), (0, -1)]
 
 
@@ -372,33 +378,37 @@ async def test_sessions_are_counted(bench: Bench):
 
     assert await count() == 0
     for client in (b"b", b"a", b"c"):
-        await bench.append(control.session_opened(client, 1, 60, True), control.session_opened(client, 2, 60, True))
+        await bench.append(
+            control.SessionOpened(1, 60, True).frame(client), control.SessionOpened(2, 60, True).frame(client)
+        )
     assert await count() == 3
     assert await bench.engine.sessions(b"a", 1) == [b"b"]
     await bench.reopen()
     assert await count() == 3
-    await bench.append(control.session_closed(b"a", 2, 0, 1), control.session_ended(b"a", 2))
-    await bench.append(control.session_ended(b"b", 1), control.session_ended(b"none", 1))
+    await bench.append(control.SessionClosed(2, 0, 1).frame(b"a"), control.SessionEnded(2).frame(b"a"))
+    await bench.append(control.SessionEnded(1).frame(b"b"), control.SessionEnded(1).frame(b"none"))
     assert await count() == 2
-    await bench.append(control.session_ended(b"b", 2))
+    await bench.append(control.SessionEnded(2).frame(b"b"))
     await bench.reopen()
     assert await count() == 1
 
 
 async def test_sessions_of_views_of_an_older_version_are_counted(bench: Bench):
     """They have no count."""
-    await bench.append(*[control.session_opened(b"%d" % number, 1, 60, True) for number in range(3)])
+    await bench.append(*[control.SessionOpened(1, 60, True).frame(b"%d" % number) for number in range(3)])
     bench.engine._views._state.delete(b"S", b"")
     await bench.reopen()
     assert bench.engine.stats().sessions == 3
-    await bench.append(control.session_ended(b"1", 1))
+    await bench.append(control.SessionEnded(1).frame(b"1"))
     await bench.reopen()
     assert bench.engine.stats().sessions == 2
 
 
 async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
     """Of a topic's, as much as any cursor; of a wildcard filter's, whatever is left of it."""
-    await bench.append(message(b"a"), message(b"a"), message(b"a"), control.session_opened(b"c", 1, 60, True, reach=1))
+    await bench.append(
+        message(b"a"), message(b"a"), message(b"a"), control.SessionOpened(1, 60, True, reach=1).frame(b"c")
+    )
     await bench.append(replay(b"a", 0), replay(b"+", 0))
 
     async def marks() -> dict[bytes, int]:
@@ -406,20 +416,24 @@ async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
         assert state is not None
         return {s.topic_filter: s.sent_before for s in state.subscriptions}
 
-    await bench.append(control.session_lost(b"c", 1, 60, 1000))
+    await bench.append(control.SessionLost(1, 60, 1000).frame(b"c"))
     for _ in range(2):
         assert await marks() == {b"a": 1, b"+": 0}
         await bench.reopen()
-    await bench.append(control.cursors_committed(b"c", {b"a": 1, b"+": 1, b"$replay/+": 9}))
+    await bench.append(control.CursorsCommitted({b"a": 1, b"+": 1, b"$replay/+": 9}).frame(b"c"))
     assert await marks() == {b"a": -1, b"+": 0}
-    await bench.append(control.cursors_committed(b"c", {b"$replay/+": 1 << 40}))
+    await bench.append(control.CursorsCommitted({b"$replay/+": 1 << 40}).frame(b"c"))
     assert await marks() == {b"a": -1, b"+": -1}
 
 
 async def test_a_session_is_of_its_last_user(bench: Bench):
-    opened = [control.session_opened(b"%d" % number, 1, 60, True, user=b"alice" * (number % 2)) for number in range(5)]
-    await bench.append(*opened, control.session_closed(b"1", 1, 60, 1000), control.session_opened(b"2", 2, 60, False))
-    await bench.append(control.session_opened(b"3", 2, 60, False, user=b"bob"))
+    opened = [
+        control.SessionOpened(1, 60, True, user=b"alice" * (number % 2)).frame(b"%d" % number) for number in range(5)
+    ]
+    await bench.append(
+        *opened, control.SessionClosed(1, 60, 1000).frame(b"1"), control.SessionOpened(2, 60, False).frame(b"2")
+    )
+    await bench.append(control.SessionOpened(2, 60, False, user=b"bob").frame(b"3"))
     for _ in range(2):
         owners = [state.user_name for c in b"01234" if (state := await bench.engine.session(bytes([c]))) is not None]
         assert owners == [b"", b"alice", b"", b"bob", b""]
@@ -430,7 +444,7 @@ async def test_a_session_is_of_its_last_user(bench: Bench):
 
 async def test_the_sessions_of_a_user_are_looked_for_piece_by_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("store.queries._LOOKS", 2)
-    await bench.append(*[control.session_opened(b"%d" % n, 1, 60, True, user=b"u" * (n != 1)) for n in range(4)])
+    await bench.append(*[control.SessionOpened(1, 60, True, user=b"u" * (n != 1)).frame(b"%d" % n) for n in range(4)])
     assert await bench.engine.sessions_of(b"u", None) == ([b"0"], b"1")
     assert await bench.engine.sessions_of(b"u", b"1") == ([b"2", b"3"], b"3")
     assert await bench.engine.sessions_of(b"u", b"3") == ([], None)

@@ -10,7 +10,7 @@ from store import control
 from store.api import Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database import Database
-from tests.store.bare import BareStore
+from tests.store.bare import BareStore, made
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_ends=2)
 
@@ -37,9 +37,9 @@ messages = st.builds(
     st.sampled_from([b"", b"\x01\x01", keyed(b"k"), keyed(b"other") + keyed(b"k")]),
 )
 controls = st.one_of(
-    st.builds(control.session_opened, clients, epochs, st.sampled_from([0, 10, 0xFFFFFFFF]), st.booleans()),
-    st.builds(control.session_closed, clients, epochs, st.sampled_from([0, 10, 20, 0xFFFFFFFF]), numbers),
-    st.builds(control.session_ended, clients, epochs),
+    st.builds(made(control.SessionOpened), clients, epochs, st.sampled_from([0, 10, 0xFFFFFFFF]), st.booleans()),
+    st.builds(made(control.SessionClosed), clients, epochs, st.sampled_from([0, 10, 20, 0xFFFFFFFF]), numbers),
+    st.builds(made(control.SessionEnded), clients, epochs),
     st.builds(
         lambda client, names, qos: control.subscribed(
             client, [Subscription(name, qos, True, False, 1, 7, 0, 0) for name in names]
@@ -48,9 +48,9 @@ controls = st.one_of(
         st.lists(filters, max_size=3),
         st.integers(0, 2),
     ),
-    st.builds(control.unsubscribed, clients, st.lists(filters, max_size=2)),
-    st.builds(control.cursors_committed, clients, st.dictionaries(filters, numbers, max_size=2)),
-    st.builds(control.inbound_released, clients, st.lists(numbers, max_size=3)),
+    st.builds(made(control.Unsubscribed), clients, st.lists(filters, max_size=2)),
+    st.builds(made(control.CursorsCommitted), clients, st.dictionaries(filters, numbers, max_size=2)),
+    st.builds(made(control.InboundReleased), clients, st.lists(numbers, max_size=3)),
     st.builds(
         control.outbound_changed,
         clients,
@@ -59,7 +59,7 @@ controls = st.one_of(
         st.lists(numbers, max_size=3),
     ),
     st.builds(
-        control.group_offsets_committed, st.sampled_from([b"g", b"h"]), topics, st.dictionaries(numbers, numbers)
+        made(control.GroupOffsetsCommitted), st.sampled_from([b"g", b"h"]), topics, st.dictionaries(numbers, numbers)
     ),
 )
 picks = st.lists(st.integers(0, 9), max_size=4)  # of the handles there are so far
@@ -87,14 +87,18 @@ held = st.builds(
 )
 # What tells of handles is made when there are some.
 releases = st.one_of(
-    st.builds(lambda some: lambda handles: control.timers_fired(picked(handles, some)), picks),
-    st.builds(lambda some: lambda handles: control.timers_recalled(picked(handles, some)), picks),
+    st.builds(lambda some: lambda handles: control.TimersFired(picked(handles, some)).frame(), picks),
+    st.builds(lambda some: lambda handles: control.TimersRecalled(picked(handles, some)).frame(), picks),
     st.builds(
-        lambda some, others: lambda handles: control.transactions_ended(picked(handles, some), picked(handles, others)),
+        lambda some, others: (
+            lambda handles: control.TransactionsEnded(picked(handles, some), picked(handles, others)).frame()
+        ),
         picks,
         picks,
     ),
-    st.builds(lambda at, some: lambda handles: control.transactions_checked(at, picked(handles, some)), numbers, picks),
+    st.builds(
+        lambda at, some: lambda handles: control.TransactionsChecked(at, picked(handles, some)).frame(), numbers, picks
+    ),
     st.builds(
         lambda topic, pick: lambda handles: revived(topic, picked(handles, [pick])[0]),
         topics,
@@ -107,16 +111,16 @@ queues = st.sampled_from(
 )
 runs = st.lists(st.tuples(numbers, st.integers(1, 3)), min_size=1, max_size=2)
 pops = st.one_of(
-    st.builds(control.popped, groups, numbers, st.dictionaries(queues, runs, max_size=2)),
+    st.builds(made(control.Popped), groups, numbers, st.dictionaries(queues, runs, max_size=2)),
     st.builds(
-        control.settled,
+        made(control.Settled),
         groups,
         st.dictionaries(queues, runs, max_size=2),
         st.dictionaries(queues, st.lists(st.tuples(numbers, numbers, numbers), max_size=1), max_size=2),
     ),
-    st.builds(control.dead_lettered, groups, queues, st.lists(numbers, max_size=2)),
-    st.builds(control.group_reset, groups, st.dictionaries(queues, numbers, max_size=2)),
-    st.builds(control.group_removed, groups),
+    st.builds(made(control.DeadLettered), groups, queues, st.lists(numbers, max_size=2)),
+    st.builds(made(control.GroupReset), groups, st.dictionaries(queues, numbers, max_size=2)),
+    st.builds(made(control.GroupRemoved), groups),
 )
 # What happens to the store: a batch of records, or a moment of its housekeeping, or a crash.
 histories = st.lists(
@@ -133,7 +137,7 @@ histories = st.lists(
 def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, history):
     path = tmp_path_factory.mktemp("views")
     steady, crashing = BareStore(path / "steady", CONFIG), BareStore(path / "crashing", CONFIG)
-    opened = [control.session_opened(client, 1, 10, False) for client in (b"c1", b"c2")]
+    opened = [control.SessionOpened(1, 10, False).frame(client) for client in (b"c1", b"c2")]
     for step in [opened, *history]:
         if step == "checkpoint":
             crashing.views.checkpoint(crashing.writer.durable)
@@ -167,7 +171,7 @@ def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
     store = BareStore(tmp_path_factory.mktemp("views") / "store", CONFIG)
     store.write(
         [
-            control.session_opened(b"s", 1, 10, True),
+            control.SessionOpened(1, 10, True).frame(b"s"),
             control.subscribed(b"s", [Subscription(name, 1, False, False, 0, 0, 0, 0) for name in (b"a/+", b"#")]),
         ]
     )

@@ -10,7 +10,7 @@ __all__ = ["bench"]  # the fixture
 
 
 def will(client: bytes = b"c", epoch: int = 1, delay_s: int = 30, payload: bytes = b"gone") -> bytes:
-    return control.will_set(client, epoch, delay_s, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", payload)
+    return control.WillSet(epoch, delay_s, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", payload).frame(client)
 
 
 def sent(client: bytes = b"c", *, delayed: bool = False) -> bytes:
@@ -48,29 +48,29 @@ async def test_a_will_that_was_held_ends_no_later_one(bench: Bench):
 async def test_what_ends_a_will(bench: Bench):
     for records in (
         [sent()],
-        [control.will_dropped(b"c", 1)],
-        [control.session_opened(b"c", 1, 60, False)],
-        [control.session_opened(b"c", 2, 60, True)],
+        [control.WillDropped(1).frame(b"c")],
+        [control.SessionOpened(1, 60, False).frame(b"c")],
+        [control.SessionOpened(2, 60, True).frame(b"c")],
     ):
-        await bench.append(control.session_opened(b"c", 1, 60, True), will())
-        await bench.append(control.session_closed(b"c", 1, 60, 1000))
+        await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), will())
+        await bench.append(control.SessionClosed(1, 60, 1000).frame(b"c"))
         assert await bench.engine.wills_waiting(9) == [(b"c", 31_000)]
         await bench.append(*records)
         assert await bench.engine.will(b"c") is None
         assert await bench.engine.wills_waiting(9) == []
-        await bench.append(control.session_ended(b"c", 9))
+        await bench.append(control.SessionEnded(9).frame(b"c"))
 
 
 async def test_what_does_not(bench: Bench):
-    await bench.append(control.session_opened(b"c", 3, 60, True), will(epoch=3))
-    await bench.append(control.will_dropped(b"c", 2), control.will_dropped(b"d", 3), sent(b"d"))
-    await bench.append(control.session_opened(b"c", 2, 60, True), will(epoch=2, payload=b"of an old connection"))
-    await bench.append(control.session_closed(b"c", 2, 60, 1000))
+    await bench.append(control.SessionOpened(3, 60, True).frame(b"c"), will(epoch=3))
+    await bench.append(control.WillDropped(2).frame(b"c"), control.WillDropped(3).frame(b"d"), sent(b"d"))
+    await bench.append(control.SessionOpened(2, 60, True).frame(b"c"), will(epoch=2, payload=b"of an old connection"))
+    await bench.append(control.SessionClosed(2, 60, 1000).frame(b"c"))
     found = await bench.engine.will(b"c")
     assert found is not None
     assert found.payload == b"gone"
     assert found.due_ms == 0
-    await bench.append(control.session_ended(b"c", 3))  # it outlives its session until it is sent
+    await bench.append(control.SessionEnded(3).frame(b"c"))  # it outlives its session until it is sent
     assert await bench.engine.will(b"c") == found
 
 
@@ -79,9 +79,9 @@ async def test_a_will_is_due_after_its_delay_or_with_the_end_of_the_session(benc
         [(30, 60, 31_000), (30, 10, 11_000), (0, 60, 1000), (30, NEVER, 31_000), (NEVER, 0, 1000)]
     ):
         client = b"%d" % number
-        await bench.append(control.session_opened(client, 1, expiry, True), will(client, delay_s=delay_s))
-        ended = control.session_lost if number % 2 else control.session_closed
-        await bench.append(ended(client, 1, expiry, 1000), control.session_closed(client, 1, expiry, 9000))
+        await bench.append(control.SessionOpened(1, expiry, True).frame(client), will(client, delay_s=delay_s))
+        ended = control.SessionLost if number % 2 else control.SessionClosed
+        await bench.append(ended(1, expiry, 1000).frame(client), control.SessionClosed(1, expiry, 9000).frame(client))
         waiting = dict(await bench.engine.wills_waiting(9))
         assert waiting[client] == due
     assert await bench.engine.wills_waiting(2) == [(b"2", 1000), (b"4", 1000)]
@@ -90,7 +90,9 @@ async def test_a_will_is_due_after_its_delay_or_with_the_end_of_the_session(benc
 
 
 async def test_a_newer_will_takes_the_place_of_an_older_one(bench: Bench):
-    await bench.append(control.session_opened(b"c", 1, 60, True), will(), control.session_closed(b"c", 1, 60, 1000))
+    await bench.append(
+        control.SessionOpened(1, 60, True).frame(b"c"), will(), control.SessionClosed(1, 60, 1000).frame(b"c")
+    )
     await bench.append(will(payload=b"new"))
     assert await bench.engine.wills_waiting(9) == []
     found = await bench.engine.will(b"c")
@@ -107,7 +109,7 @@ async def test_wills_come_in_pages(bench: Bench):
 
 async def test_a_will_says_whose_it_is(bench: Bench):
     for sender in ((b"alice", True, False), (b"", False, False), (b"cert", False, True), (b"", False, True)):
-        await bench.append(control.will_set(b"c", 7, 0, b"w", 0, b"", b"gone", *sender))
+        await bench.append(control.WillSet(7, 0, b"w", 0, b"", b"gone", *sender).frame(b"c"))
         for _ in range(2):
             found = await bench.engine.will(b"c")
             assert found is not None
