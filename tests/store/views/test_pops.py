@@ -174,9 +174,6 @@ def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path
         [control.GroupOffsetsCommitted(b"a", {0: 5, 1: 8}).frame(b"g"), control.Popped(1, {P0: [(2, 4)]}).frame(b"g")]
     )
     store.write(
-        [control.GroupOffsetsCommitted(b"a", {0: 5, 1: 8}).frame(b"g"), control.Popped(P0, 1, [(2, 4)]).frame(b"g")]
-    )
-    store.write(
         [
             control.GroupOffsetsCommitted(b"b", {0: 7}).frame(b"g"),
             control.GroupOffsetsCommitted(b"a", {0: 3}).frame(b"g"),
