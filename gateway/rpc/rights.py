@@ -1,7 +1,7 @@
 """What a caller must be allowed to do for each call: read all topics of a reply, or publish to the topics it is about.
 
 A call about one parent topic needs `parent/#`. A call about everything (lists, removed groups, traces) needs `#`.
-ProducerState messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
+Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
 ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
 right to read all of the group's queues.
 """
