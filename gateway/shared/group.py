@@ -124,7 +124,7 @@ class SharedGroup:
             self._ready[member] = None
             if self._waiting:
                 self._give_out_waiting()
-            self._start()
+            self._start_popping()
         elif not member.session.has_room:
             member.session.wait_for_room()
 
@@ -152,7 +152,7 @@ class SharedGroup:
             if room >= _MAX_POP:
                 return _MAX_POP
         if not room:
-            self._next_ready()
+            self._next_ready()  # all of them leave the ready queue
         return room
 
     # --- messages out
@@ -160,9 +160,9 @@ class SharedGroup:
     def wake(self) -> None:
         """Get the messages that have come to the group's queue, if members have room."""
         self._has_more = True
-        self._start()
+        self._start_popping()
 
-    def _start(self) -> None:
+    def _start_popping(self) -> None:
         if self.is_begun and self._has_more and self._ready:
             self._start_work()
 
@@ -197,7 +197,7 @@ class SharedGroup:
             if not self._gateway:  # the store itself notices the end of a gateway
                 await self._store.release_leases(self.name, self.leases.queue)
             self._is_released = True
-            return  # the members may have left meanwhile
+            return  # meanwhile the members may have left, and the group may be gone
         self._has_more = False
         leases = self.leases
         request = PopRequest(

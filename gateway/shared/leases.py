@@ -68,7 +68,7 @@ class Leases:
         self.queue = subscription_queue(group)
         self.lease_ms = lease_ms
         self.in_flight: dict[int, LeasedMessage] = {}  # by offset: what members have and may acknowledge
-        self.now: int = 0  # counts the ticks
+        self.now: int = 0  # the number of the last tick
         self.is_limited: bool = False  # the store leases out no more before something is settled
         self._store = store
         self._counters = counters
@@ -123,7 +123,7 @@ class Leases:
             self.start(self._bury(_receipts(self.queue, dead)))
 
     def handed_over(self, leased: LeasedMessage) -> None:
-        """Forget a message that has become its session's own."""
+        """Remove a message that has become its session's own."""
         if self.in_flight.get(leased.offset) is leased:
             del self.in_flight[leased.offset]
 
@@ -146,6 +146,7 @@ class Leases:
     def tick(self) -> None:
         """Take back what silent members have, and what members that left do not finish. Renew the other leases."""
         now = self.now
+        is_renewal = now % _RENEWAL_TICKS == 0
         lost: list[LeasedMessage] = []
         renewed: Offsets = {}
         for leased in self.in_flight.values():
@@ -154,9 +155,9 @@ class Leases:
                 continue  # its lease ends when it is handed over
             if member.is_silent or (member.has_left and now - member.heard > TICKS):
                 lost.append(leased)
-            else:
+            elif is_renewal:
                 renewed.setdefault(leased.deliveries, []).append(leased.offset)
-        if renewed and now % _RENEWAL_TICKS == 0:
+        if renewed:
             self.start(self._settle(again=[(each, self.lease_ms) for each in _receipts(self.queue, renewed)]))
         self.give_back(lost)
 
