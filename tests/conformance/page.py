@@ -8,13 +8,13 @@ from tests.conformance.statements import FOLDER, STANDARDS, Proof, Proofs, Stand
 _HEAD = """\
 # Conformance
 
-Every numbered statement of the MQTT standards, and the tests that prove that this server keeps to it.
+This page lists every numbered statement of the MQTT standards with the tests that prove that this server complies.
 
-This page is generated: `make conformance` writes it from the markers `@pytest.mark.mqtt5(…)` and
-`@pytest.mark.mqtt311(…)` on the tests and from the lists in `tests/conformance`. A test fails when the page is not
-what the markers say. The words are ours and short; the standards have the exact ones.
+`make conformance` generates it from the markers `@pytest.mark.mqtt5(…)` and `@pytest.mark.mqtt311(…)` of the tests and
+from the lists in `tests/conformance`. A test fails if the page differs from the markers. The wording is ours and short;
+the standards have the exact text.
 
-A statement that binds only clients may have tests too: they show that the server refuses who breaks it.
+A statement that binds only clients may have tests too: they show that the server refuses a client that breaks it.
 """
 
 
