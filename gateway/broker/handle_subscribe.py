@@ -33,7 +33,7 @@ from store.errors import StoreError
 def _histories(session: Session) -> int:
     """How many filters it replays from the log, or is about to."""
     coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
-    return coming + sum([subscription.history is not None for subscription in session.subscriptions.values()])
+    return coming + sum([subscription.replay_cursor is not None for subscription in session.subscriptions.values()])
 
 
 class SubscribeHandler:
@@ -306,7 +306,7 @@ class SubscribeHandler:
         for stored, new in zip(granted, fresh, strict=True):
             subscription = session.subscriptions.get(stored.topic_filter)
             if stored.replay >= 0 and new:
-                continue  # its history has them
+                continue  # its replay has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
                 if is_below(stored.topic_filter, SYS):
                     self._greet(subscription)
@@ -394,7 +394,7 @@ class SubscribeHandler:
             cursor.live = stored.replay
         elif stored.replay >= 0:
             end = stored.start_position if is_recorded else FOLLOW
-            subscription.history = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
+            subscription.replay_cursor = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
             subscription.is_live = is_recorded
             if cursor is not None:
                 cursor.waits = True

@@ -144,7 +144,7 @@ class SessionCheckpoint:
 
 
 def _moved(session: Session) -> list[Cursor]:
-    """The cursors and histories that have come forward since the last record."""
+    """The cursors, of queues and of replays, that have come forward since the last record."""
     moved: list[Cursor] = []
     for subscription in session.subscriptions.values():
         cursor = subscription.cursor
@@ -153,12 +153,12 @@ def _moved(session: Session) -> list[Cursor]:
             if place > cursor.committed:
                 cursor.committed = place
                 moved.append(cursor)
-        history = subscription.history
-        if history is not None and history.recorded and history.floor != history.committed:
-            history.committed = history.floor
-            moved.append(history)
-            if history.floor >= history.end:
-                subscription.history = None
+        replayed = subscription.replay_cursor
+        if replayed is not None and replayed.recorded and replayed.floor != replayed.committed:
+            replayed.committed = replayed.floor
+            moved.append(replayed)
+            if replayed.floor >= replayed.end:
+                subscription.replay_cursor = None
     return moved
 
 
@@ -187,7 +187,7 @@ def last_records(session: Session) -> list[bytes]:
         frames.append(control.outbound_changed(client_id, received=received))
     subscriptions = session.subscriptions.values()
     cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
-    cursors += [s.history for s in subscriptions if s.history is not None and s.history.recorded]
+    cursors += [s.replay_cursor for s in subscriptions if s.replay_cursor is not None and s.replay_cursor.recorded]
     places = [(cursor, max(cursor.next, cursor.floor)) for cursor in cursors]
     frames += _records_of(client_id, {cursor.topic_filter: at for cursor, at in places if at != cursor.durable})
     if completed:

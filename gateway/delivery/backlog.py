@@ -1,6 +1,6 @@
-"""A durable session's backlog, message by message: what is sent, what is passed over, what was open before.
+"""Backlogs of durable sessions, message by message: which are sent, passed over, or sent again.
 
-The loop that runs for each message that a session missed: compiled. `gateway.delivery.catch_up` reads the messages.
+This loop runs for each message that a session missed, and is compiled. `gateway.delivery.catch_up` reads the messages.
 """
 
 from gateway.delivery.shared_reads import QueueRange
@@ -11,23 +11,23 @@ from gateway.session.session import Session
 from gateway.session.subscription import Route
 
 
-def deliver(session: Session, cursor: Cursor, stretch: QueueRange, limit: int, now_ms: int) -> bool:
-    """Go on with what was read of the cursor's queue, by up to `limit` messages. Whether the cursor came forward."""
+def deliver(session: Session, cursor: Cursor, queue_range: QueueRange, limit: int, now_ms: int) -> bool:
+    """Send up to `limit` messages of what was read of the cursor's queue. Whether the cursor came forward."""
     asked = cursor.next
-    if stretch.first > asked:
-        forget_lost(session, cursor.skip(stretch.first))
+    if queue_range.first > asked:
+        forget_lost(session, cursor.skip(queue_range.first))
         session.dropped().add_reclaimed(cursor.next - asked)
-        if cursor.next < stretch.first:
+        if cursor.next < queue_range.first:
             return True
-    messages = stretch.messages
+    messages = queue_range.messages
     offset = cursor.next
-    at = offset - stretch.first
+    at = offset - queue_range.first
     end = min(len(messages), at + limit)
     subscription = session.subscriptions.get(cursor.topic_filter)
     counters = session.counters
     while at < end:
         message = messages[at]
-        # What is older than the subscription, no other one sends or waits for.
+        # Messages that are older than the subscription are sent by no other one.
         is_own = offset < cursor.live and subscription is not None
         if is_own and cursor.yields:
             merged = session.route(message.topic)
@@ -56,7 +56,7 @@ def deliver(session: Session, cursor: Cursor, stretch: QueueRange, limit: int, n
 
 
 def forget_lost(session: Session, packet_ids: list[int]) -> None:
-    """Messages that a cursor had open since an earlier connection are gone from the log."""
+    """Forget messages that an earlier connection left unacknowledged, and that are gone from the log."""
     for packet_id in packet_ids:
         entry = session.inflight.get(packet_id)
         if entry is not None and entry.phase == WAITING and not entry.released:
@@ -65,14 +65,14 @@ def forget_lost(session: Session, packet_ids: list[int]) -> None:
 
 
 def _resend(session: Session, packet_id: int, message: Message, route: Route | None, now_ms: int) -> None:
-    """Send again what is open since an earlier connection, unless PUBREL was sent for it or is to be."""
+    """Send again what an earlier connection left unacknowledged, unless PUBREL was sent for it or is to be."""
     entry = session.inflight.get(packet_id)
     if entry is not None and entry.phase == WAITING and not entry.released:
         session.resend(packet_id, entry, message, route, now_ms)
 
 
 def _owner(route: Route, message: Message) -> Cursor | None:
-    """The cursor that sends this message: the first that is not younger than it."""
+    """The cursor that sends this message: the first one that is not younger."""
     for cursor in route.cursors:
         if message.held or cursor.start_position <= message.position:
             return cursor

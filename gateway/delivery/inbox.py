@@ -1,8 +1,8 @@
 """Inboxes: a message published to `$inbox/<client id>` reaches that client, which need not subscribe.
 
-The fold makes a subscription for a durable session by the first message that it is addressed by, so that a session
-without inbox messages costs nothing. Here a session that is held gets the same, and one that ends with its connection
-one of its own; from then on it is a subscription like any other.
+The fold makes the subscription of a durable session when the first message is addressed to it, so a session without
+inbox messages costs nothing. Here a connected session gets the same subscription, and a transient one gets one of its
+own. From then on it is a subscription like any other.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ class Inboxes:
         self._router = router
         self._counters = counters
         self._held = held
-        self._is_shared = is_shared  # other gateways have clients too: nobody here knows who is not reached
-        self._unreached: set[int] = set()  # of commits that are being answered
+        self._is_shared = is_shared  # other gateways have clients too: a message may reach one of theirs
+        self._unreached: set[int] = set()  # positions, of the commit whose appends are being answered
         router.on_addressed = self.open
 
     def open(self, commit: Commit) -> None:
-        """Have those whom the commit's messages are addressed to get them. Before anything of it is offered."""
+        """Subscribe the clients that the commit's messages are addressed to. Runs before its messages are offered."""
         for message in commit.addressed:
             held = self._held.get(message.client_id)
             if held is not None and not held[0].closed:
@@ -48,11 +48,11 @@ class Inboxes:
                 self._unreached.add(message.position)
 
     def open_missed(self, session: Session, position: int) -> None:
-        """Something may have been addressed to a session that leaves no trace in the log, from `position` on."""
+        """Subscribe a transient session from `position` on: a commit that was missed may have addressed it."""
         self._open(session, Addressed(position, session.client_id, inbox_of(session.client_id), None), position)
 
     def is_unreached(self, position: int) -> bool:
-        """Whether the message, whose commit is being answered, was addressed to nobody."""
+        """Whether the message at `position`, whose append is being answered, was addressed to no known client."""
         return position in self._unreached
 
     def _open(self, session: Session, message: Addressed, position: int) -> None:

@@ -1,10 +1,10 @@
-"""Messages that entered their queues long after their records, for sessions that read the log itself.
+"""Held messages that a record of the log released, for sessions that read the log itself.
 
-A control record names such messages by handle, the position of their record; a revived copy is the message. Either may
-have done nothing: the message was recalled, or had entered already. Its topic queue knows: what entered has the store
-time of the record that let it in there.
+A control record names held messages by handle, which is the position of their record. A revived copy is the message
+itself. Either may have released nothing: the message was recalled, or was released before. The topic's queue tells: a
+message entered it at the store time of the record that released it.
 
-What a record let in is found once for all sessions that come by it, and kept for a while.
+What a record released is found once for all sessions that read it, and kept for a while.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ _PAGE_BYTES: Final = 256 * 1024
 _MAX_FOUND: Final = 1024  # records whose messages are kept
 _MAX_FOUND_BYTES: Final = 4 << 20  # of those messages
 
-Let = list[Message | None]  # what a record let in
+Released = list[Message | None]  # by one record
 
 
 def may_release(kind: int, flags: int) -> bool:
-    """Whether a record may have let messages into their queues that are older than itself, or is a copy of one."""
+    """Whether a record may have released held messages, or is a copy of one."""
     return kind in (Kind.TIMERS_FIRED, Kind.TRANSACTIONS_ENDED) or (kind == Kind.MESSAGE and flags & FLAG_REVIVED != 0)
 
 
 class ReleasedMessages:
-    """What records of the log let in, by their position."""
+    """The messages that records of the log released, by the position of the record."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._found: dict[int, Let] = {}  # the oldest find first
+        self._found: dict[int, Released] = {}  # the first found comes first
         self._found_bytes = 0
-        self._asked: dict[int, asyncio.Task[Let]] = {}  # bounded by the sessions that wait for them
+        self._asked: dict[int, asyncio.Task[Released]] = {}  # bounded by the sessions that wait
 
-    async def by_record(self, data: bytes, start: int) -> Let:
-        """The messages that the record names, in their order, each None that it did not let in or that is gone. Raises
-        StoreError."""
+    async def by_record(self, data: bytes, start: int) -> Released:
+        """The messages that a record names, in its order. None stands for one that it did not release, or that is gone.
+        Raises StoreError."""
         position = position_of(data, start)
         found = self._found.get(position)
         if found is not None:
@@ -53,21 +53,21 @@ class ReleasedMessages:
         return await asyncio.shield(task)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End all reads."""
         tasks = list(self._asked.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _find(self, position: int, data: bytes, start: int) -> Let:
+    async def _find(self, position: int, data: bytes, start: int) -> Released:
         try:
-            found = await self._let_in(data, start)
+            found = await self._released_by(data, start)
         finally:
             del self._asked[position]
         self._keep(position, found)
         return found
 
-    async def _let_in(self, data: bytes, start: int) -> Let:
+    async def _released_by(self, data: bytes, start: int) -> Released:
         kind, _, _, topic, _, _, payload = decode(data, start)
         position, store_time = position_of(data, start), store_time_of(data, start)
         if kind == Kind.MESSAGE:
@@ -91,8 +91,8 @@ class ReleasedMessages:
         return [found.get(handle) for handle in dict.fromkeys(handles)]
 
     async def _entered(self, topic: bytes, wanted: set[int], by: int, store_time: int) -> dict[int, Message]:
-        """Those of the topic's messages at the positions `wanted` that entered its queue at `store_time` and, as far as
-        messages around them that were never held tell, by the record at `by`."""
+        """Messages of the topic at the positions `wanted` that entered its queue at `store_time`, by the record at `by`
+        as far as messages around them that were never held show."""
         queue = topic_queue(topic)
         found: dict[int, Message] = {}
         offset = await self._store.offset_at(queue, store_time)
@@ -114,7 +114,7 @@ class ReleasedMessages:
             offset = fetched.next_offset
         return found
 
-    def _keep(self, position: int, found: Let) -> None:
+    def _keep(self, position: int, found: Released) -> None:
         self._found[position] = found
         self._found_bytes += _size(found)
         while len(self._found) > _MAX_FOUND or self._found_bytes > _MAX_FOUND_BYTES:
@@ -122,5 +122,5 @@ class ReleasedMessages:
             self._found_bytes -= _size(self._found.pop(oldest))
 
 
-def _size(found: Let) -> int:
+def _size(found: Released) -> int:
     return sum(len(m.topic) + len(m.properties) + len(m.payload) for m in found if m is not None)

@@ -1,7 +1,7 @@
-"""Retained values on their way to new subscriptions: a page at a time, as far as there is room.
+"""Retained values for new subscriptions: a page at a time, as far as there is room.
 
-A filter may match a million of them. Neither do they all come at once, nor do messages that are published meanwhile
-wait for the last: one whose topic has a value that is still to be sent has that sent before its turn, and follows.
+A filter may match a million of them. They do not all come at once, and messages that are published meanwhile do not
+wait for the last one: a message whose topic has a value that was not sent yet has that value sent first, out of turn.
 """
 
 from time import time
@@ -15,28 +15,28 @@ from matcher.reserved import TOPICS, is_below
 from store.api import Retained, Store
 
 _MAX_PAGE: Final = 64  # values
-_PAGE_BYTES: Final = 256 * 1024  # of values read at once, as far as the last page tells how large they are
-_MAX_AHEAD: Final = 1024  # topics of a request; then what is published on others waits for their turn
-_MAX_AHEAD_BYTES: Final = 32 * 1024  # of their names, which go into the log with a persistent session
+_PAGE_BYTES: Final = 256 * 1024  # of values read at once, estimated by the page before
+_MAX_AHEAD: Final = 1024  # topics of a request sent out of turn; then messages wait for their topic's turn
+_MAX_AHEAD_BYTES: Final = 32 * 1024  # of their names, which a durable session records
 
 
 class RetainedPages:
-    """Sends retained values to the sessions that want them."""
+    """Sends retained values to sessions that asked for them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def send(self, session: Session, has_messages: bool) -> None:
-        """Send what comes next: the value that a message waits for; else a page, every second time where there are
-        messages to be sent as well. Raises StoreError."""
+        """Send the value that a message waits for, or else a page; each second time only, if there are messages to be
+        sent too. Raises StoreError."""
         if not session.unfinished.waiting:
             if session.unfinished.is_turn_of_retained(has_messages):
                 await self._send_page(session)
         elif not await self.send_ahead(session) and session.retained and not session.closed:
-            await self._send_page(session)  # no more can go ahead: the message waits for its topic's turn
+            await self._send_page(session)  # too many went out of turn: the message waits
 
     async def send_ahead(self, session: Session) -> bool:
-        """Send the value that a message waits for. Whether it waits no more. Raises StoreError."""
+        """Send the value that a message waits for. False: the message still waits. Raises StoreError."""
         topic = session.unfinished.end_waiting()
         for topic_filter, request in list(session.retained.items()):
             if not request.awaits(topic):
@@ -78,13 +78,13 @@ class RetainedPages:
 
 
 def _note(session: Session, request: RetainedRequest) -> None:
-    """There is more to come: a persistent session is to know it also when it comes back."""
+    """Have a durable session record how far the request has come."""
     if request.subscription.qos:
         session.note_change()
 
 
 def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
-    """Send a value, unless it is not to be sent. False: there was no room."""
+    """Send a value, unless it is expired or not wanted. False: there was no room."""
     if not session.has_room:
         return False
     subscription = request.subscription

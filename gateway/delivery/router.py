@@ -1,7 +1,7 @@
-"""From a commit to its subscribers: match each topic, offer the message to each session that matches.
+"""From a commit to its subscribers: match each topic, and offer the message to each session that matches.
 
-Runs on the loop right after the fold, once per commit. What a topic matches is planned once (`_plan`) and
-kept until the trie's answer for it changes.
+Runs on the loop right after the fold, once for each commit. The routes of a topic are made once (`_plan`) and kept
+until the trie's answer for it changes.
 """
 
 import logging
@@ -23,7 +23,7 @@ _NO_OFFSETS: Final[dict[bytes, int]] = {}
 
 
 class _Plan:
-    """The routes of one topic, made from one answer of the trie."""
+    """The routes of one topic, and the trie's answer that they were made of."""
 
     __slots__ = ("matched", "routes")
 
@@ -32,29 +32,29 @@ class _Plan:
         self.routes = routes
 
 
-def _nobody(commit: Commit) -> None:
-    """No clients, no inboxes."""
+def _ignore_commit(commit: Commit) -> None:
+    """Until there are inboxes."""
 
 
-def _nowhere(position: int) -> None:
-    """No clients, nothing missed."""
+def _ignore_position(position: int) -> None:
+    """Until there are sessions."""
 
 
 class Router:
     """The subscriptions of all sessions that are connected to this node."""
 
     def __init__(self, position: int, wants: Wants | None = None) -> None:
-        self.wants: Wants | None = wants  # None: everything is told
+        self.wants: Wants | None = wants  # None: the store tells of every commit
         self.trie: Trie[Subscription] = Trie()
         self.subscriptions: int = 0  # in the trie
         self.delivered_end: int = position  # of the log: everything before it was offered to live sessions
-        self.on_addressed: Callable[[Commit], None] = _nobody  # somebody is to get what nobody has subscribed to
-        self.on_missed: Callable[[int], None] = _nowhere  # commits from a position on were not told of
+        self.on_addressed: Callable[[Commit], None] = _ignore_commit  # a commit has messages for inboxes
+        self.on_missed: Callable[[int], None] = _ignore_position  # commits from this position on were missed
         self._plans: dict[bytes, _Plan] = {}
         self._planned = 0  # what `_plans` takes: routes, the subscriptions they were made from, 8 bytes of topics each
 
     def add(self, subscription: Subscription) -> None:
-        """Have a subscription get what is committed from now on. It is not there yet."""
+        """Offer to a subscription what is committed from now on. It was not added before."""
         self.trie.add(subscription.topic_filter, subscription)
         self.subscriptions += 1
         if self.wants is not None:
@@ -85,7 +85,7 @@ class Router:
         if not self.subscriptions:
             return
         now_ms = int(time() * 1000)
-        for moved in commit.moved:  # first: whoever reads these reads all of the commit
+        for moved in commit.moved:  # first: a session that reads one of these reads all of the commit
             for route in self.routes(moved.topic):
                 route.session.offer_moved(route, moved, commit.position)
         for i in range(len(topics)):
@@ -99,15 +99,15 @@ class Router:
                 session = route.session
                 try:
                     if session.lagging and session.is_behind(route, topic_offset, offsets):
-                        continue  # it reads the message in its turn: nothing is decoded for it now
+                        continue  # it reads the message when it catches up: nothing is decoded for it now
                     if message is None:
                         message = Message(data, starts[i])
                     session.offer(route, message, topic_offset, offsets, now_ms)
                 except Exception:
-                    log.exception("offering a message to %r failed", session.client_id)  # the others have only this one
+                    log.exception("offering a message to %r failed", session.client_id)  # other sessions go on
 
     def routes(self, topic: bytes) -> list[Route]:
-        """What the topic matches, by session."""
+        """The routes of a topic, one for each session that matches."""
         matched = self.trie.match(topic)
         plan = self._plans.get(topic)
         if plan is not None and plan.matched is matched:
@@ -130,7 +130,7 @@ class Router:
 
 
 def _plan(topic: bytes, matched: list[Subscription]) -> list[Route]:
-    """One route per session: its only matching subscription's own, or the session's merged one."""
+    """One route for each session: that of its only matching subscription, or its merged one."""
     first: dict[Session, Route] = {}
     for subscription in matched:
         session = subscription.session

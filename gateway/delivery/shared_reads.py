@@ -1,8 +1,8 @@
-"""Stretches of queues, read and decoded once for all sessions whose backlogs come by them.
+"""Ranges of queues that are read and decoded once for all sessions that are behind.
 
-Thousands of sessions of one filter come back at about the same time and read the same queue. What one of them has
-read is kept for the others, by blocks of offsets, as far as a bound allows; nothing is kept when nobody is behind.
-A block may take several reads: where messages are large, and at the end of a queue that grows.
+Thousands of sessions with the same filter come back at about the same time and read the same queue. What one of them
+has read is kept for the others, in blocks of offsets and up to a bound, until no session is behind. A block may take
+several reads: if its messages are large, or at the end of a queue that grows.
 """
 
 from typing import Final
@@ -12,54 +12,54 @@ from record import split
 from store.api import Fetched
 
 BLOCK: Final = 256  # offsets
-BLOCK_BYTES: Final = 64 * 1024  # of records read at once, but for a single larger one
+BLOCK_BYTES: Final = 64 * 1024  # of records read at once, unless a single one is larger
 _MAX_BYTES: Final = 16 << 20  # of memory, about
-_MESSAGE_BYTES: Final = 512  # of memory for a message, beside what its record has
+_MESSAGE_BYTES: Final = 512  # of memory for a message, besides its record
 
 
 class QueueRange:
-    """Consecutive messages of a queue: whoever is at an offset of [begin, next) goes on with those from there on."""
+    """Consecutive messages of a queue. A cursor at an offset of [begin, next) goes on with those from there on."""
 
     __slots__ = ("begin", "first", "messages", "next", "size")
 
     def __init__(self, asked: int, fetched: Fetched) -> None:
         data = fetched.data
         self.begin: int = asked
-        self.first: int = fetched.offset  # of the first message: what lies before it is gone
+        self.first: int = fetched.offset  # the offset of the first message; those before it are gone
         self.messages: list[Message] = [Message(data, start) for start in split(data)]
         self.next: int = fetched.next_offset
-        # As its record, and as the packet that subscribers share.
+        # Twice: in the record, and in the packet that subscribers share.
         self.size: int = 2 * len(data) + _MESSAGE_BYTES * len(self.messages)
 
 
 class SharedReads:
-    """The newest stretches."""
+    """The ranges that were read last."""
 
     __slots__ = ("_kept", "size")
 
     def __init__(self) -> None:
-        # By queue and number of the block, each with no more than BLOCK; the block that was read first comes first.
+        # By queue and number of the block, with at most BLOCK ranges each. The block that was read first comes first.
         self._kept: dict[tuple[bytes, int], list[QueueRange]] = {}
         self.size: int = 0  # bytes
 
     def find(self, queue: bytes, offset: int) -> QueueRange | None:
-        """What was kept of the queue at `offset`."""
-        for stretch in reversed(self._kept.get((queue, offset // BLOCK), [])):
-            if stretch.begin <= offset < stretch.next:
-                return stretch
+        """The range that has `offset` of the queue. None: it has to be read."""
+        for queue_range in reversed(self._kept.get((queue, offset // BLOCK), [])):
+            if queue_range.begin <= offset < queue_range.next:
+                return queue_range
         return None
 
-    def keep(self, queue: bytes, stretch: QueueRange) -> None:
-        """Keep what was read for others, instead of what was kept of the same offsets."""
+    def keep(self, queue: bytes, queue_range: QueueRange) -> None:
+        """Keep a range for other cursors, in place of those that it covers."""
         kept = self._kept
-        key = (queue, stretch.begin // BLOCK)
+        key = (queue, queue_range.begin // BLOCK)
         block = kept.setdefault(key, [])
         for old in list(block):
-            if stretch.begin == old.begin or (stretch.begin < old.begin and old.next <= stretch.next):
+            if queue_range.begin == old.begin or (queue_range.begin < old.begin and old.next <= queue_range.next):
                 block.remove(old)
                 self.size -= old.size
-        block.append(stretch)
-        self.size += stretch.size
+        block.append(queue_range)
+        self.size += queue_range.size
         while self.size > _MAX_BYTES and (len(kept) > 1 or len(block) > 1):
             self._drop_oldest()
 
@@ -76,5 +76,5 @@ class SharedReads:
 
 
 def room_in_block(offset: int) -> int:
-    """How many offsets there are from `offset` to the end of its block."""
+    """Number of offsets from `offset` to the end of its block."""
     return BLOCK - offset % BLOCK

@@ -186,7 +186,7 @@ class Cursor:
 
     @property
     def stretched(self) -> bool:
-        """Reading has to wait: for the subscription's history, or for a message that is far back and of which the log
+        """Reading has to wait: for the subscription's replay, or for a message that is far back and of which the log
         does not know that it is acknowledged."""
         if self.reach:
             return self.waits or self.next - self.durable >= self.reach

@@ -1,4 +1,4 @@
-"""A subscription's place in the log while it reads messages older than itself: the history of a replay.
+"""A subscription's place in the log while it reads messages older than itself: a replay.
 
 A replay is at least once. The log records one position of it, that of the first record whose messages are not all
 acknowledged; after a kill it goes on from there. A message is acknowledged by the position of its own record, and its
@@ -13,7 +13,7 @@ from gateway.session.message_encoding import Message
 from matcher.names import matches, parent_of
 from matcher.reserved import replay_name
 
-FOLLOW: Final = 1 << 63  # an end that never comes: the history is read until it meets the present
+FOLLOW: Final = 1 << 63  # an end that never comes: the log is read until it meets the present
 
 _MAX_KNOWN: Final = 4096  # topics
 _MOST_PATIENCE: Final = 63  # reads
@@ -25,7 +25,7 @@ class ReplayCursor(Cursor):
     """Places of the log in [next, end). With `recorded`, the log knows how far it has come."""
 
     __slots__ = (
-        "_barren",
+        "_empty_reads",
         "_known",
         "_patience",
         "_unacknowledged",
@@ -47,8 +47,8 @@ class ReplayCursor(Cursor):
         self.size: int = _LEAST  # bytes to read next: more while little of it is sent
         self._unacknowledged: dict[int, int] = {}  # position of a message that was sent → its place, in order
         self._known: dict[bytes, bool] = {}
-        self._barren: int = 0  # reads since the last that had something, or the last look ahead
-        self._patience: int = 0  # so many of them before the next look
+        self._empty_reads: int = 0  # since a read that had something, or since the last skip
+        self._patience: int = 0  # so many of them before the next skip
 
     def wants(self, topic: bytes) -> bool:
         """Whether the subscription's filter matches."""
@@ -76,22 +76,22 @@ class ReplayCursor(Cursor):
             self.floor = place
 
     @property
-    def looks_ahead(self) -> bool:
-        """Whether to look where the next message may be, and not to read on. Between two records only."""
-        return self.parent is not None and self.sent == 0 and self._barren >= self._patience
+    def may_skip(self) -> bool:
+        """Whether to find where the next message may be, in place of reading on. Only between two records."""
+        return self.parent is not None and self.sent == 0 and self._empty_reads >= self._patience
 
-    def looked(self, passed: int) -> None:
-        """So many bytes of the log need not be read. Where there is little to gain, looks become rare."""
-        self._patience = 1 if passed > self.size else min(_MOST_PATIENCE, 2 * self._patience + 1)
-        self._barren = 0
+    def skipped(self, size: int) -> None:
+        """So many bytes of the log need not be read. If they are few, skipping is tried less often."""
+        self._patience = 1 if size > self.size else min(_MOST_PATIENCE, 2 * self._patience + 1)
+        self._empty_reads = 0
 
-    def read_through(self, is_barren: bool) -> None:
-        """A whole read is done with. `is_barren`: nothing in it was for the subscription."""
-        self._barren = self._barren + 1 if is_barren else 0
+    def note_read(self, is_empty: bool) -> None:
+        """All of a read is done with. `is_empty`: nothing in it was for the subscription."""
+        self._empty_reads = self._empty_reads + 1 if is_empty else 0
 
-    def found_much(self, is_much: bool) -> None:
-        """Whether the last read had more than there was room for: the next one is shorter, or else longer."""
-        self.size = max(_LEAST, self.size >> 1) if is_much else min(_MOST, self.size << 1)
+    def resize_reads(self, is_shorter: bool) -> None:
+        """Make the next read shorter if there was no room for all of the last one, else longer."""
+        self.size = max(_LEAST, self.size >> 1) if is_shorter else min(_MOST, self.size << 1)
 
     def ack(self, offset: int) -> None:
         """The message at position `offset` is acknowledged."""

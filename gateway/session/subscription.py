@@ -14,11 +14,11 @@ class Subscription:
 
     __slots__ = (
         "cursor",
-        "history",
         "identifier",
         "is_live",
         "no_local",
         "qos",
+        "replay_cursor",
         "retain_as_published",
         "route",
         "session",
@@ -45,7 +45,7 @@ class Subscription:
         self.identifier = identifier  # 0: none
         self.cursor = cursor  # durable sessions with QoS > 0
         self.start = start  # log position from which on it gets messages
-        self.history: ReplayCursor | None = None  # of what is older than itself, while it is replayed
+        self.replay_cursor: ReplayCursor | None = None  # while what is older than itself is replayed
         self.is_live: bool = True  # it gets what is committed; not so while it follows the log to the present
         self.route = Route(session, [self])
 
@@ -59,28 +59,28 @@ class Subscription:
             if new is not None and old.qos == 0:
                 self.cursor.begin_again(new)
             self.cursor.fleeting = self.session.durable and self.qos == 0
-        self.history = old.history
+        self.replay_cursor = old.replay_cursor
         self.is_live = old.is_live
-        if old.history is not None and not old.is_live and self.cursor is not None:
+        if old.replay_cursor is not None and not old.is_live and self.cursor is not None:
             # Its past was followed to the present. From its record on a cursor has what comes, and waits for the past.
             self.is_live = True
-            old.history.end = self.cursor.start_position
-            self.cursor.waits = old.history.lagging
-            if not old.history.lagging:
-                self.history = None
+            old.replay_cursor.end = self.cursor.start_position
+            self.cursor.waits = old.replay_cursor.lagging
+            if not old.replay_cursor.lagging:
+                self.replay_cursor = None
         self.route = Route(self.session, [self])
 
     def go_live(self, position: int) -> None:
-        """Its past is read up to `position` of the log, which is the end: it gets what is committed from there on."""
-        self.history = None
+        """Its past is read up to `position`, the log's end: it gets what is committed from there on."""
+        self.replay_cursor = None
         self.is_live = True
         self.start = position
 
     def end_replay(self) -> None:
-        """Its past is read up to its record: its cursor goes on there. Recorded history is kept until all of it is
-        acknowledged (`gateway.broker.session_checkpoint`)."""
-        if self.history is not None and not self.history.recorded:
-            self.history = None
+        """Its past is read up to its record: its queue's cursor goes on there. A replay that is recorded is kept until
+        all of it is acknowledged (`gateway.broker.session_checkpoint`)."""
+        if self.replay_cursor is not None and not self.replay_cursor.recorded:
+            self.replay_cursor = None
         if self.cursor is not None:
             self.cursor.waits = False
 

@@ -151,7 +151,7 @@ async def test_what_a_replay_has_open_of_what_is_damaged_is_counted_and_its_pack
     assert node.counters.dropped_reclaimed == 4  # three exchanges, and one place of the log
     session = node._sessions.held[b"d"][0]
     async with asyncio.timeout(10):
-        while session.inflight or session.subscriptions[b"home/+"].history is not None:
+        while session.inflight or session.subscriptions[b"home/+"].replay_cursor is not None:
             await client.settle()
             await asyncio.sleep(0.02)
 

@@ -124,7 +124,7 @@ async def test_all_of_it_then_the_present(node: Node, version: int, expiry: int,
     await publish(node, b"home/bath", b"live", qos=0)
     assert payloads(await client.take(1)) == [b"live"]
     session = node._sessions.held[b"c"][0]
-    assert all(s.history is None or s.history.recorded for s in session.subscriptions.values())
+    assert all(s.replay_cursor is None or s.replay_cursor.recorded for s in session.subscriptions.values())
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -349,7 +349,7 @@ async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node:
     client.send(ack(PUBCOMP, last.packet_id))
     session = node._sessions.held[b"c"][0]
     async with asyncio.timeout(10):
-        while session.subscriptions[b"a/#"].history is not None or session.inflight:  # noqa: ASYNC110
+        while session.subscriptions[b"a/#"].replay_cursor is not None or session.inflight:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -517,7 +517,7 @@ async def test_retention_overtakes_it(make_node: MakeNode, stays: bool) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
     await replay(client, b"a/+", b"earliest")
     first = await client.message()
-    history_end = node._sessions.held[b"c"][0].subscriptions[b"a/+"].history
+    history_end = node._sessions.held[b"c"][0].subscriptions[b"a/+"].replay_cursor
     assert history_end is not None
     if not stays:
         await client.drop()
@@ -630,5 +630,5 @@ async def test_a_replay_of_qos_0_that_is_asked_for_more(node: Node) -> None:
     await publish(node, b"a/b", b"new")
     assert payloads(await client.take(1)) == [b"new"]
     session = node._sessions.held[b"c"][0]
-    assert session.subscriptions[b"a/+"].history is None
+    assert session.subscriptions[b"a/+"].replay_cursor is None
     await client.quiet()

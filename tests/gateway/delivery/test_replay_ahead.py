@@ -5,7 +5,7 @@ import random
 import pytest
 
 import record
-from gateway.delivery.next_position import next_place
+from gateway.delivery.next_position import find_next_position
 from gateway.node.node import Node
 from gateway.session.replay_cursor import ReplayCursor
 from record.layout import FLAG_DELAYED, FLAG_REVIVED, Kind
@@ -104,10 +104,10 @@ async def test_where_there_is_little_to_gain_looks_are_rare() -> None:
     history = ReplayCursor(b"mine/+", 0, 1 << 40, True)
     looks = 0
     for _ in range(1000):
-        if history.looks_ahead:
+        if history.may_skip:
             looks += 1
-            history.looked(0)
-        history.read_through(True)
+            history.skipped(0)
+        history.note_read(True)
     assert looks < 25
     assert ReplayCursor(b"+/a", 0, 100, True).parent is None
     assert ReplayCursor(b"#", 0, 100, True).parent is None
@@ -118,6 +118,6 @@ async def test_from_a_place_that_has_one_nothing_is_passed_over(node: Node) -> N
     await append(node, message(b"other/1", b"b"))
     engine = engine_of(node)
     end = engine.stats().log_end
-    assert await next_place(engine, b"mine", first, end) == first
-    assert await next_place(engine, b"mine", first, first) == first
-    assert await next_place(engine, b"none", first, end) == end
+    assert await find_next_position(engine, b"mine", first, end) == first
+    assert await find_next_position(engine, b"mine", first, first) == first
+    assert await find_next_position(engine, b"none", first, end) == end

@@ -58,7 +58,7 @@ async def is_over(node: Node, device: Device) -> None:
             device.acknowledge(len(device.owed))
             await device.poll()
             await asyncio.sleep(0.02)
-    assert all(s.history is None for s in session.subscriptions.values())
+    assert all(s.replay_cursor is None for s in session.subscriptions.values())
 
 
 async def end(make_node: MakeNode, node: Node, device: Device, how: str, name: str) -> Node:

@@ -7,23 +7,23 @@ from record.layout import Kind
 from store.api import Bounds, Fetched
 
 
-def stretch(asked: int, first: int, count: int, size: int = 10) -> QueueRange:
+def queue_range(asked: int, first: int, count: int, size: int = 10) -> QueueRange:
     data = b"".join(frame(int(Kind.MESSAGE), 1, 0, b"t", b"p", b"", bytes(size)) for _ in range(count))
     return QueueRange(asked, Fetched(first, count, data, Bounds(0, 1000)))
 
 
 def test_what_was_read_is_found_at_each_of_its_offsets_and_nowhere_else() -> None:
     kept = SharedReads()
-    read = stretch(3, 3, 7)
+    read = queue_range(3, 3, 7)
     kept.keep(b"q", read)
     assert [kept.find(b"q", offset) for offset in (2, 3, 9, 10)] == [None, read, read, None]
     assert kept.find(b"other", 3) is None
     assert [message.payload for message in read.messages] == [bytes(10)] * 7
 
 
-def test_what_is_gone_in_front_is_part_of_the_stretch() -> None:
+def test_what_is_gone_in_front_is_part_of_the_range() -> None:
     kept = SharedReads()
-    read = stretch(2, 5, 1)
+    read = queue_range(2, 5, 1)
     kept.keep(b"q", read)
     assert kept.find(b"q", 2) is read
     assert kept.find(b"q", 5) is read
@@ -33,7 +33,7 @@ def test_what_is_gone_in_front_is_part_of_the_stretch() -> None:
 def test_a_block_takes_several_reads() -> None:
     """Each of a part of it: messages are large, or the queue has grown."""
     kept = SharedReads()
-    parts = [stretch(first, first, 5) for first in range(0, 60, 5)]
+    parts = [queue_range(first, first, 5) for first in range(0, 60, 5)]
     for part in parts:
         kept.keep(b"q", part)
     assert [kept.find(b"q", offset) for offset in range(60)] == [parts[offset // 5] for offset in range(60)]
@@ -44,9 +44,9 @@ def test_a_block_takes_several_reads() -> None:
 def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
     kept = SharedReads()
     for first in (0, 5, 10):
-        kept.keep(b"q", stretch(first, first, 5))
+        kept.keep(b"q", queue_range(first, first, 5))
     size = kept.size
-    again = stretch(0, 3, 10)
+    again = queue_range(0, 3, 10)
     kept.keep(b"q", again)
     assert [kept.find(b"q", offset) for offset in (0, 12)] == [again] * 2
     last = kept.find(b"q", 13)
@@ -58,7 +58,7 @@ def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
 def test_a_single_block_that_is_too_large_keeps_its_newest() -> None:
     kept = SharedReads()
     for first in range(20):
-        kept.keep(b"q", stretch(first, first, 1, 1 << 20))
+        kept.keep(b"q", queue_range(first, first, 1, 1 << 20))
         assert kept.size <= ranges._MAX_BYTES
     assert kept.find(b"q", 0) is None
     assert kept.find(b"q", 19) is not None
@@ -71,7 +71,7 @@ def test_a_read_ends_with_its_block() -> None:
 def test_the_oldest_go_when_there_is_no_room() -> None:
     kept = SharedReads()
     for block in range(4000):
-        kept.keep(b"q", stretch(block * BLOCK, block * BLOCK, 8, 1000))
+        kept.keep(b"q", queue_range(block * BLOCK, block * BLOCK, 8, 1000))
         assert kept.size <= ranges._MAX_BYTES
     assert kept.find(b"q", 0) is None
     assert kept.find(b"q", 3999 * BLOCK) is not None
@@ -82,8 +82,8 @@ def test_the_oldest_go_when_there_is_no_room() -> None:
 
 def test_one_that_is_larger_than_all_room_is_kept_alone() -> None:
     kept = SharedReads()
-    kept.keep(b"q", stretch(0, 0, 1))
-    large = stretch(BLOCK, BLOCK, 1, ranges._MAX_BYTES)
+    kept.keep(b"q", queue_range(0, 0, 1))
+    large = queue_range(BLOCK, BLOCK, 1, ranges._MAX_BYTES)
     kept.keep(b"q", large)
     assert kept.find(b"q", BLOCK) is large
     assert kept.find(b"q", 0) is None
