@@ -6,7 +6,7 @@ comes first:
 
 1. what an earlier connection left unacknowledged (`gateway.delivery.resends`);
 2. retained values of new subscriptions, each second turn if there are messages too (`gateway.delivery.retained`);
-3. the log, for subscriptions without a cursor (`gateway.delivery.log_backlog`);
+3. the log, for subscriptions without a cursor (`gateway.delivery.log_catch_up`);
 4. the queues of cursors, each once (`gateway.delivery.backlog`);
 5. what is older than a subscription, from a line of its own when nothing else is left (`gateway.delivery.replay`).
 
@@ -20,7 +20,7 @@ from time import time
 from typing import Final
 
 from gateway.delivery.backlog import deliver, forget_lost
-from gateway.delivery.log_backlog import LogBacklogs
+from gateway.delivery.log_catch_up import LogCatchUp
 from gateway.delivery.released_messages import ReleasedMessages
 from gateway.delivery.replay import Replays
 from gateway.delivery.resends import Resends
@@ -51,7 +51,7 @@ class CatchUp:
         self._released = ReleasedMessages(store)
         self._resends = Resends(store)
         self._retained = RetainedPages(store)
-        self._log_backlogs = LogBacklogs(store, router, self._released, self._retained)
+        self._log_catch_up = LogCatchUp(store, router, self._released, self._retained)
         self._shared_reads = SharedReads()
         self._replays = Replays(store, router, self._released, self.start, on_failed)
         self.most_in_flight = _MOST_IN_FLIGHT
@@ -117,7 +117,7 @@ class CatchUp:
             if not _may_send(session):
                 return True
         if session.behind >= 0:
-            await self._log_backlogs.send(session)
+            await self._log_catch_up.send(session)
             return True
         has_moved = await self._read_queues(session)
         return has_moved or has_retained

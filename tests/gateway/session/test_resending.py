@@ -102,7 +102,7 @@ async def test_what_was_sent_does_not_expire(node: Node, monkeypatch: pytest.Mon
     while b"c" in node._sessions.held:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await publish(node, b"y", qos=qos, properties=b"\x02" + wire.u32(60))
-    for module in ("catch_up", "log_backlog", "resends"):
+    for module in ("catch_up", "log_catch_up", "resends"):
         monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 61)
     client = await connect(node)
     again = await client.message()
@@ -125,7 +125,7 @@ async def test_the_time_a_message_waits_is_taken_from_its_expiry(
         await publish(node, b"%d" % seconds, qos=1, properties=b"\x02" + wire.u32(seconds))
     first = await client.message()
     assert wire.properties(first.properties) == [(0x02, 100)]
-    for module in ("catch_up", "log_backlog", "resends"):
+    for module in ("catch_up", "log_catch_up", "resends"):
         monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 30)
     client.send(ack(PUBACK, first.packet_id))
     waited = await client.take(2)

@@ -30,7 +30,7 @@ class HeldClock:
         self.now_ms = int(time.time() * 1000)
         opened = Engine.open
         monkeypatch.setattr(Engine, "open", lambda path, config: opened(path, config, clock=lambda: self.now_ms))
-        for module in ("connection.handle_publish", "delivery.catch_up", "delivery.log_backlog", "delivery.router"):
+        for module in ("connection.handle_publish", "delivery.catch_up", "delivery.log_catch_up", "delivery.router"):
             monkeypatch.setattr(f"gateway.{module}.time", lambda: self.now_ms / 1000)
 
 

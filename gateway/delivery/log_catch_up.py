@@ -23,7 +23,7 @@ from store.errors import OffsetOutOfRange
 _READ_BYTES: Final = 256 * 1024  # of the log, at once
 
 
-class LogBacklogs:
+class LogCatchUp:
     """Reads the log for sessions that are behind."""
 
     def __init__(self, store: Store, router: Router, released: ReleasedMessages, retained: RetainedPages) -> None:
