@@ -1,1 +1,1 @@
-"""Administration: the socket in the data folder, and the questions about sessions, users and rules it answers."""
+"""The administration socket, and the queries that it answers."""

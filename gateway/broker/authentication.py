@@ -1,6 +1,4 @@
-"""Who a client is and what it may do: asked at CONNECT, and again whenever a user or a rule changes. Connections that
-rest on what changed are closed or get other permissions.
-"""
+"""Authentication of MQTT clients at CONNECT and by AUTH, and the effect of changed users and rules on connections."""
 
 import asyncio
 import secrets
@@ -26,11 +24,11 @@ from matcher.reserved import filter_of
 from store.api import Commit, Outbound, SessionState, Store, User
 from store.errors import StoreError
 
-_SLICE: Final = 1000  # connections looked at in one turn of the loop
+_SLICE: Final = 1000  # connections checked in one turn of the loop
 
 
 class Authentication:
-    """Of all listeners of a node."""
+    """Authenticates the clients of all listeners of a node."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class Authentication:
         connections: Callable[[], list[Connection]],
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
-        """connections: those with a session. spawn: runs a coroutine as long as the node runs."""
+        """connections: returns those with a session. spawn: runs a coroutine as a task of the node."""
         self._store = store
         self._authority = authority
         self._counters = counters
@@ -48,10 +46,10 @@ class Authentication:
         self._spawn = spawn
         authority.on_change(self._on_change)
 
-    # --- who it is
+    # --- CONNECT
 
     async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
-        """Who the client is, and what it may do. Raises ClientRefused, ClientGone and StoreError."""
+        """Authenticate a client and find its permissions. Raises ClientRefused, ClientGone and StoreError."""
         admission = connection.admission
         info = connection.info
         identity = Identity(client_id, admission.allows_by_default)
@@ -65,7 +63,7 @@ class Authentication:
                 connection, enhanced_auth, packet.authentication_data, client_id
             )
             if identity.user_name not in (b"", user.name):
-                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the user name is not the certificate's")
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the user name differs from the certificate's")
             identity.prove(user)
             connection.enhanced_auth = None
         elif "certificate" in admission.auth and info is not None and info.is_certified:
@@ -73,7 +71,7 @@ class Authentication:
         elif "password" in admission.auth and (packet.username is not None or packet.password is not None):
             identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
         elif "anonymous" not in admission.auth:
-            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "this listener wants to know who you are")
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "this listener requires authentication")
         if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
             self._check_client_id(connection, identity)
         await self._authority.renew(identity)
@@ -82,20 +80,20 @@ class Authentication:
         return identity
 
     def _check_client_id(self, connection: Connection, identity: Identity) -> None:
-        """Raises ClientRefused."""
+        """Raise ClientRefused unless the client id belongs to the user."""
         if not identity.owns_client_id(identity.client_id):
-            why = "the client id is to be the user name, or that, a colon and anything"
+            why = "the client id must be the user name, or the user name followed by a colon and anything"
             self.refuse_session(connection, identity, why)
 
     def refuse_session(self, connection: Connection, identity: Identity, why: str) -> NoReturn:
-        """Raises ClientRefused."""
+        """Count and log a client id of another user, and raise ClientRefused."""
         self._counters.sessions_denied += 1
         who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
         connection.admission.warn("session", f"refusing {who}: {why}")
         raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
     async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
-        """The user whose password it is. Raises ClientRefused, StoreError."""
+        """Return the user if the password is right. Raises ClientRefused, StoreError."""
         try:
             return await self._authority.check_password(name, password, connection.peer())
         except WrongPassword:
@@ -111,17 +109,20 @@ class Authentication:
     async def _run_scram(
         self, connection: Connection, enhanced_auth: EnhancedAuthentication, data: bytes | None, client_id: bytes
     ) -> tuple[User, bytes]:
-        """One SCRAM exchange: who it is, and the server's own proof. Raises ClientRefused, ClientGone, StoreError."""
-        known = connection.identity  # None: it is about to connect
+        """Run a SCRAM exchange. Returns the user and the server's proof.
+
+        Raises ClientRefused, ClientGone, StoreError.
+        """
+        known = connection.identity  # None: it is connecting
         exchange = ServerExchange(secrets.token_bytes(NONCE_SIZE))
         passwords, source = self._authority.passwords, source_of(connection.peer())
         try:
             exchange.begin(data if data is not None else await enhanced_auth.ask(None))
             if known is not None and exchange.user_name != known.user_name:
-                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "a connection stays with its user")
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "re-authentication must be for the same user")
             user, is_known = await self._authority.find_user(exchange.user_name)
             final = await enhanced_auth.ask(exchange.challenge(user))
-            if known is None:  # else the wrong ones of others do not concern it, and its own one ends it
+            if known is None:  # a re-authentication is not limited: its first failure ends the connection
                 await passwords.admit(user, source, client_id)
             proof = exchange.finish(final)
             if not is_known:
@@ -136,7 +137,7 @@ class Authentication:
         return user, proof
 
     def auth(self, connection: Connection, packet: Auth) -> None:
-        """AUTH of a client that has a session: it begins to authenticate again, or goes on (MQTT-4.12.1-1)."""
+        """Handle AUTH of a client with a session: it starts or continues a re-authentication (MQTT-4.12.1-1)."""
         enhanced_auth = connection.enhanced_auth
         if enhanced_auth is None and packet.reason == ReasonCode.REAUTHENTICATE:
             seconds = connection.admission.connect_timeout
@@ -148,7 +149,7 @@ class Authentication:
     async def _authenticate_again(
         self, connection: Connection, enhanced_auth: EnhancedAuthentication, data: bytes | None
     ) -> None:
-        """What was allowed before stays so meanwhile; a failure ends the connection (MQTT-4.12.1-2)."""
+        """Re-authenticate. Permissions stay the same meanwhile; a failure ends the connection (MQTT-4.12.1-2)."""
         identity = connection.identity
         assert identity is not None
         try:
@@ -157,7 +158,7 @@ class Authentication:
                 raise ClientRefused(ReasonCode.NOT_AUTHORIZED, WRONG)
         except ClientRefused as refused:
             reason = refused.reason
-            if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # which DISCONNECT does not have
+            if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # not a reason of DISCONNECT
                 reason = ReasonCode.NOT_AUTHORIZED
             connection.close(reason, Explanation(str(refused).encode()))
         except StoreError as error:
@@ -170,20 +171,21 @@ class Authentication:
         finally:
             connection.enhanced_auth = None
 
-    # --- what it may do
+    # --- restored sessions
 
     def forbidden_filters(self, identity: Identity, state: SessionState) -> list[bytes]:
-        """The filters of a session that the client may not subscribe to (any more)."""
+        """The filters of a stored session that rules do not allow (any more)."""
         permissions = identity.permissions
         if permissions is None:
             return []
         return [s.topic_filter for s in state.subscriptions if not permissions.may_subscribe(s.topic_filter)]
 
     def forbidden_outbound(self, identity: Identity, state: SessionState) -> list[Outbound]:
-        """The messages that an earlier connection, perhaps another user's, left on their way by what the
-        client may not subscribe to, whether the session still does or not. Retained values do not say by what they
-        came: each is looked at when it would be sent again, and so is what another subscription may match that stays.
-        Where PUBREC came, no message is sent again."""
+        """The unacknowledged messages of a stored session whose filters rules do not allow.
+
+        Retained values have no filter: they are checked when they are sent again. So are messages that a remaining
+        subscription may match. After PUBREC no message is sent again.
+        """
         permissions = identity.permissions
         if permissions is None:
             return []
@@ -201,8 +203,10 @@ class Authentication:
         self._spawn(self._apply(set(commit.users), set(commit.rules), commit.missed_from >= 0))
 
     async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
-        """Close the connections whose password is no longer one, and give others their new permissions. `is_missed`:
-        whose that are nobody was login_failure_line."""
+        """Close connections whose user was changed or removed, and update the permissions of others.
+
+        is_missed: commits were missed, so any user or rule may have changed.
+        """
         connections = self._connections()
         for number, connection in enumerate(connections):
             if number % _SLICE == _SLICE - 1:
@@ -228,16 +232,16 @@ class Authentication:
         connection.permissions = identity.permissions
         if connection.is_closed() or self._is_allowed(connection, identity.permissions):
             return
-        connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"what it subscribed to is no longer allowed"))
+        connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"a subscription is no longer allowed"))
 
     async def _is_removed(self, name: bytes) -> bool:
         try:
             return await self._store.user(name) is None
         except StoreError:
-            return True  # nobody knows: what may not be sent is not
+            return True  # unknown: the will is not sent
 
     def _is_allowed(self, connection: Connection, permissions: Permissions | None) -> bool:
-        """Whether a connection may have what it has. A will that it may not is not sent."""
+        """Whether rules allow the will and all subscriptions of a connection. A will that they deny is not sent."""
         session = connection.session
         if permissions is None or session is None:
             return True

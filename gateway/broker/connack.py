@@ -1,4 +1,4 @@
-"""What CONNACK says to a client that is served (section 3.2): what it asked for, as far as this node grants it."""
+"""CONNACK for a client that is served (section 3.2), with what it requested as far as this node grants it."""
 
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
@@ -10,23 +10,23 @@ from gateway.mqtt.reasons import ReasonCode
 
 
 class Connack:
-    """Of one node."""
+    """Builds the CONNACKs of one node."""
 
     def __init__(self, config: MqttConfig) -> None:
         self._config = config
 
     def check(self, connection: Connection, packet: Connect, identity: Identity) -> None:
-        """Whether the client takes a CONNACK as large as this node's (MQTT-3.1.2-24). Raises ClientRefused."""
+        """Check that CONNACK fits the client's maximum packet size (MQTT-3.1.2-24). Raises ClientRefused."""
         limit = packet.maximum_packet_size
         if limit and len(self.accept(connection, packet, identity, self.expiry(packet), True)) > limit:
             raise ClientRefused(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the maximum packet size is too small")
 
     def expiry(self, packet: Connect) -> int:
-        """Session expiry interval to serve, in seconds."""
+        """The session expiry interval that is granted, in seconds."""
         return min(packet.session_expiry_interval, self._config.max_session_expiry)
 
     def keep_alive(self, packet: Connect) -> int:
-        """Seconds, 0 for none. 3.1.1 has no way to tell a client another one than its own."""
+        """The keep-alive in seconds, 0 for none. 3.1.1 cannot tell a client another one than its own."""
         if packet.version < 5 or not packet.keep_alive:
             return packet.keep_alive
         return min(packet.keep_alive, self._config.max_keep_alive)

@@ -1,5 +1,4 @@
-"""What is done once for a store, however many gateways it has: wills whose time has come, sessions that expire, and
-what nodes left behind that died. It runs in the process that has the store."""
+"""Maintenance of one store, in its own process: due wills, expired sessions, and cleanup after dead nodes."""
 
 import asyncio
 import logging
@@ -20,26 +19,29 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS: Final = 5.0  # between looks for expired sessions
+SWEEP_SECONDS: Final = 5.0  # between checks for expired sessions
 _PAGE: Final = 1000
 
 
 class Maintenance:
-    """The duties of one store. `is_held`: whether a client is in use, so that its session does not expire now.
-    `takes_gateways`: other processes may be gateways of the store."""
+    """The periodic tasks of one store."""
 
     def __init__(
-        self, store: Engine, wills: Wills, is_held: Callable[[bytes], bool], takes_gateways: bool = False
+        self, store: Engine, wills: Wills, is_in_use: Callable[[bytes], bool], takes_gateways: bool = False
     ) -> None:
+        """is_in_use: whether a client has its session open, so that it does not expire now. takes_gateways: other
+        processes may be gateways of the store."""
         self._store = store
         self._producers = ExpiredProducers(store, takes_gateways)
         self.wills = wills
-        self._is_held = is_held
+        self._is_in_use = is_in_use
         self._tasks: list[asyncio.Task[None]] = []
 
     async def clean_up_after(self, is_gone: Callable[[bytes], bool]) -> None:
-        """End what nodes left that are gone: send their wills, close their sessions, have their shared subscriptions go
-        on without them. Raises StoreError."""
+        """Clean up after nodes that are gone: send their wills, close their sessions, end their shared memberships.
+
+        Raises StoreError.
+        """
         await self.wills.send_left(is_gone)
         after: bytes | None = None
         while page := await self._store.sessions_open(after, _PAGE):
@@ -49,7 +51,7 @@ class Maintenance:
                 self._store, [control.SessionLost(epoch, expiry, now_ms).frame(c) for c, epoch, expiry in lost]
             )
             after = page[-1][0]
-            await asyncio.sleep(0)  # there may be very many: others have their turn
+            await asyncio.sleep(0)  # there may be very many: let other tasks run
         after = None
         while shares := await self._store.transient_shares(after, _PAGE):
             left = [(group, gateway) for group, gateways in shares for gateway in gateways if is_gone(gateway)]
@@ -59,7 +61,7 @@ class Maintenance:
         self.wills.waits()
 
     def start(self) -> None:
-        """Begin to look for wills that are due and expired sessions. What was left is seen to."""
+        """Start the periodic tasks, after `clean_up_after`."""
         loop = asyncio.get_running_loop()
         duties = (self.wills.run(), self._sweep(), self._producers.run())
         self._tasks = [loop.create_task(duty) for duty in duties]
@@ -73,17 +75,17 @@ class Maintenance:
         while True:
             try:
                 while expired := await self._store.sessions_expired(int(time() * 1000), _PAGE):
-                    ended = [(c, e) for c, e in expired if not self._is_held(c)]
+                    ended = [(c, e) for c, e in expired if not self._is_in_use(c)]
                     await append(self._store, [control.SessionEnded(epoch).frame(client) for client, epoch in ended])
                     if len(expired) < _PAGE or not ended:
-                        break  # those that are held come back, or are looked at again
+                        break  # sessions in use are found again later
             except StoreError as error:
-                log.error("looking for expired sessions failed: %s", error)
+                log.error("ending expired sessions failed: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
 
 class SplitMaintenance(Maintenance):
-    """The duties of a store whose gateways are processes of their own."""
+    """The periodic tasks of a store whose gateways are separate processes."""
 
     def __init__(self, engine: Engine, authority: Authority, counters: Counters) -> None:
         self._engine = engine
@@ -95,7 +97,7 @@ class SplitMaintenance(Maintenance):
         engine.on_back(registry.notify_returned)
 
     async def serve(self) -> None:
-        """Take gateways, and see to what earlier ones left. Raises StoreError."""
+        """Accept gateways, and clean up after earlier ones. Raises StoreError."""
         await self._registry.start(self._clean_up_after_gateway)
         self.start()
 
@@ -110,7 +112,7 @@ class SplitMaintenance(Maintenance):
                 await self._engine.release_of(gateway)
 
     async def _release(self) -> None:
-        """No gateway is back that had messages of shared subscriptions: others may have them."""
+        """Release messages of shared subscriptions that are leased to no gateway that has come back."""
         after: bytes | None = None
         while page := await self._engine.groups(after, _PAGE):
             for state in page:

@@ -1,4 +1,4 @@
-"""The sessions of a store whose gateways are processes of their own, as the store's process sees them."""
+"""The sessions of gateways in separate processes, as the store's process sees them."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -16,7 +16,7 @@ _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
 
 
 class RemoteSessions:
-    """What can be asked of them, on behalf of who runs the node. None is held here."""
+    """Implements `gateway.admin.sessions.SessionDirectory` without sessions in this process."""
 
     held = _NONE
 
@@ -28,7 +28,7 @@ class RemoteSessions:
 
     @property
     def connected(self) -> Collection[bytes]:
-        """Client ids of those with a connection."""
+        """Client ids of all sessions with a connection."""
         return self._registry.clients
 
     def gateway_of(self, client_id: bytes) -> str:
@@ -36,12 +36,14 @@ class RemoteSessions:
         return (self._registry.owner(client_id) or b"").decode(errors="replace")
 
     async def kick(self, client_id: bytes) -> bool:
-        """Close the client's connection; its session stays. False: it has none."""
+        """Close the client's connection; its session stays. Returns False if it has none."""
         return await self._registry.kick(client_id)
 
     async def remove(self, client_id: bytes) -> bool:
-        """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
-        Raises StoreError."""
+        """End the client's session; a will that waits is sent (MQTT-3.1.2-8). Returns False if there is none.
+
+        Raises StoreError.
+        """
         async with self._registry.evict(client_id) as had_connection:
             state = await self._store.session_row(client_id)
             frames, wills = await self._wills.overdue(client_id, None)

@@ -1,8 +1,8 @@
-"""The `$SYS` tree: figures of the node, as topics with values that are retained as it were.
+"""The `$SYS` tree: figures of the node as topics whose values behave like retained messages.
 
-They are state of this node while it runs, not messages: nothing of them is in the log, no session has them waiting, and
-who is connected gets them with QoS 0. A subscriber gets all current values at once, then those that change. Names and
-forms are mosquitto's; `docs/mqtt.md` has the table.
+The values are state of the running node. They are not in the log, no session queues them, and clients get them with QoS
+0: all current values when they subscribe, then those that change. Names and formats are mosquitto's; `docs/mqtt.md`
+lists them.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MINUTES: Final = (1, 5, 15)
 
 
 class _Load:
-    """Moving averages of a total that grows, as of so many minutes: what comes in a minute."""
+    """Moving averages of the growth of a total per minute, over 1, 5 and 15 minutes."""
 
     __slots__ = ("_averages", "_total")
 
@@ -38,8 +38,8 @@ class _Load:
         self._averages = [0.0 for _ in _MINUTES]
 
     def add(self, total: int, seconds: float) -> list[float]:
-        """Take the total as it is after so many seconds more."""
-        rate = max(total - self._total, 0) * 60 / seconds  # a gateway that is gone takes its total with it
+        """Update with the total after `seconds` more. Returns the averages."""
+        rate = max(total - self._total, 0) * 60 / seconds  # the total shrinks when a gateway leaves
         self._total = total
         for i, minutes in enumerate(_MINUTES):
             weight = exp(-seconds / (60 * minutes))
@@ -48,7 +48,7 @@ class _Load:
 
 
 class SysTopics:
-    """The figures of one node, and of the other gateways of its store. `held`: the clients that are connected."""
+    """Publishes the figures of one node, and of the other gateways of its store."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SysTopics:
     ) -> None:
         self._store = store
         self._ownership = ownership
-        # Compiled, its fields are the class's: there is no `vars` of it.
+        # A compiled class has no `vars`: its fields are in `dir`.
         self._totals = [name for name in dir(counters) if not name.startswith("_")]
         self._held = held
         self._router = router
@@ -73,13 +73,13 @@ class SysTopics:
         self._most_clients = 0
 
     async def run(self) -> None:
-        """Tell what changed, again and again."""
+        """Publish changes periodically."""
         while self._interval:
             self.publish_changes(monotonic())
             await asyncio.sleep(self._interval)
 
     def publish_changes(self, now: float) -> None:
-        """Look at the figures, and send those that are others than before to whoever subscribes."""
+        """Send the figures that have changed to their subscribers. now: monotonic seconds."""
         seconds = now - self._last
         self._last = now
         now_ms = int(time() * 1000)
@@ -94,7 +94,7 @@ class SysTopics:
                 _send(route.session, route, message, route.retain_as_published, now_ms)
 
     def send_values(self, subscription: Subscription) -> None:
-        """Send a new subscription the values that it matches, as retained messages are."""
+        """Send a new subscription the values that match it."""
         now_ms = int(time() * 1000)
         for topic, message in self._values.items():
             if matches(subscription.topic_filter, topic):
@@ -132,7 +132,7 @@ class SysTopics:
         return texts
 
     def figures(self) -> dict[str, int]:
-        """What this node counts."""
+        """The figures of this node."""
         now = {
             "connected": len(self._held),
             "durable": sum([session.durable for session, _ in self._held.values()]),

@@ -1,4 +1,4 @@
-"""How long clients wait for what may take long: one that has left waits no more."""
+"""Ends the wait of clients that have left."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,7 @@ HasLeft = Callable[[], bool]
 
 
 class WaitLimit:
-    """Looks at those who wait, now and then."""
+    """Runs work that clients wait for, and cancels it when its client has left."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -20,8 +20,8 @@ class WaitLimit:
         self._is_checking = False
 
     async def run(self, client_id: bytes, has_left: HasLeft, work: Coroutine[object, None, None]) -> None:
-        """Do the work, one piece at a time for each client. Raises ClientGone, and cancels the work, when the client
-        has left meanwhile, or before: it may have waited for its turn."""
+        """Run the work of a client, one at a time for each client. Raises ClientGone, and cancels the work, when the
+        client leaves or has left before."""
         if has_left():
             work.close()
             raise ClientGone

@@ -1,1 +1,1 @@
-"""One client's MQTT connection, and the batch of PUBLISH packets that waits for its commit."""
+"""One client's MQTT connection: packets in and out, and the PUBLISH batches that wait for their commit."""

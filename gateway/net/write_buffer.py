@@ -47,7 +47,7 @@ class Flusher:
         self._scheduled = False
 
     def add(self, write_buffer: "WriteBuffer") -> None:
-        """Have `write_buffer` written before the loop next waits."""
+        """Have the packets of `write_buffer` written before the loop next waits."""
         self._dirty.append(write_buffer)
         if not self._scheduled:
             self._scheduled = True

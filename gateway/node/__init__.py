@@ -1,1 +1,1 @@
-"""Processes: a node that is all in one, a store, a gateway, and the supervisor that starts several."""
+"""The processes of a node, put together from all other packages."""

@@ -1,4 +1,4 @@
-"""The side of a node that devices see: sessions, the MQTT fronts and their listeners, over any store."""
+"""The MQTT side of a node, over any store: sessions, fronts and listeners."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,8 +16,7 @@ from store.api import Store
 
 
 class Devices:
-    """Made on the loop, started once and stopped once. `name`: of a gateway that is a process of its own; None: it
-    is alone. `way`: what there is to tell of its way to the store."""
+    """The MQTT side of a node. Create it on the loop, start it once, and stop it once."""
 
     def __init__(
         self,
@@ -26,10 +25,11 @@ class Devices:
         config: Config,
         counters: Counters,
         name: bytes | None = None,
-        way: Callable[[], Mapping[str, int]] = dict,
+        link_figures: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """name: of a gateway in a separate process, else None. link_figures: figures of its link to the store."""
         self._config = config
-        self._way = way
+        self._link_figures = link_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         self.router = Router(store.stats().log_end, store.wants)
@@ -43,8 +43,10 @@ class Devices:
         self.listeners: Listeners | None = None
 
     async def start(self, on_ended: Callable[[], None]) -> None:
-        """Be ready to `listen`. `on_ended`: the store has taken us for dead, and nothing we do counts. Raises
-        StoreError and TlsError."""
+        """Prepare to `listen`. on_ended: called when the store has declared this gateway dead.
+
+        Raises StoreError and TlsError.
+        """
         if self._joined is not None:
             await self._joined.start(self.sessions.give_up, self.sessions.shared_subscriptions.wake, on_ended)
         self.sessions.start()
@@ -52,7 +54,7 @@ class Devices:
         self.listeners = Listeners(self._config, self.front, self.websocket)
 
     async def listen(self) -> dict[str, str]:
-        """Take connections. Returns the addresses by the listeners' names. Raises OSError."""
+        """Accept connections. Returns the addresses by the listeners' names. Raises OSError."""
         assert self.listeners is not None
         return await self.listeners.open()
 
@@ -62,7 +64,7 @@ class Devices:
             await self.listeners.reload()
 
     async def stop(self) -> None:
-        """Close all connections. What was accepted is committed, and others may have the clients."""
+        """Close all connections. Accepted messages are committed, and other gateways may have the clients."""
         if self.listeners is not None:
             await self.listeners.close()
         self.front.stop()
@@ -73,5 +75,9 @@ class Devices:
             await self._joined.stop()
 
     def figures(self) -> dict[str, int]:
-        """What this node counts."""
-        return {**self.sessions.sys_topics.figures(), "connections": len(self.front.connections), **self._way()}
+        """The figures of this node."""
+        return {
+            **self.sessions.sys_topics.figures(),
+            "connections": len(self.front.connections),
+            **self._link_figures(),
+        }

@@ -1,4 +1,4 @@
-"""A node that is a gateway: devices here, the store in another process."""
+"""A gateway in its own process, with its store in another process."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports
 from gateway.node.services import make_authority, make_http, warn_of_open_ports
-from gateway.node.store_tls import of_gateway
+from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
@@ -19,8 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class GatewayNode:
-    """Started once and stopped once. `over` is set when the store has ended it, or was away for too long: others have
-    its clients by then, or may have them, and it has to begin anew as another process."""
+    """A gateway. Start it once, and stop it once.
+
+    `ended` is set when the store has declared it dead, or was away for too long. Other gateways may have its clients
+    then, so the process must be started again.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -29,11 +32,11 @@ class GatewayNode:
         self._store: RemoteStore | None = None
 
     async def start(self) -> Ports:
-        """Find the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        """Connect to the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
         config = self.config
         name = gateway_name(config.split.place)
         settings = RemoteConfig(grace_s=config.split.grace_s)
-        routed, credentials = config.split.notify == "routed", of_gateway(config.split)
+        routed, credentials = config.split.notify == "routed", gateway_credentials(config.split)
         await check_host(config.host)
         self._store = store = await RemoteStore.open(
             config.split.store, name.decode(), EventReceiver(), settings, routed, credentials
@@ -61,7 +64,7 @@ class GatewayNode:
         await self._devices.reload()
 
     async def stop(self) -> None:
-        """Close all connections. What was accepted is committed, and others may have the clients."""
+        """Close all connections. Accepted messages are committed, and other gateways may have the clients."""
         store, self._store = self._store, None
         if store is None:
             return

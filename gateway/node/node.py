@@ -15,11 +15,11 @@ from store.engine import Engine
 
 log = logging.getLogger(__name__)
 
-_STOP_GRACE = 2.0  # seconds for gRPC calls under way
+_STOP_GRACE = 2.0  # seconds for gRPC calls to end
 
 
 class Node:
-    """One running node, both roles embedded: devices, services and the store in one process."""
+    """A node with devices, services and the store in one process. Start it once, and stop it once."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -27,7 +27,7 @@ class Node:
         self._engine: Engine | None = None
 
     async def start(self) -> Ports:
-        """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        """Open the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
         config = self.config
         settings = store_config(config)
         await check_host(config.host)
@@ -63,7 +63,7 @@ class Node:
         await self._devices.reload()
 
     async def stop(self) -> None:
-        """Stop in the order of the flow: fronts, sessions, store. What was accepted is committed."""
+        """Stop the fronts, the sessions, and the store. Accepted messages are committed."""
         if self._engine is None:
             return
         await self._maintenance.stop()
@@ -77,9 +77,9 @@ class Node:
 
 
 def _never() -> None:
-    """A node that is alone is not taken for dead by itself."""
+    """Do nothing: a single node is never declared dead."""
 
 
 def _everybody(_: bytes) -> bool:
-    """Whoever had a connection when the store was opened is gone."""
+    """Return True: all connections of an earlier run are gone."""
     return True

@@ -1,4 +1,4 @@
-"""One process of a node, of any role: from its configuration to its exit code."""
+"""Runs one process of a node, of any role."""
 
 import asyncio
 import gc
@@ -20,10 +20,10 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_ORPHAN_SECONDS: Final = 10.0  # that a store whose supervisor is gone waits for its gateways to stop
-EXIT_ENDED: Final = 3  # exit code: the store has ended this gateway, and it has to begin anew
-# Allocations between looks for garbage cycles. The flow of messages makes none, and Python's default of 700
-# costs a tenth of the CPU with a thousand connections. Each look holds the loop up: 10,000 objects are a few ms.
+_ORPHAN_SECONDS: Final = 10.0  # for a store without supervisor to wait until its gateways stop
+EXIT_ENDED: Final = 3  # exit code: the store has declared this gateway dead, and it must be started again
+# Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
+# of the CPU with a thousand connections. Each collection blocks the loop: 10,000 objects take a few ms.
 _GC_THRESHOLDS: Final = (10_000, 10, 100)
 
 
@@ -36,13 +36,15 @@ class _Running(Protocol):
 
 
 def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
-    """Serve until SIGTERM or SIGINT. Writes one line to the descriptor `ready` when ready. lifeline: a descriptor; when
-    its other end is closed, that is a SIGTERM. Returns the exit code."""
+    """Serve until SIGTERM or SIGINT. Returns the exit code.
+
+    ready: descriptor for the ready line. lifeline: descriptor of a pipe whose other end, when closed, means SIGTERM.
+    """
     logging.basicConfig(
         level=config.log_level.upper(),
         format=f"%(asctime)s %(levelname)s {_name(config)}%(name)s: %(message)s",
         stream=sys.stderr,
-        force=True,  # a child of a supervisor has its settings
+        force=True,  # a child of a supervisor inherits its settings
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -53,7 +55,7 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
 
 
 def _name(config: Config) -> str:
-    """Whose lines these are, where several processes may write to one place."""
+    """Prefix of log lines, which several processes may write to one place."""
     split = config.split
     if split.role == "gateway" and split.place:
         return f"[{split.place.replace('%', '%%')}] "

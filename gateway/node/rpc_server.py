@@ -1,4 +1,4 @@
-"""The gRPC listener of a node: the native protocol, and that of RocketMQ's clients."""
+"""The gRPC listener of a node, with Sluice's own service and RocketMQ's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ from gateway.rpc.service import Service
 from store.api import Store
 from store.config import StoreConfig
 
-_HANDSHAKE_MS: Final = 10_000  # who connects and says nothing holds a descriptor no longer
-_PROBE_MS: Final = 60_000  # a connection that nothing comes from is asked whether somebody is there
+_HANDSHAKE_MS: Final = 10_000  # for a connection that sends nothing
+_PROBE_MS: Final = 60_000  # of silence before a connection is probed
 _PROBE_ANSWER_MS: Final = 20_000
 _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
 
@@ -56,12 +56,14 @@ class RpcServer:
 
     @property
     def calls(self) -> int:
-        """Those under way."""
+        """Number of calls under way."""
         return self._asking.calls if self._asking is not None else 0
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on host:port (0 picks a free port) and return the bound port. OSError when it is taken, or the access
-        keys cannot be used, TlsError when its certificate cannot."""
+        """Listen on host:port (0 picks a free port) and return the bound port.
+
+        Raises OSError when the port is taken or the access keys cannot be used, TlsError when the certificate cannot.
+        """
         config = self._config
         certificates = None
         if config.certificate:
@@ -103,7 +105,7 @@ class RpcServer:
         return bound
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Stop listening, answer what is in flight for up to `grace` seconds, then end the rest."""
+        """Stop listening, finish calls for up to `grace` seconds, then end the rest."""
         if self._server is None or self._service is None or self._rocket is None:
             return
         self._service.stop()

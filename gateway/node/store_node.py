@@ -1,4 +1,4 @@
-"""A node that is the store, and the cloud services' front: devices are the affair of gateways in other processes."""
+"""A store in its own process, with the fronts for services. Gateways in other processes serve the devices."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from gateway.http.metrics import Figures
 from gateway.net.bind import check_host
 from gateway.node.ports import Ports
 from gateway.node.services import make_authority, make_http, make_rpc, warn_of_open_ports
-from gateway.node.store_tls import of_store
+from gateway.node.store_tls import store_credentials
 from gateway.observe.counters import Counters
 from notify.hub import Hub
 from store.engine import Engine
@@ -22,12 +22,12 @@ from store.remote.server import StoreServer
 
 log = logging.getLogger(__name__)
 
-_STOP_GRACE = 2.0  # seconds for gRPC calls under way
+_STOP_GRACE = 2.0  # seconds for gRPC calls to end
 _CHECK_SECONDS = 0.05
 
 
 class StoreNode:
-    """Started once and stopped once."""
+    """A store. Start it once, and stop it once."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -35,7 +35,7 @@ class StoreNode:
         self._engine: Engine | None = None
 
     async def start(self) -> Ports:
-        """Open the store and listen. Raises StoreError, TlsError or OSError; nothing stays open then."""
+        """Open the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
         config = self.config
         settings = store_config(config)
         await check_host(config.host)
@@ -57,7 +57,7 @@ class StoreNode:
             http = await self._http.start(config.host, config.http.port)
             if not self._http.is_local:
                 warn_of_open_ports(config, grpc, http)
-            port = await self._server.start(config.split.listen, of_store(config.split))
+            port = await self._server.start(config.split.listen, store_credentials(config.split))
             place = config.split.listen
             if not place.startswith("unix:"):
                 place = f"{place.rpartition(':')[0]}:{port}"
@@ -67,7 +67,7 @@ class StoreNode:
             raise
 
     async def reload(self) -> None:
-        """Handshakes look for new certificates by themselves."""
+        """Do nothing: each handshake looks for new certificates."""
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left."""
@@ -78,7 +78,7 @@ class StoreNode:
                     await asyncio.sleep(_CHECK_SECONDS)
 
     async def stop(self) -> None:
-        """Serve nobody any more; what was accepted is committed. Gateways keep their connections for a while."""
+        """Stop serving. Accepted messages are committed. Gateways keep their connections for the grace time."""
         if self._engine is None:
             return
         await self._maintenance.stop()
@@ -91,7 +91,7 @@ class StoreNode:
         self._engine = None
 
     def _end(self, gateway: bytes) -> None:
-        """What this gateway says does not count any more."""
+        """Reject all further messages of a gateway that is declared dead."""
         self._server.end(gateway.decode())
 
     def _figures(self) -> dict[str, Figures]:

@@ -1,6 +1,6 @@
-"""TLS between a store and its gateways over TCP: each shows a certificate of the one authority that both trust.
+"""Mutual TLS between a store and its gateways over TCP. Both trust one authority.
 
-Files are read again when they change: by the store at each handshake, by a gateway when it connects again.
+The store reads changed files at each handshake, a gateway when it reconnects.
 """
 
 import logging
@@ -16,31 +16,31 @@ from gateway.rpc.certificates import RpcCertificates
 log = logging.getLogger(__name__)
 
 
-def of_store(split: SplitConfig) -> grpc.ServerCredentials | None:
-    """What the store's port shows, and whom it takes; None: without TLS. Raises TlsError."""
+def store_credentials(split: SplitConfig) -> grpc.ServerCredentials | None:
+    """Credentials of the store's port. None: no TLS. Raises TlsError."""
     if not split.certificate:
         return None
     return RpcCertificates("the port for gateways", split.certificate, split.key, split.ca).credentials()
 
 
-def of_gateway(split: SplitConfig) -> Callable[[], grpc.ChannelCredentials] | None:
-    """What a gateway shows, for each connection anew; None: without TLS. Raises TlsError."""
+def gateway_credentials(split: SplitConfig) -> Callable[[], grpc.ChannelCredentials] | None:
+    """Return a function that makes the credentials for each connection of a gateway. None: no TLS. Raises TlsError."""
     if not split.certificate:
         return None
-    return _OfGateway(split).credentials
+    return _GatewayFiles(split).credentials
 
 
-class _OfGateway:
-    """The files of a gateway."""
+class _GatewayFiles:
+    """The certificate, key and authority of a gateway."""
 
     def __init__(self, split: SplitConfig) -> None:
         """Raises TlsError."""
-        RpcCertificates("the gateway", split.certificate, split.key, split.ca)  # which says what is wrong with them
+        RpcCertificates("the gateway", split.certificate, split.key, split.ca)  # reports what is wrong with the files
         self._paths = [Path(path) for path in (split.ca, split.key, split.certificate)]
         self._last = self._read()
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As the files are now, or as they were when they could be read last."""
+        """Credentials from the current files, or from the last ones that could be read."""
         try:
             self._last = self._read()
         except TlsError as error:

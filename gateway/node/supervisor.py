@@ -1,13 +1,13 @@
-"""One store and N gateways on one machine, each a process, and this one, which starts and restarts them.
+"""Supervises one store and N gateways on one machine: starts and restarts their processes.
 
 The rules of the file:
 
-* This process serves nothing and holds nothing that could fail: no loop, no threads, no sockets but those that keep
-  the ports. So a child is a fork of it, which imports what it needs by itself.
-* The store is ready before a gateway begins; gateways stop before the store does.
-* A child that ends by itself is started again, later each time it did not live long. One that cannot begin, before all
-  of them were ready once, ends everything: it has said why.
-* Each child holds the other end of a pipe: where this process is killed, they stop.
+* This process serves nothing and has nothing that could fail: no loop, no threads, and only the sockets that reserve
+  the ports. So a child is a fork, which imports what it needs.
+* The store is ready before gateways start, and gateways stop before the store does.
+* A child that ends is started again, after a longer pause each time that it did not live long. If a child fails before
+  all of them were ready once, everything stops: the child has logged why.
+* Each child has one end of a pipe. When this process is killed, the pipe closes and they stop.
 """
 
 import errno
@@ -31,41 +31,41 @@ from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE: Final = 0.2  # seconds until a child that ended is started again, twice as long each time…
+_FIRST_PAUSE: Final = 0.2  # seconds until a child is started again, doubled each time…
 _LONGEST_PAUSE: Final = 10.0
-_LONG_LIFE: Final = 30.0  # …unless it lived so long
-_STOP_SECONDS: Final = 30.0  # for the gateways to stop, and again for the store: then they are killed
+_LONG_LIFE: Final = 30.0  # …unless it lived that long
+_STOP_SECONDS: Final = 30.0  # for the gateways to stop, and again for the store, before they are killed
 _MAX_PATH: Final = 100  # bytes of the path of a Unix socket
-_LINE: Final = 65_536  # bytes of a ready line, at the most
+_LINE: Final = 65_536  # maximum bytes of a ready line
 _SOCKET: Final = "store.sock"
 
 Serve = Callable[[Config, int, int], int]
 
 
 class _CannotServe(Exception):
-    """A child could not begin; it has said why."""
+    """A child could not start, and has logged why."""
 
 
 @dataclass(slots=True)
 class _Child:
-    """A process, or the place of one that is to be started."""
+    """A process, running or to be started."""
 
     name: str
     config: Config
-    pid: int = 0  # 0: there is none
-    output: int = -1  # where its ready line comes from
-    line: bytes = b""  # as much of it as has come
+    pid: int = 0  # 0: it does not run
+    output: int = -1  # descriptor that its ready line comes from
+    line: bytes = b""  # the ready line as far as it has come
     is_ready: bool = False
     began: float = 0.0
     pause: float = _FIRST_PAUSE
-    due: float = 0.0  # when it is to be started, if it is not there
+    due: float = 0.0  # monotonic seconds: when to start it again
 
 
 @dataclass(slots=True)
 class _Reserved:
-    """What is there while the supervisor is."""
+    """What the supervisor reserves while it runs."""
 
-    sockets: list[socket.socket] = field(default_factory=list)  # bound, not listening: nobody else gets the ports
+    sockets: list[socket.socket] = field(default_factory=list)  # bound, not listening: they reserve the ports
     folder: tempfile.TemporaryDirectory[str] | None = None
 
 
@@ -73,8 +73,10 @@ class Supervisor:
     """Starts and watches the processes of a configuration with `split.gateways`."""
 
     def __init__(self, config: Config, serve: Serve) -> None:
-        """serve: what a child does with its configuration, where to say that it is ready, and its lifeline. Raises
-        ConfigError, and OSError when an address cannot be had."""
+        """serve: runs a child with its configuration, the descriptor for its ready line, and its lifeline.
+
+        Raises ConfigError, and OSError when an address cannot be reserved.
+        """
         self._serve = serve
         self._reserved = _Reserved()
         self._host = config.host
@@ -85,7 +87,7 @@ class Supervisor:
                 setattr(config.mqtt, "port" if listener.name == "mqtt" else "ws_port", port)
         for listener in config.mqtt.listeners:
             if listener.address.startswith("unix:"):
-                raise ConfigError(f"listener {listener.name}: a Unix socket is for one process, not for split.gateways")
+                raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
             listener.address = self._reserve(listener.address)
         place = self._store_address(config.data_dir)
         self._store = _Child("store", _store(config, place))
@@ -96,7 +98,7 @@ class Supervisor:
         self._is_stopping = False
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT. Returns the exit code."""
+        """Run until SIGTERM or SIGINT. Returns the exit code."""
         try:
             self._start(self._store)
             self._until_ready([self._store])
@@ -131,13 +133,13 @@ class Supervisor:
         child.began = monotonic()
 
     def _run_child(self, child: _Child, reading: int, writing: int) -> None:
-        """This is the child's process from here on."""
+        """Run the child. This is its process from here on."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: who supervises says when
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the supervisor stops them
             os.close(reading)
             os.close(self._lifeline[1])
             for each in (self._store, *self._gateways):
@@ -151,20 +153,20 @@ class Supervisor:
             os._exit(code)
 
     def _until_ready(self, children: list[_Child]) -> None:
-        """Raises _CannotServe."""
+        """Wait until all children are ready. Raises _CannotServe."""
         while not self._is_stopping and not all(child.is_ready for child in children):
             self._wait()
             if any(not child.pid for child in (self._store, *self._gateways) if child.due):
                 raise _CannotServe
 
     def _restart_due(self) -> None:
-        """Start what is due."""
+        """Start the children whose pause is over."""
         for child in (self._store, *self._gateways):
             if not self._is_stopping and not child.pid and child.due <= monotonic():
                 self._start(child)
 
     def _wait(self) -> None:
-        """Until something happens: a signal, a ready line, the end of a child, or the time to start one again."""
+        """Wait for a signal, a ready line, the end of a child, or the time to start one again."""
         children = [self._store, *self._gateways]
         outputs = {child.output: child for child in children if child.output >= 0}
         dues = [child.due - monotonic() for child in children if not child.pid and child.due]
@@ -198,7 +200,7 @@ class Supervisor:
             child.output = -1
 
     def _reap(self, child: _Child) -> None:
-        """Whether a child has ended."""
+        """Handle the end of a child, if it has ended."""
         if not child.pid:
             return
         pid, status = os.waitpid(child.pid, os.WNOHANG)
@@ -217,7 +219,7 @@ class Supervisor:
             log.error("%s %s: it is started again in %.1f seconds", child.name, what, child.pause)
 
     def _stop(self, children: list[_Child]) -> None:
-        """Have them stop, and wait until they have."""
+        """Stop the children, and wait for them."""
         self._is_stopping = True
         for child in children:
             if child.pid:
@@ -248,14 +250,14 @@ class Supervisor:
     # --- addresses
 
     def _reserve(self, address: str) -> str:
-        """Have the port of an address for the gateways alone. Returns the address with it. Raises OSError."""
+        """Reserve the port of an address for the gateways. Returns the address with the port. Raises OSError."""
         host, port = parse_address(address)
         kind = socket.SOCK_STREAM
         try:
             found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
             for family, _type, _protocol, _name, place in dict.fromkeys(found):
                 where = (place[0], port, *place[2:])
-                if port:  # another node's would be shared silently
+                if port:  # otherwise a port of another node would be shared silently
                     with _bound(family, where, shares=False):
                         pass
                 self._reserved.sockets.append(_bound(family, where, shares=True))
@@ -269,7 +271,7 @@ class Supervisor:
         return address_text(host, port)
 
     def _store_address(self, data_dir: Path) -> str:
-        """Where the gateways find the store."""
+        """The address of the store for the gateways."""
         path = data_dir.absolute() / _SOCKET
         if len(os.fsencode(path)) > _MAX_PATH:
             self._reserved.folder = tempfile.TemporaryDirectory(prefix="sluice-")
@@ -277,7 +279,7 @@ class Supervisor:
         return f"unix:{path}"
 
     def _ready_line(self) -> str:
-        """The listeners of the gateways, which all share, and what the store serves."""
+        """The ready line: the shared listeners of the gateways, and those of the store."""
         parts = self._gateways[0].line.decode().split()
         parts += [part for part in self._store.line.decode().split()[1:] if not part.startswith("store=")]
         return " ".join([*parts, f"gateways={len(self._gateways)}"])
@@ -317,7 +319,7 @@ def _bound(family: int, place: tuple[object, ...], *, shares: bool) -> socket.so
 
 
 def _signals() -> tuple[int, int]:
-    """A pipe on which the numbers of signals come."""
+    """Make a pipe that receives the numbers of signals."""
     reading, writing = os.pipe()
     for descriptor in (reading, writing):
         os.set_blocking(descriptor, False)
@@ -328,4 +330,4 @@ def _signals() -> tuple[int, int]:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """The pipe has it."""
+    """Do nothing: the number is in the pipe."""
