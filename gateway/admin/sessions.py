@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from gateway.admin.users_and_rules import WrongRequest
 from gateway.connection.connection import Connection
-from gateway.session.cursor import Cursor
 from gateway.session.drop_counters import DropCounters, OfflineDropCounters
+from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
@@ -114,6 +114,9 @@ class SessionQueries:
         session = held[0] if held is not None else None
         filters = await self._filters(session, state)
         will = await self._store.will(client_id)
+        in_flight = 0 if state is None else len(state.outbound)
+        if session is not None:
+            in_flight = session.exchanges.in_window
         row: Row = {
             "client_id": client_id.decode(),
             "user": _user_of(held, state),
@@ -123,7 +126,7 @@ class SessionQueries:
             "closed_at_ms": state.closed_at if state is not None and not is_connected else None,
             "subscriptions": len(filters),
             "backlog": sum(each["backlog"] for each in filters),
-            "in_flight": session.in_window if session is not None else len(state.outbound) if state is not None else 0,
+            "in_flight": in_flight,
             "will": None if will is None else {"topic": will.topic.decode(), "due_ms": will.due_ms or None},
             "dropped": _dropped(session.drops if session is not None else self._sessions.kept_drops.of(client_id)),
         }
@@ -150,7 +153,7 @@ class SessionQueries:
                 rows.append({"filter": stored.topic_filter.decode(), "qos": stored.qos, "backlog": max(backlog, 0)})
         return sorted(rows, key=lambda row: str(row["filter"]))
 
-    async def _backlog(self, cursor: Cursor) -> int:
+    async def _backlog(self, cursor: QueueCursor) -> int:
         bounds = await self._store.bounds(cursor.queue)
         return max(bounds.end - max(cursor.floor, bounds.begin) - len(cursor.acked), 0)
 

@@ -250,5 +250,5 @@ class Authentication:
             connection.is_will_dropped = True
             return False
         names = {filter_of(name) or name for name in session.subscribing.names}
-        names.update(session.subscriptions, session.shares)
+        names.update(session.subscriptions.filters(), session.shares)
         return all(permissions.may_subscribe(name) for name in names)

@@ -15,8 +15,8 @@ from gateway.delivery.router import Router
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
-from gateway.session.cursor import Cursor, reach_of
 from gateway.session.pending_subscriptions import PendingSubscribe
+from gateway.session.queue_cursor import QueueCursor, reach_of
 from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -75,8 +75,7 @@ class SubscribeHandler:
     def _read_requests(
         self, connection: Connection, session: Session, packet: Subscribe, coming: PendingSubscribe
     ) -> list[SubscribeRequest]:
-        shares = session.shares if session.has_shares else ()
-        names = {*session.subscribing.names, *session.subscriptions, *shares, *session.retained}
+        names = {*session.subscribing.names, *session.subscriptions.filters(), *session.shares, *session.retained}
         words = dict(packet.user_properties).get(PROPERTY, b"")
         requests: list[SubscribeRequest] = []
         for asked in packet.requests:
@@ -128,7 +127,7 @@ class SubscribeHandler:
         granted = [request.stored for request in wanted if not request.is_browsing]
         for request in wanted:
             if request.is_browsing:
-                session.want_retained(self.make(session, request.stored), FOLLOW)
+                session.pending.request(self.make(session, request.stored), FOLLOW)
         refused = b"; ".join(dict.fromkeys([request.why for request in requests if request.why]))
         why = connection.explain(refused) if refused else None
         reasons = [request.reason for request in requests]
@@ -152,7 +151,7 @@ class SubscribeHandler:
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                session.leave_unsaid(frames, appended.error)
+                session.keep_unrecorded(frames, appended.error)
                 connection.append_failed(appended.error)
             elif not session.closed:
                 self._spawn(self._attach_durable(connection, session, granted, reply, requests, coming))
@@ -173,7 +172,7 @@ class SubscribeHandler:
         for stored in waning:
             self._attach(session, stored)
         if waning and session.lagging:
-            self._catch_up.start(session)  # others may have waited for these
+            session.catch_up()  # others may have waited for these
         return frames
 
     def _answer_transient(
@@ -234,7 +233,7 @@ class SubscribeHandler:
             return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
         return request.reason, b""
 
-    async def _learn(self, connection: Connection, session: Session, cursors: list[Cursor]) -> None:
+    async def _learn(self, connection: Connection, session: Session, cursors: list[QueueCursor]) -> None:
         try:
             await self.learn_ends(session, cursors)
         except StoreError as error:
@@ -306,7 +305,7 @@ class SubscribeHandler:
         for stored, new in zip(granted, fresh, strict=True):
             subscription = session.subscriptions.get(stored.topic_filter)
             if stored.replay >= 0 and new:
-                continue  # its replay has them
+                continue  # its history has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
                 if is_below(stored.topic_filter, SYS):
                     self._greet(subscription)
@@ -314,12 +313,11 @@ class SubscribeHandler:
                     # What came behind the record of a new one and ahead of this is in its queue.
                     cursor = subscription.cursor if new else None
                     since = self._router.delivered_end if cursor is None else cursor.start_position
-                    session.want_retained(subscription, since)
+                    session.pending.request(subscription, since)
         if session.retained:
-            session.lagging = True
-            self._catch_up.start(session)
+            session.catch_up()
         else:
-            session.tidy()
+            session.shrink()
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE."""
@@ -337,7 +335,7 @@ class SubscribeHandler:
         for topic_filter in filters:
             known = self._detach(session, topic_filter) or topic_filter in coming
             reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-        session.orphan(names)
+        session.exchanges.detach(names)
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
         why = connection.explain(b"there was no subscription with such a filter") if unknown else None
         reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
@@ -349,7 +347,7 @@ class SubscribeHandler:
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                session.leave_unsaid(frames, appended.error)
+                session.keep_unrecorded(frames, appended.error)
                 connection.append_failed(appended.error)
                 return
             connection.send(reply)
@@ -357,16 +355,14 @@ class SubscribeHandler:
         self._store.append(frames, done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
-        if session.has_shares and topic_filter in session.shares:
+        if topic_filter in session.shares:
             return self._shared.leave(session, topic_filter)
         subscription = session.unsubscribe(topic_filter)
         if subscription is None:
             return False
         self._router.remove(subscription)
-        if subscription.cursor is not None:
-            session.resend_without(subscription.cursor)
         if session.lagging:
-            self._catch_up.start(session)  # another subscription may have waited for this one
+            session.catch_up()  # another subscription may have waited for this one
         return True
 
     def make(self, session: Session, stored: StoredSubscription) -> Subscription:
@@ -374,13 +370,19 @@ class SubscribeHandler:
         topic_filter = stored.topic_filter
         is_wild = has_wildcard(topic_filter)
         is_recorded = session.durable and stored.qos > 0
-        cursor: Cursor | None = None
+        cursor: QueueCursor | None = None
         if is_recorded or (stored.replay >= 0 and not is_wild):
-            reach = reach_of(session.full_window) if is_recorded else 0
+            reach = reach_of(session.exchanges.max_window) if is_recorded else 0
             queue = subscription_queue(topic_filter)
-            cursor = Cursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
-            cursor.fleeting = session.durable and not is_recorded
-        subscription = Subscription(
+            cursor = QueueCursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
+            cursor.is_unrecorded = session.durable and not is_recorded
+        replay: ReplayCursor | None = None
+        if stored.replay >= 0 and not is_wild and cursor is not None:
+            cursor.replay_end = stored.replay
+        elif stored.replay >= 0:
+            end = stored.start_position if is_recorded else FOLLOW
+            replay = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
+        return Subscription(
             session,
             topic_filter,
             stored.qos,
@@ -389,24 +391,15 @@ class SubscribeHandler:
             stored.identifier,
             cursor,
             self._router.delivered_end,
+            replay,
         )
-        if stored.replay >= 0 and not is_wild and cursor is not None:
-            cursor.live = stored.replay
-        elif stored.replay >= 0:
-            end = stored.start_position if is_recorded else FOLLOW
-            subscription.replay_cursor = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
-            subscription.is_live = is_recorded
-            if cursor is not None:
-                cursor.waits = True
-        return subscription
 
-    async def learn_ends(self, session: Session, cursors: list[Cursor]) -> None:
+    async def learn_ends(self, session: Session, cursors: list[QueueCursor]) -> None:
         """Find out how far the queues go, now that commits reach the session, and read what it missed."""
         for cursor in cursors:
             bounds = await self._store.bounds(cursor.queue)
             cursor.extend(bounds.end)
-        session.lagging = True
-        self._catch_up.start(session)
+        session.catch_up()
 
 
 def _is_in_use(

@@ -13,11 +13,7 @@ from time import time
 from typing import Final, TypeVar
 
 from gateway.broker.append import pieces
-from gateway.mqtt.encode import pubrel
-from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import tell_failure
-from gateway.session.cursor import Cursor
-from gateway.session.inflight import COMPLETED, SENT
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
@@ -95,71 +91,44 @@ class SessionCheckpoint:
 
     def _record(self, session: Session) -> None:
         """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
-        session.changed = False
-        session.urgent = False
-        cursors = _moved(session)
-        moved = {cursor.topic_filter: cursor.committed for cursor in cursors}
-        frames = _records_of(session.client_id, moved)
-        staged, received = session.take_staged()
-        completed = session.free_completed()
+        moved = session.begin_checkpoint()
+        places = [cursor.committed for cursor in moved]
+        frames = _records_of(session.client_id, {cursor.topic_filter: cursor.committed for cursor in moved})
+        exchanges = session.exchanges
+        staged, received = exchanges.pop_staged()
+        completed = exchanges.pop_completed()
         sent: list[tuple[int, bytes, int, int]] = []
         for waiting in staged:
             entry = waiting.entry
             if entry is not None and entry.waits_for_record:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
-                session.note_recorded(entry)
-        owed, settled, is_changed = session.take_owed()
+        owed, settled, is_changed = session.pop_retained_changes()
         if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
-            sent += session.unrecorded({b""})
+            sent += exchanges.pop_unrecorded({b""})
         frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
         if not frames and not staged:
             return
 
         def done(appended: Appended) -> None:
-            session.staging -= len(staged)
-            if session.closed:
-                return
             if appended.error is not None:
                 tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
                 refused(appended)
-                return
-            for cursor in cursors:
-                cursor.durable = max(cursor.durable, moved[cursor.topic_filter])
-            for waiting in staged:
-                session.write_buffer.send(waiting.data)
-            for packet_id in received:
-                session.write_buffer.send(pubrel(session.write_buffer.version, packet_id, ReasonCode.SUCCESS))
-            if session.lagging:
-                session.on_room(session)
+            elif not session.closed:
+                for cursor, place in zip(moved, places, strict=True):
+                    cursor.commit_done(place)
+                exchanges.send_staged(staged, received)
+                if session.lagging:
+                    session.catch_up()
 
         def refused(appended: Appended) -> None:
             if appended.error is not None and not session.closed:
-                session.leave_unsaid(frames, appended.error)
+                session.keep_unrecorded(frames, appended.error)
                 self._on_failed(session, appended.error)
 
         *ahead, last = pieces(frames)
         for piece in ahead:
             self._store.append(piece, refused)
         self._store.append(last, done)
-
-
-def _moved(session: Session) -> list[Cursor]:
-    """The cursors, of queues and of replays, that have come forward since the last record."""
-    moved: list[Cursor] = []
-    for subscription in session.subscriptions.values():
-        cursor = subscription.cursor
-        if cursor is not None and subscription.qos:
-            place = cursor.safe
-            if place > cursor.committed:
-                cursor.committed = place
-                moved.append(cursor)
-        replayed = subscription.replay_cursor
-        if replayed is not None and replayed.recorded and replayed.floor != replayed.committed:
-            replayed.committed = replayed.floor
-            moved.append(replayed)
-            if replayed.floor >= replayed.end:
-                subscription.replay_cursor = None
-    return moved
 
 
 def last_records(session: Session) -> list[bytes]:
@@ -170,29 +139,15 @@ def last_records(session: Session) -> list[bytes]:
     it; where the log has that already nothing is said. The exchanges come first: a torn write may lose the cursors,
     never the messages. The last record closes the session.
     """
-    sent: list[tuple[int, bytes, int, int]] = []
-    completed: list[int] = []
     client_id = session.client_id
-    frames = list(session.unsaid)
-    _, received = session.take_staged()
-    for packet_id, entry in session.inflight.items():
-        is_behind = entry.cursor is None or entry.cursor.is_behind_it(entry.offset)
-        if entry.phase == COMPLETED:
-            if is_behind:
-                completed.append(packet_id)
-        elif entry.phase == SENT and not entry.leased:
-            sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
-    frames += _sent(client_id, sent)
+    sent, received, completed = session.exchanges.at_close()
+    frames = [*session.unrecorded, *_sent(client_id, sent)]
     if received:
         frames.append(control.outbound_changed(client_id, received=received))
-    subscriptions = session.subscriptions.values()
-    cursors = [s.cursor for s in subscriptions if s.cursor is not None and s.qos]
-    cursors += [s.replay_cursor for s in subscriptions if s.replay_cursor is not None and s.replay_cursor.recorded]
-    places = [(cursor, max(cursor.next, cursor.floor)) for cursor in cursors]
-    frames += _records_of(client_id, {cursor.topic_filter: at for cursor, at in places if at != cursor.durable})
+    frames += _records_of(client_id, session.places_at_close())
     if completed:
-        frames.append(control.outbound_changed(session.client_id, completed=completed))
-    owed, settled, _ = session.take_owed()
+        frames.append(control.outbound_changed(client_id, completed=completed))
+    owed, settled, _ = session.pop_retained_changes()
     frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
     frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
     frames.append(
@@ -207,7 +162,7 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
     if not session.durable:
         return []
     names = {*filters, *map(replay_name, filters)}
-    return _sent(session.client_id, session.unrecorded(names))
+    return _sent(session.client_id, session.exchanges.pop_unrecorded(names))
 
 
 def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:

@@ -35,8 +35,8 @@ from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.counters import Counters
-from gateway.session.cursor import Cursor, reach_of
 from gateway.session.drop_counters import OfflineDropCounters
+from gateway.session.queue_cursor import QueueCursor, reach_of
 from gateway.session.session import Session
 from gateway.shared.shared_subscriptions import SharedSubscriptions
 from gateway.topics.destination import InvalidDestination, parse_destination
@@ -238,7 +238,7 @@ class Sessions:
             self._note_change,
             self._start_catch_up,
         )
-        session.recorded_open = expiry > 0 or state is not None
+        session.open(is_recorded=expiry > 0 or state is not None)
         try:
             await self._record_open(frames, is_new=state is None and expiry > 0)
         except asyncio.CancelledError:
@@ -247,7 +247,7 @@ class Sessions:
             raise
         self.wills.sent(wills)
         kept = self.kept_drops.take(client_id)
-        session.drops = None if fresh else kept
+        session.restore_drops(None if fresh else kept)
         try:
             state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
@@ -266,8 +266,7 @@ class Sessions:
                 self._close_session(session, packet.will, is_sent=False)
             raise
         if state is not None and not session.closed:
-            cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
-            await self._subscriptions.learn_ends(session, cursors)
+            await self._subscriptions.learn_ends(session, session.cursors)
         if session.durable:
             await self._open_inbox(session)
 
@@ -282,7 +281,7 @@ class Sessions:
     ) -> None:
         """Hold the session, and tell the client so. `state`: what of it the log has."""
         # A session that came from the log is recorded on, even if it is to end with this connection.
-        session.durable = session.expiry_interval > 0 or state is not None
+        session.set_durable(session.expiry_interval > 0 or state is not None)
         if state is not None:
             self._restore.restore(session, state)
         self.held[session.client_id] = (session, connection)
@@ -298,7 +297,7 @@ class Sessions:
                 self.shared_subscriptions.join(session, stored)
         connection.opened(session, self._connack.keep_alive(packet))
 
-    async def _look(self, session: Session, cursors: list[Cursor]) -> None:
+    async def _look(self, session: Session, cursors: list[QueueCursor]) -> None:
         """The session may have missed something."""
         await self._subscriptions.learn_ends(session, cursors)
         await self._open_inbox(session)
@@ -382,7 +381,7 @@ class Sessions:
             return
         packet = connection.disconnect_packet
         if packet is not None and packet.session_expiry_interval is not None:
-            session.expiry_interval = min(packet.session_expiry_interval, self._config.max_session_expiry)
+            session.set_expiry(min(packet.session_expiry_interval, self._config.max_session_expiry))
         held = self.held.get(session.client_id)
         if held is not None and held[0] is session:
             del self.held[session.client_id]
@@ -399,14 +398,14 @@ class Sessions:
 
     def _close_session(self, session: Session, will: Will | None, is_sent: bool) -> None:
         """The session has no connection any more; `is_sent`: the will of that is to be sent."""
-        session.closed = True
+        session.close()
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)
         self.shared_subscriptions.close(session)
         self._checkpoint.forget(session)
         self._catch_up.forget(session)
         client_id = session.client_id
-        frames = last_records(session) if session.recorded_open else []
+        frames = last_records(session) if session.is_recorded else []
         waits = False
         if will is not None:
             waits = is_sent and min(will.delay_interval, session.expiry_interval) > 0
@@ -427,7 +426,7 @@ class Sessions:
             self._free(client_id)
         if session.drops is not None and session.expiry_interval:
             self.kept_drops.keep(client_id, session.drops)
-        session.let_go()
+        session.release()
 
     def _free(self, client_id: bytes) -> None:
         """If the client has nothing here any more, other gateways may have it."""

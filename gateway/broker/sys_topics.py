@@ -19,7 +19,7 @@ from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
-from gateway.session.subscription import Route, Subscription
+from gateway.session.subscription import Subscription
 from matcher.names import matches
 from matcher.reserved import SYS
 from record.layout import FLAG_RETAIN, Kind
@@ -91,14 +91,14 @@ class SysTopics:
             message = Message(record.frame(int(Kind.MESSAGE), FLAG_RETAIN, 0, topic, b"", b"", text), 0)
             self._values[topic] = message
             for route in self._router.routes(topic):
-                _send(route.session, route, message, route.retain_as_published, now_ms)
+                route.session.send_unlogged(message, route.retain_as_published, route.identifiers, now_ms)
 
     def send_values(self, subscription: Subscription) -> None:
         """Send a new subscription the values that match it."""
         now_ms = int(time() * 1000)
         for topic, message in self._values.items():
             if matches(subscription.topic_filter, topic):
-                _send(subscription.session, subscription.route, message, True, now_ms)
+                subscription.session.send_unlogged(message, True, subscription.route.identifiers, now_ms)
 
     def _figures(self, now: float, seconds: float) -> dict[bytes, bytes]:
         counters = self.figures()
@@ -157,10 +157,3 @@ class SysTopics:
             for minutes, average in zip(_MINUTES, averages, strict=True):
                 texts[b"load/%b/%dmin" % (name, minutes)] = b"%.2f" % average
         return texts
-
-
-def _send(session: Session, route: Route, message: Message, retain: bool, now_ms: int) -> None:
-    if session.write_buffer.congested:
-        session.dropped().add_qos0_congested()
-    else:
-        session.send(message, 0, retain, False, route.identifiers, None, now_ms)

@@ -226,7 +226,7 @@ class Connection(PublishHandler):
                 if self.closed:
                     break
             elif isinstance(packet, PubAck):
-                if not session.puback(packet.packet_id):
+                if not session.exchanges.puback(packet.packet_id):
                     self._wrong_exchange(packet.packet_id)
                     break
             elif isinstance(packet, PubRel):
@@ -250,10 +250,10 @@ class Connection(PublishHandler):
             self.disconnect_packet = packet
             return False
         if isinstance(packet, PubRec):
-            if not session.pubrec(packet.packet_id, packet.reason):
+            if not session.exchanges.pubrec(packet.packet_id, packet.reason):
                 return self._wrong_exchange(packet.packet_id)
         elif isinstance(packet, PubComp):
-            if not session.pubcomp(packet.packet_id):
+            if not session.exchanges.pubcomp(packet.packet_id):
                 return self._wrong_exchange(packet.packet_id)
         elif isinstance(packet, PingReq):
             self.send(pingresp())
@@ -345,13 +345,8 @@ class Connection(PublishHandler):
         self.congested = False
         self.unanswered = 0
         self.resume_reading()
-        session = self.session
-        if session is None:
-            return
-        if session.lagging and not session.catching_up:
-            session.on_room(session)
-        if session.starved:
-            session.feed()
+        if self.session is not None:
+            self.session.room_available()
 
     def _shut(self) -> None:
         self.flush()

@@ -20,7 +20,7 @@ from gateway.net.admission import Admission
 from gateway.net.flow_control import FlowControl
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
-from gateway.session.qos_exchanges import ARRIVED, ARRIVING, RESTORED
+from gateway.session.qos_exchanges import ARRIVED, ARRIVING
 from gateway.session.session import Session
 from gateway.topics.destination import Destination, InvalidDestination, frame_to, parse_destination
 from matcher.reserved import DOLLAR
@@ -122,7 +122,7 @@ class PublishHandler(FlowControl):
             if session.inbound[packet_id] != ARRIVING:
                 self.send(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
             return
-        session.inbound[packet_id] = ARRIVING
+        session.receive(packet_id)
         if batch.received is None:
             batch.received = []
         batch.received.append(packet_id)
@@ -210,7 +210,7 @@ class PublishHandler(FlowControl):
         """Send PUBCOMP: the exchange is over on both sides."""
         if self.releasing is not None:
             self.releasing.discard(packet_id)
-        if session.inbound.pop(packet_id, RESTORED) != RESTORED:
+        if session.forget_received(packet_id) in (ARRIVING, ARRIVED):
             self.decoder.acknowledged(1)
         self.send(pubcomp(self.version, packet_id, ReasonCode.SUCCESS))
 
@@ -258,14 +258,11 @@ class PublishBatch:
         connection.append_queue.committed(self.size)
         if appended.error is not None:
             for packet_id in self.received or ():
-                self.session.inbound.pop(packet_id, None)
+                self.session.forget_received(packet_id)
             connection.append_failed(appended.error)
             return
         if self.received is not None:
-            inbound = self.session.inbound
-            for packet_id in self.received:
-                if packet_id in inbound:
-                    inbound[packet_id] = ARRIVED
+            self.session.received(self.received)
         if self.acknowledged:
             connection.decoder.acknowledged(self.acknowledged)
         acks = self.acks

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import time
 from typing import Final
 
-from gateway.delivery.backlog import deliver, forget_lost
+from gateway.delivery.backlog import deliver
 from gateway.delivery.log_catch_up import LogCatchUp
 from gateway.delivery.released_messages import ReleasedMessages
 from gateway.delivery.replay import Replays
@@ -29,7 +29,7 @@ from gateway.delivery.router import Router
 from gateway.delivery.shared_reads import BLOCK_BYTES, QueueRange, SharedReads, room_in_block
 from gateway.delivery.turn_queue import TurnQueue
 from gateway.observe.throttled_log import tell_failure
-from gateway.session.cursor import Cursor
+from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.api import Store
 from store.errors import OffsetOutOfRange, StoreError
@@ -99,16 +99,16 @@ class CatchUp:
         if session.closed or not has_work:
             self.forget(session)
         self._replays.start(session)
-        session.tidy()
+        session.shrink()
 
     def _has_work(self, session: Session) -> bool:
-        if session.resends or session.retained:
+        if session.exchanges.resends or session.retained:
             return True
         return _has_messages(session) or self._replays.has_work(session)
 
     async def _read(self, session: Session) -> bool:
         """Read and send what comes first. False: nothing is left, or it has to wait."""
-        if session.resends:
+        if session.exchanges.resends:
             await self._resends.send(session)
             return True
         has_retained = bool(session.retained)
@@ -116,8 +116,8 @@ class CatchUp:
             await self._retained.send(session, _has_messages(session))
             if not _may_send(session):
                 return True
-        if session.behind >= 0:
-            await self._log_catch_up.send(session)
+        if session.behind is not None:
+            await self._log_catch_up.send(session, session.behind)
             return True
         has_moved = await self._read_queues(session)
         return has_moved or has_retained
@@ -127,13 +127,13 @@ class CatchUp:
         has_moved = False
         for subscription in list(session.subscriptions.values()):
             cursor = subscription.cursor
-            if cursor is not None and cursor.lagging and not cursor.stretched:
+            if cursor is not None and cursor.is_lagging and not cursor.must_wait:
                 if not _may_send(session):
                     break
                 has_moved |= await self._read_queue(session, cursor)
         return has_moved
 
-    async def _read_queue(self, session: Session, cursor: Cursor) -> bool:
+    async def _read_queue(self, session: Session, cursor: QueueCursor) -> bool:
         """Send what comes next in the cursor's queue. Whether the cursor came forward."""
         offset = cursor.next
         messages = self._shared_reads.find(cursor.queue, offset)
@@ -142,17 +142,17 @@ class CatchUp:
                 messages = await self._fetch(cursor)
             except OffsetOutOfRange as error:
                 session.dropped().add_reclaimed(max(0, error.begin - cursor.next))
-                forget_lost(session, cursor.jump(error.begin))
+                session.exchanges.forget_lost(cursor.jump(error.begin))
                 return True
             if session.closed or cursor.next != offset:
                 return not session.closed
             subscription = session.subscriptions.get(cursor.topic_filter)
             if subscription is None or subscription.cursor is not cursor:
                 return False  # the client has unsubscribed meanwhile
-        room = max(1, session.window - session.in_window)
+        room = max(1, session.exchanges.window - session.exchanges.in_window)
         return deliver(session, cursor, messages, room, int(time() * 1000))
 
-    async def _fetch(self, cursor: Cursor) -> QueueRange:
+    async def _fetch(self, cursor: QueueCursor) -> QueueRange:
         """Read the queue from where the cursor is, to the end of a block, for other cursors too. Raises StoreError."""
         offset = cursor.next
         fetched = await self._store.fetch(cursor.queue, offset, room_in_block(offset), BLOCK_BYTES)
@@ -164,11 +164,9 @@ class CatchUp:
 
 
 def _may_send(session: Session) -> bool:
-    return session.has_room and not session.closed
+    return session.exchanges.has_room and not session.closed
 
 
 def _has_messages(session: Session) -> bool:
     """Whether messages wait in the log or in a queue."""
-    if session.behind >= 0:
-        return True
-    return any(s.cursor is not None and s.cursor.lagging for s in session.subscriptions.values())
+    return session.behind is not None or any(cursor.is_lagging for cursor in session.cursors)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gateway.connection.connection import Connection
 from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
-from gateway.session.cursor import Cursor, reach_of
+from gateway.session.queue_cursor import QueueCursor, reach_of
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from matcher.reserved import inbox_of
@@ -58,12 +58,12 @@ class Inboxes:
     def _open(self, session: Session, message: Addressed, position: int) -> None:
         if message.topic in session.subscriptions:
             return
-        cursor: Cursor | None = None
+        cursor: QueueCursor | None = None
         known = message.subscription
         if known is not None and session.durable:
             queue = topic_queue(message.topic)
-            reach = reach_of(session.full_window)
-            cursor = Cursor(message.topic, queue, known.offset, known.start_position, reach=reach)
+            reach = reach_of(session.exchanges.max_window)
+            cursor = QueueCursor(message.topic, queue, known.offset, known.start_position, reach=reach)
         subscription = Subscription(session, message.topic, 2, False, False, 0, cursor, position)
         session.subscribe(subscription)
         self._router.add(subscription)

@@ -11,10 +11,9 @@ from typing import Final
 from gateway.delivery.released_messages import ReleasedMessages, may_release
 from gateway.delivery.retained import RetainedPages
 from gateway.delivery.router import Router
+from gateway.session.log_position import LogPosition
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
-from gateway.session.subscription import Route
-from matcher.names import matches
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Chunk, Store
@@ -32,9 +31,9 @@ class LogCatchUp:
         self._released = released
         self._retained = retained
 
-    async def send(self, session: Session) -> None:
+    async def send(self, session: Session, backlog: LogPosition) -> None:
         """Read once, and send what matches as far as there is room. Raises StoreError."""
-        chunk = await self._read(session)
+        chunk = await self._read(session, backlog)
         if chunk is None:
             return
         starts, kinds, flags, topics, _refs, _keyed = scan(chunk.data)
@@ -47,51 +46,53 @@ class LogCatchUp:
             else:
                 continue
             store_time = store_time_of(chunk.data, starts[i])
-            while not _send_entered(session, messages, chunk.position + starts[i], store_time):
+            while not _send_entered(session, backlog, messages, chunk.position + starts[i], store_time):
                 # The first of them may wait for the retained value of its topic.
-                if not session.unfinished.waiting or not await self._retained.send_ahead(session):
+                if not session.pending.waiting or not await self._retained.send_ahead(session):
                     return
-        session.read_on_from(chunk.next_position)
+        backlog.read_on_from(chunk.next_position)
         if chunk.next_position >= self._router.delivered_end:
             session.caught_up()
 
-    async def _read(self, session: Session) -> Chunk | None:
+    async def _read(self, session: Session, backlog: LogPosition) -> Chunk | None:
         """The log from where the session is. None: there is nothing to send of it. How many messages are lost where
         the log is damaged or reclaimed is not known: each such place counts as one."""
-        position = session.behind
+        position = backlog.position
         try:
             chunk = await self._store.read(position, _READ_BYTES)
         except OffsetOutOfRange as error:
             if position >= error.begin:
                 raise
             session.dropped().add_reclaimed(1)
-            session.read_on_from(error.begin)
+            backlog.read_on_from(error.begin)
             return None
-        if session.closed or session.behind != position:
+        if session.closed or session.behind is not backlog or backlog.position != position:
             return None
         if chunk.damaged:
             session.dropped().add_reclaimed(1)
-            session.read_on_from(position)
+            backlog.read_on_from(position)
         return chunk
 
 
-def _send_entered(session: Session, messages: Sequence[Message | None], position: int, store_time: int) -> bool:
+def _send_entered(
+    session: Session, backlog: LogPosition, messages: Sequence[Message | None], position: int, store_time: int
+) -> bool:
     """Send the messages that entered their queues with the record at `position`, but for those that were sent before.
     False: there was no room for all, and the session stays there; or it was closed."""
     if session.closed:
         return False
     now_ms = int(time() * 1000)
-    seen = session.released_at(store_time)
-    for number in range(session.behind_sent, len(messages)):
+    seen = backlog.released_at(store_time)
+    for number in range(backlog.sent, len(messages)):
         message = messages[number]
         if message is None or message.position in seen:
             continue
         if not _send(session, message, position, now_ms):
-            session.read_on_from(position, number)
+            backlog.read_on_from(position, number)
             return False
         if message.held:
-            session.add_released(message)
-    session.read_on_from(session.behind)
+            seen.add(message.position)
+    backlog.read_on_from(backlog.position)
     return True
 
 
@@ -103,7 +104,7 @@ def _send(session: Session, message: Message, position: int, now_ms: int) -> boo
         return True
     if route.cursors:
         is_older = position < min([cursor.start_position for cursor in route.cursors])
-        route = _without_cursors(session, message.topic) if is_older else None
+        route = session.subscriptions.route_without_cursors(message.topic) if is_older else None
         if route is None:
             return True
     if route.no_local and message.publisher == session.client_id:
@@ -111,16 +112,9 @@ def _send(session: Session, message: Message, position: int, now_ms: int) -> boo
     if message.expired(now_ms):
         session.dropped().add_expired()
         return True
-    if not session.has_room or session.waits(message.topic):
+    if not session.exchanges.has_room or session.awaits_retained(message.topic):
         return False
     qos = min(route.qos, message.qos)
     retain = message.retain and route.retain_as_published
-    session.send(message, qos, retain, False, route.identifiers, None, now_ms)
+    session.exchanges.send(message, qos, retain, False, route.identifiers, None, now_ms)
     return True
-
-
-def _without_cursors(session: Session, topic: bytes) -> Route | None:
-    """The route of a message by the subscriptions without a cursor: it is older than all cursors of its topic."""
-    subscriptions = session.subscriptions.values()
-    found = [s for s in subscriptions if s.cursor is None and s.is_live and matches(s.topic_filter, topic)]
-    return Route(session, found) if found else None

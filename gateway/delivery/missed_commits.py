@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from gateway.connection.connection import Connection
 from gateway.delivery.router import Router
 from gateway.observe.throttled_log import tell_failure
-from gateway.session.cursor import Cursor
+from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100  # sessions whose queues are asked for their ends at the same time
-_LearnEnds = Callable[[Session, list[Cursor]], Coroutine[object, None, None]]
+_LearnEnds = Callable[[Session, list[QueueCursor]], Coroutine[object, None, None]]
 
 
 class MissedCommits:
@@ -49,7 +49,7 @@ class MissedCommits:
         for session, connection in self._held.values():
             if not session.durable:
                 self._open_inbox(session, position)
-            if session.behind < 0 and _reads_log(session):
+            if session.behind is None and _reads_log(session):
                 session.fall_behind(position)
                 self._start_catch_up(session)
             if session.durable:

@@ -16,7 +16,6 @@ from gateway.delivery.router import Router
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
-from gateway.session.qos_exchanges import MAX_HELD, MAX_STAGED
 from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -49,7 +48,7 @@ class Replays:
         self._task: asyncio.Task[None] | None = None
 
     def has_work(self, session: Session) -> bool:
-        return any(s.replay_cursor is not None and s.replay_cursor.lagging for s in session.subscriptions.values())
+        return any(s.replay_cursor is not None and s.replay_cursor.is_lagging for s in session.subscriptions.values())
 
     def start(self, session: Session) -> None:
         """Put the session in line, if it has a replay and room for it."""
@@ -98,8 +97,8 @@ class Replays:
                 self._end_if_done(session, subscription, cursor)  # retention may have taken all that was left
             elif cursor.next == place:
                 await self._send(session, subscription, cursor, chunk)
-        session.note_change()
-        if not cursor.lagging or subscription.replay_cursor is None:
+        session.note_change(False)
+        if not cursor.is_lagging or subscription.replay_cursor is None:
             self._on_arrived(session)
         await asyncio.sleep(monotonic() - began)
         if not session.catching_up:
@@ -194,7 +193,7 @@ class Replays:
         dup = qos == 1 and cursor.sent_before >= 0
         counters = session.counters
         sent = counters.messages_sent
-        session.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
+        session.exchanges.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
         counters.messages_replayed += counters.messages_sent - sent
         return True
 
@@ -214,7 +213,7 @@ def _next(session: Session) -> Subscription | None:
     """The subscription whose replay is read next."""
     for subscription in session.subscriptions.values():
         cursor = subscription.replay_cursor
-        if cursor is not None and cursor.lagging:
+        if cursor is not None and cursor.is_lagging:
             return subscription
     return None
 
@@ -227,6 +226,4 @@ def _is_wanted(session: Session, subscription: Subscription, cursor: ReplayCurso
 
 def _has_room(session: Session) -> bool:
     """Whether one more message may go out. Resends go first; packet ids and waiting records are bounded."""
-    if session.resends or not session.has_room:
-        return False
-    return session.staging < MAX_STAGED and len(session.inflight) < MAX_HELD
+    return session.exchanges.has_room_in_order

@@ -22,29 +22,29 @@ class Resends:
     async def send(self, session: Session) -> None:
         """Send what there is room for. Raises StoreError."""
         for _ in range(_MOST):
-            if not session.resends or not session.has_room or session.closed:
+            if not session.exchanges.resends or not session.exchanges.has_room or session.closed:
                 return
             await self._send_first(session)
 
     async def _send_first(self, session: Session) -> None:
-        packet_id = session.resends[0]
-        entry = session.inflight.get(packet_id)
+        packet_id = session.exchanges.resends[0]
+        entry = session.exchanges.inflight.get(packet_id)
         if entry is None:
-            session.end_resend()
+            session.exchanges.end_resend()
             return
         if entry.released:
-            session.end_resend()
-            session.resend_release(packet_id, entry)
+            session.exchanges.end_resend()
+            session.exchanges.resend_release(packet_id, entry)
             return
         message = await self._message_of(entry)
-        if session.closed or not session.resends or session.resends[0] != packet_id:
+        if session.closed or not session.exchanges.resends or session.exchanges.resends[0] != packet_id:
             return
-        session.end_resend()
+        session.exchanges.end_resend()
         if message is None:
             session.dropped().add_reclaimed(1)
-            session.forget(packet_id, entry)
+            session.exchanges.forget(packet_id, entry)
         elif not _may_have(session, entry, message):
-            session.forget(packet_id, entry)
+            session.exchanges.forget(packet_id, entry)
         else:
             session.resend(packet_id, entry, message, session.route(message.topic), int(time() * 1000))
 

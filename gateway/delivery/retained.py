@@ -29,15 +29,15 @@ class RetainedPages:
     async def send(self, session: Session, has_messages: bool) -> None:
         """Send the value that a message waits for, or else a page; each second time only, if there are messages to be
         sent too. Raises StoreError."""
-        if not session.unfinished.waiting:
-            if session.unfinished.is_turn_of_retained(has_messages):
+        if not session.pending.waiting:
+            if session.pending.is_turn_of_retained(has_messages):
                 await self._send_page(session)
         elif not await self.send_ahead(session) and session.retained and not session.closed:
             await self._send_page(session)  # too many went out of turn: the message waits
 
     async def send_ahead(self, session: Session) -> bool:
         """Send the value that a message waits for. False: the message still waits. Raises StoreError."""
-        topic = session.unfinished.end_waiting()
+        topic = session.pending.end_waiting()
         for topic_filter, request in list(session.retained.items()):
             if not request.awaits(topic):
                 continue
@@ -57,7 +57,7 @@ class RetainedPages:
         topic_filter, request = next(iter(session.retained.items()))
         limit = request.page
         if request.subscription.qos:
-            limit = min(limit, max(1, session.window - session.in_window))
+            limit = min(limit, max(1, session.exchanges.window - session.exchanges.in_window))
         if is_below(topic_filter, TOPICS):
             page = await browse(self._store, topic_filter, request.after, limit)
         else:
@@ -70,7 +70,7 @@ class RetainedPages:
             request.go_on(value.topic)
         else:
             if len(page) < limit:
-                session.end_retained(request)
+                session.finish_retained(topic_filter)
                 return
             size = sum([len(value.frame) for value in page])
             request.grow_page(min(_MAX_PAGE, _PAGE_BYTES * len(page) // size))
@@ -80,12 +80,12 @@ class RetainedPages:
 def _note(session: Session, request: RetainedRequest) -> None:
     """Have a durable session record how far the request has come."""
     if request.subscription.qos:
-        session.note_change()
+        session.note_change(False)
 
 
 def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
     """Send a value, unless it is expired or not wanted. False: there was no room."""
-    if not session.has_room:
+    if not session.exchanges.has_room:
         return False
     subscription = request.subscription
     message = Message(value.frame, 0)
@@ -97,5 +97,5 @@ def _send(session: Session, request: RetainedRequest, value: Retained) -> bool:
     elif not (subscription.no_local and message.publisher == session.client_id):
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         qos = min(subscription.qos, message.qos)
-        session.send(message, qos, True, False, identifiers, None, now_ms)
+        session.exchanges.send(message, qos, True, False, identifiers, None, now_ms)
     return True

@@ -10,8 +10,7 @@ from time import time
 from typing import Final
 
 from gateway.session.message_encoding import Message
-from gateway.session.session import Session
-from gateway.session.subscription import Route, Subscription
+from gateway.session.subscription import Route, Subscriber, Subscription
 from matcher.trie import Trie
 from store.api import Commit, Wants
 
@@ -87,7 +86,7 @@ class Router:
         now_ms = int(time() * 1000)
         for moved in commit.moved:  # first: a session that reads one of these reads all of the commit
             for route in self.routes(moved.topic):
-                route.session.offer_moved(route, moved, commit.position)
+                route.session.offer_released(route, moved, commit.position)
         for i in range(len(topics)):
             routes = self.routes(topics[i])
             if not routes:
@@ -131,7 +130,7 @@ class Router:
 
 def _plan(topic: bytes, matched: list[Subscription]) -> list[Route]:
     """One route for each session: that of its only matching subscription, or its merged one."""
-    first: dict[Session, Route] = {}
+    first: dict[Subscriber, Route] = {}
     for subscription in matched:
         session = subscription.session
         if session not in first:

@@ -1,6 +1,6 @@
-"""What a session has sent and is not acknowledged: packet ids, the window, and the records that packets wait for.
+"""The window of messages in flight: packet ids, acknowledgements, and the records that packets wait for.
 
-Bytes go out here, and acknowledgements come in. `gateway.session.session` decides what is sent, and in which order.
+`gateway.session.session` decides what is sent, and in which order.
 """
 
 from collections import deque
@@ -9,110 +9,93 @@ from typing import Final
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
-from gateway.net.write_buffer import WriteBuffer
-from gateway.observe.counters import Counters
-from gateway.session.cursor import Cursor
-from gateway.session.drop_counters import DropCounters
 from gateway.session.inflight import COMPLETED, RELEASED, RESERVED, SENT, WAITING, Inflight, Staged
 from gateway.session.message_encoding import Message
-from gateway.session.pending_subscriptions import PendingSubscriptions
-from gateway.session.pending_work import PendingWork, RetainedRequest
-from store.api import Owed
+from gateway.session.queue_cursor import QueueCursor
+from gateway.session.subscription import Subscriber
 
-# Where a QoS 2 message from the client stands, by its packet id.
+# State of a QoS 2 message from the client, by its packet id.
 ARRIVING: Final = 0  # its append is under way
 ARRIVED: Final = 1  # committed
 RESTORED: Final = 2  # committed, and received on an earlier connection
 
 MAX_STAGED: Final = 1024  # messages of a session that wait for a record
-MAX_HELD: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
+MAX_INFLIGHT: Final = 30_000  # packet ids of a durable session: with its window fewer than there are (MQTT-2.2.1-3)
 _MOST_AVOIDED: Final = 256  # packet ids
 _ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and a byte more of two lengths
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
+# What a session has that has sent nothing. Shared by all of them, and never changed.
+_NO_INFLIGHT: Final[dict[int, Inflight]] = {}
+_NO_STAGED: Final[list[Staged]] = []
+_NO_PACKET_IDS: Final[list[int]] = []
+_NO_RESENDS: Final[deque[int]] = deque()
+_NO_CURSORS: Final[list[QueueCursor]] = []
+
 
 class QosExchanges:
-    """The exchanges of one session with its client."""
+    """The exchanges of one session with its client. A part of `gateway.session.session.Session`."""
 
-    def __init__(self, durable: bool, window: int, write_buffer: WriteBuffer, counters: Counters) -> None:
-        self.durable: bool = durable
-        self.full_window = window  # messages with QoS > 0 in flight at the most
-        self.window = window  # the same, or less while its backlog is read (`gateway.delivery.catch_up`)
-        self.write_buffer = write_buffer
-        self.counters = counters
-        self.closed: bool = False
-        self.starved: bool = False  # a shared subscription has to be told when there is room
+    __slots__ = (
+        "_marked",
+        "_next_packet_id",
+        "_received",
+        "_staged",
+        "in_window",
+        "inflight",
+        "max_window",
+        "recorded",
+        "resends",
+        "staging",
+        "subscriber",
+        "window",
+    )
+
+    def __init__(self, subscriber: Subscriber, window: int) -> None:
+        self.subscriber = subscriber
+        self.max_window = window  # messages with QoS > 0 in flight at the most
+        self.window = window  # the same, or less while the session catches up
         self.in_window: int = 0  # entries of `inflight` that count against the window
-        self.drops: DropCounters | None = None  # None: nothing was dropped
-        self.lagging: bool = False  # catch-up has work for it once there is room
-        self.changed: bool = False  # cursors moved or packet ids changed since the last record
-        self.urgent: bool = False  # …and a packet to the client waits for that record
-        self.staging: int = 0  # of `staged` and those whose record is under way
-        self.recorded: int = 0  # entries of `inflight` that the log knows
-        self.marked: list[Cursor] = []  # that have yet to come by what a node that died may have sent
+        self.inflight = _NO_INFLIGHT  # sent and not acknowledged, by packet id
+        self.resends = _NO_RESENDS  # packet ids of an earlier connection that are sent again; bounded by its window
+        self.staging: int = 0  # messages that wait for a record, under way or not
+        self._staged = _NO_STAGED  # those whose record is not under way
+        self._received = _NO_PACKET_IDS  # PUBREC came: recorded before PUBREL goes out
+        self.recorded: int = 0  # entries of `inflight` that the log has
+        self._marked = _NO_CURSORS  # those that have yet to read what a node that died may have sent
         self._next_packet_id: int = 0
-        self._inbound: dict[int, int] | None = None
-        self._inflight: dict[int, Inflight] | None = None
-        self._unfinished: PendingWork | None = None
 
-    # --- of the session
-
-    def note(self, urgent: bool) -> None:
-        """Something has to be written to the log; `urgent`: a packet to the client waits for it."""
-        raise NotImplementedError
-
-    def use_room(self) -> None:
-        """There may be room for what waits for it."""
-        raise NotImplementedError
-
-    # --- what is made when it is first asked for: a client that is idle, or only publishes, has none of it
-
-    @property
-    def inbound(self) -> dict[int, int]:
-        """QoS 2 packet ids received and not released: where each stands."""
-        if self._inbound is None:
-            self._inbound = {}
-        return self._inbound
-
-    @property
-    def inflight(self) -> dict[int, Inflight]:
-        """What was sent and is not acknowledged, by packet id."""
-        if self._inflight is None:
-            self._inflight = {}
-        return self._inflight
-
-    @property
-    def unfinished(self) -> "PendingWork":
-        """What there is to do besides."""
-        if self._unfinished is None:
-            self._unfinished = PendingWork()
-        return self._unfinished
-
-    @property
-    def subscribing(self) -> PendingSubscriptions:
-        return self.unfinished.subscribing
-
-    @property
-    def retained(self) -> dict[bytes, RetainedRequest]:
-        return self.unfinished.retained
-
-    @property
-    def resends(self) -> deque[int]:
-        return self.unfinished.resends
-
-    # --- messages out
-
-    def dropped(self) -> DropCounters:
-        """Where a message that is not sent is counted."""
-        drops = self.drops
-        if drops is None:
-            drops = self.drops = DropCounters(self.counters)
-        return drops
+    # --- the window
 
     @property
     def has_room(self) -> bool:
         """Whether one more message with QoS > 0 may go out."""
-        return self.in_window < self.window and not self.write_buffer.congested
+        return self.in_window < self.window and not self.subscriber.write_buffer.congested
+
+    @property
+    def has_room_in_order(self) -> bool:
+        """Whether a subscription's next message may go out: what an earlier connection left open goes first
+        (MQTT-4.6.0-1), and packet ids and records are bounded."""
+        return (
+            self.in_window < self.window
+            and not self.subscriber.write_buffer.congested
+            and self.staging < MAX_STAGED
+            and len(self.inflight) < MAX_INFLIGHT
+            and not self.resends
+        )
+
+    def limit_window(self, window: int) -> None:
+        """Have no more than `window` messages in flight, nor more than the client allows."""
+        self.window = min(self.max_window, window)
+
+    def shrink(self) -> None:
+        """Free what takes memory and is empty."""
+        if not self.inflight:
+            self.inflight = _NO_INFLIGHT
+        if not self.resends:
+            self.resends = _NO_RESENDS
+
+    # --- messages out
 
     def send(
         self,
@@ -124,8 +107,9 @@ class QosExchanges:
         entry: Inflight | None,
         now_ms: int,
     ) -> None:
-        """Encode and send. `entry` is what the acknowledgement settles (a transient one is made if None)."""
-        write_buffer = self.write_buffer
+        """Encode and send. `entry`: the exchange (if None, one that only this connection knows)."""
+        subscriber = self.subscriber
+        write_buffer = subscriber.write_buffer
         if write_buffer.aliases is None or qos == 2:  # MQTT.js (5.16) forgets the topic of an aliased message of QoS 2
             head, tail = message.parts(write_buffer.version, qos, retain, dup, identifiers, now_ms)
         else:
@@ -135,7 +119,7 @@ class QosExchanges:
                 entry.acknowledged()
                 self._note_ack(entry)
             return
-        self.counters.messages_sent += 1
+        subscriber.counters.messages_sent += 1
         if qos == 0:
             self._stage_or_send(0, None, head)
             return
@@ -145,13 +129,15 @@ class QosExchanges:
         self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
 
     def reserve(self, entry: Inflight) -> int:
-        """Have a packet id for an exchange that is begun later. No acknowledgement means it before that."""
+        """Reserve a packet id for an exchange that begins later. No acknowledgement is for it before that."""
         entry.phase = RESERVED
         return self._enter(entry)
 
     def _enter(self, entry: Inflight) -> int:
-        """Have a packet id for an exchange, which counts against the window from here on."""
+        """Give an exchange a packet id. It counts against the window from here on."""
         packet_id = self._allocate(entry)
+        if self.inflight is _NO_INFLIGHT:
+            self.inflight = {}
         self.inflight[packet_id] = entry
         self.in_window += 1
         return packet_id
@@ -162,42 +148,40 @@ class QosExchanges:
         """Send a shared subscription's message of QoS 2. The log has it as this session's own by now."""
         entry.phase = SENT
         entry.leased = False
-        if self.durable:
-            self.note_recorded(entry)
-        write_buffer = self.write_buffer
+        if self.subscriber.durable:
+            self._note_recorded(entry)
+        write_buffer = self.subscriber.write_buffer
         head, tail = message.parts(write_buffer.version, 2, retain, False, identifiers, now_ms)
         if write_buffer.maximum_packet_size and self._is_oversized(head, tail):
             self._complete(packet_id, entry)
             return
-        self.counters.messages_sent += 1
+        self.subscriber.counters.messages_sent += 1
         write_buffer.send(head + _PACKET_IDS[packet_id] + tail)
 
     def cancel_reserved(self, packet_id: int) -> None:
         """Free the packet id of a reserved exchange that does not begin."""
-        if self.inflight.pop(packet_id, None) is not None:
+        if packet_id in self.inflight:
+            del self.inflight[packet_id]
             self.in_window -= 1
             self._note_room()
 
-    def wait_for_room(self) -> None:
-        """Have the shared subscriptions hear of it when there is room again."""
-        self.starved = True
-
     def remove_leased(self) -> list[Inflight]:
         """Remove what is leased from shared subscriptions: the connection has ended."""
-        inflight = self._inflight or {}
-        leased = {packet_id: entry for packet_id, entry in inflight.items() if entry.leased}
+        leased = {packet_id: entry for packet_id, entry in self.inflight.items() if entry.leased}
         for packet_id in leased:
-            del inflight[packet_id]
+            del self.inflight[packet_id]
         return list(leased.values())
 
     def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
         """Send, unless a record has to come first: of this packet id, or of one that this must not overtake."""
-        if self.staging or (self.durable and entry is not None and entry.waits_for_record):
-            self.unfinished.staged.append(Staged(packet_id, entry, data))
+        if self.staging or (self.subscriber.durable and entry is not None and entry.waits_for_record):
+            if self._staged is _NO_STAGED:
+                self._staged = []
+            self._staged.append(Staged(packet_id, entry, data))
             self.staging += 1
-            self._note_urgent()
+            self.subscriber.note_change(True)
         else:
-            self.write_buffer.send(data)
+            self.subscriber.write_buffer.send(data)
 
     def _aliased_parts(
         self,
@@ -214,7 +198,7 @@ class QosExchanges:
         if alias:
             return message.aliased_parts(qos, retain, dup, identifiers, now_ms, alias)
         head, tail = message.parts(5, qos, retain, dup, identifiers, now_ms)
-        limit = self.write_buffer.maximum_packet_size
+        limit = self.subscriber.write_buffer.maximum_packet_size
         if not limit or len(head) + len(tail) + 2 + _ALIAS_ROOM <= limit:
             alias = aliases.give(message.topic)
             if alias:  # a message that is left out would leave the client without the name
@@ -222,83 +206,14 @@ class QosExchanges:
         return head, tail
 
     def _is_oversized(self, head: bytes, tail: bytes) -> bool:
-        """Larger than the client takes: not sent, and treated as if it had been (MQTT-3.1.2-24, -25)."""
-        limit = self.write_buffer.maximum_packet_size
+        """Whether the packet is too large for the client: not sent, but counted as sent (MQTT-3.1.2-24, -25)."""
+        limit = self.subscriber.write_buffer.maximum_packet_size
         if not limit or len(head) + len(tail) + (2 if tail else 0) <= limit:
             return False
-        self.dropped().add_oversized()
+        self.subscriber.dropped().add_oversized()
         return True
 
-    def note_recorded(self, entry: Inflight) -> None:
-        """The log knows, or is about to know, of the packet id."""
-        if not entry.recorded:
-            entry.recorded = True
-            self.recorded += 1
-
-    def unrecorded(self, filters: set[bytes]) -> list[tuple[int, bytes, int, int]]:
-        """The messages on their way by these filters that the log does not know of, to be recorded now."""
-        found: list[tuple[int, bytes, int, int]] = []
-        for packet_id, entry in self.inflight.items():
-            if entry.phase == SENT and not entry.recorded and not entry.leased and entry.topic_filter in filters:
-                self.note_recorded(entry)
-                found.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
-        return found
-
-    def restore(self, packet_id: int, entry: Inflight) -> None:
-        """Take over an exchange of an earlier connection; `resend` or `resend_release` follows when there is room."""
-        entry.phase = WAITING
-        self.note_recorded(entry)
-        self.inflight[packet_id] = entry
-
-    def send_again(
-        self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
-    ) -> None:
-        """Send again under its old packet id, with DUP (MQTT-4.4.0-1)."""
-        head, tail = message.parts(self.write_buffer.version, entry.qos, retain, True, identifiers, now_ms)
-        if entry.qos == 0 or self._is_oversized(head, tail):
-            self.forget(packet_id, entry)
-            return
-        entry.phase = SENT
-        self.in_window += 1
-        self.counters.messages_sent += 1
-        self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
-
-    def end_resend(self) -> None:
-        """The first of `resends` is sent again, or nothing is left of it."""
-        self.unfinished.resends.popleft()
-
-    def resend_without(self, cursor: Cursor) -> None:
-        """Its subscription is gone: what it was to send again goes first now."""
-        for _, packet_id in sorted(cursor.open.items()):
-            entry = self.inflight.get(packet_id)
-            if entry is not None and entry.phase == WAITING and not entry.released:
-                self.unfinished.resends.append(packet_id)
-                self.lagging = True
-        cursor.open = {}
-
-    def orphan(self, filters: set[bytes]) -> None:
-        """Their subscriptions are gone, and nobody comes by the messages on their way again: the packet ids are free
-        as soon as they are done with."""
-        for entry in self.inflight.values():
-            if entry.cursor is not None and entry.topic_filter in filters and not entry.leased:
-                entry.cursor = None
-
-    def resend_release(self, packet_id: int, entry: Inflight) -> None:
-        """Send PUBREL again (MQTT-4.4.0-1)."""
-        entry.qos = 2
-        entry.phase = RELEASED
-        self.in_window += 1
-        self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
-
-    def forget(self, packet_id: int, entry: Inflight) -> None:
-        """The message of a restored exchange is gone (retention), or may not be read: it is not sent again. With QoS 2
-        the client may have it, and would take another one with the packet id for the same: PUBREL ends it there."""
-        entry.phase = SENT
-        self.in_window += 1
-        if entry.qos == 2:
-            self.pubrec(packet_id, ReasonCode.SUCCESS)
-        else:
-            self._complete(packet_id, entry)
+    # --- packet ids
 
     def _allocate(self, entry: Inflight) -> int:
         """A packet id that is not in use; the window is smaller than their number (MQTT-2.2.1-3)."""
@@ -306,7 +221,9 @@ class QosExchanges:
         cursor = entry.cursor
         if cursor is not None:
             packet_id = cursor.packet_id(entry.offset)
-            if packet_id not in inflight and (entry.offset < cursor.sent_before or not self._is_spoken_for(packet_id)):
+            if packet_id not in inflight and (
+                not self._marked or entry.offset < cursor.sent_before or not self._may_have_been_used(packet_id)
+            ):
                 return packet_id
             entry.has_other_id = True
         packet_id = self._next_packet_id
@@ -317,16 +234,97 @@ class QosExchanges:
                 packet_id = 1
             if packet_id not in inflight:
                 avoids -= 1
-                if avoids < 0 or not self._is_spoken_for(packet_id):
+                if avoids < 0 or not self._marked or not self._may_have_been_used(packet_id):
                     self._next_packet_id = packet_id
                     return packet_id
 
-    def _is_spoken_for(self, packet_id: int) -> bool:
-        """Whether a node that died may have sent a message with it that a cursor has yet to come by (MQTT-4.4.0-1)."""
-        if not self.marked:
-            return False
-        self.marked = [cursor for cursor in self.marked if cursor.next < cursor.sent_before]
-        return any(cursor.may_have_used(packet_id) for cursor in self.marked)
+    def _may_have_been_used(self, packet_id: int) -> bool:
+        """Whether a node that died may have sent a message with it that a cursor has yet to read (MQTT-4.4.0-1)."""
+        self._marked = [cursor for cursor in self._marked if cursor.next < cursor.sent_before]
+        return any(cursor.may_have_used(packet_id) for cursor in self._marked)
+
+    def mark_sent_before(self, cursors: list[QueueCursor]) -> None:
+        """Keep the packet ids free that a node that died may have used for messages of these cursors."""
+        self._marked = [cursor for cursor in cursors if cursor.next < cursor.sent_before]
+
+    # --- exchanges of an earlier connection
+
+    def restore(self, packet_id: int, entry: Inflight) -> None:
+        """Restore an exchange. `send_again` or `resend_release` follows when there is room."""
+        entry.phase = WAITING
+        self._note_recorded(entry)
+        if self.inflight is _NO_INFLIGHT:
+            self.inflight = {}
+        self.inflight[packet_id] = entry
+
+    def queue_resends(self, packet_ids: list[int]) -> None:
+        """Have these exchanges sent again before everything else."""
+        if packet_ids:
+            if self.resends is _NO_RESENDS:
+                self.resends = deque()
+            self.resends.extend(packet_ids)
+
+    def end_resend(self) -> None:
+        """The first exchange that is to be sent again is done with."""
+        self.resends.popleft()
+
+    def waiting(self, packet_id: int) -> Inflight | None:
+        """The restored exchange whose message is still to be sent again. None: it is over, or PUBREC has come."""
+        entry = self.inflight.get(packet_id)
+        return entry if entry is not None and entry.phase == WAITING and not entry.released else None
+
+    def resend_without(self, cursor: QueueCursor) -> bool:
+        """Its subscription has ended: queue what it was to send again. Whether there is any."""
+        waiting = [packet_id for _, packet_id in sorted(cursor.resend.items()) if self.waiting(packet_id) is not None]
+        cursor.resend = {}
+        self.queue_resends(waiting)
+        return bool(waiting)
+
+    def send_again(
+        self, packet_id: int, entry: Inflight, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int
+    ) -> None:
+        """Send again under the old packet id, with DUP (MQTT-4.4.0-1)."""
+        head, tail = message.parts(self.subscriber.write_buffer.version, entry.qos, retain, True, identifiers, now_ms)
+        if entry.qos == 0 or self._is_oversized(head, tail):
+            self.forget(packet_id, entry)
+            return
+        entry.phase = SENT
+        self.in_window += 1
+        self.subscriber.counters.messages_sent += 1
+        self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
+
+    def resend_release(self, packet_id: int, entry: Inflight) -> None:
+        """Send PUBREL again (MQTT-4.4.0-1)."""
+        entry.qos = 2
+        entry.phase = RELEASED
+        self.in_window += 1
+        self._send_pubrel(packet_id, ReasonCode.SUCCESS)
+
+    def forget(self, packet_id: int, entry: Inflight) -> None:
+        """Do not send the message of a restored exchange again: retention has removed it, or the client may not read
+        it. With QoS 2 the client may have received it: PUBREL ends the exchange, else it would take the next message
+        with this packet id for the same one."""
+        entry.phase = SENT
+        self.in_window += 1
+        if entry.qos == 2:
+            self.pubrec(packet_id, ReasonCode.SUCCESS)
+        else:
+            self._complete(packet_id, entry)
+
+    def forget_lost(self, packet_ids: list[int]) -> None:
+        """Forget the restored exchanges among these, whose messages are gone from the log."""
+        for packet_id in packet_ids:
+            entry = self.waiting(packet_id)
+            if entry is not None:
+                self.forget(packet_id, entry)
+        self.subscriber.note_change(False)
+
+    def detach(self, filters: set[bytes]) -> None:
+        """These subscriptions have ended, and no cursor reads their messages again: the packet ids are free as soon as
+        the exchanges are over."""
+        for entry in self.inflight.values():
+            if entry.cursor is not None and entry.topic_filter in filters and not entry.leased:
+                entry.cursor = None
 
     # --- acknowledgements in
 
@@ -344,7 +342,7 @@ class QosExchanges:
         """PUBREC. A failure ends the exchange (MQTT-4.3.3); else PUBREL goes out, once recorded."""
         entry = self.inflight.get(packet_id)
         if entry is None:
-            self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            self._send_pubrel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
             return True
         if entry.phase >= COMPLETED:
             return True
@@ -354,17 +352,19 @@ class QosExchanges:
             self._complete(packet_id, entry)
         elif entry.phase == SENT:
             entry.phase = RELEASED
-            if self.durable:
-                self.unfinished.received.append(packet_id)
-                self._note_urgent()
+            if self.subscriber.durable:
+                if self._received is _NO_PACKET_IDS:
+                    self._received = []
+                self._received.append(packet_id)
+                self.subscriber.note_change(True)
             else:
-                self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
-        elif entry.phase == RELEASED and packet_id not in self.unfinished.received:
-            self.write_buffer.send(pubrel(self.write_buffer.version, packet_id, ReasonCode.SUCCESS))
+                self._send_pubrel(packet_id, ReasonCode.SUCCESS)
+        elif entry.phase == RELEASED and packet_id not in self._received:
+            self._send_pubrel(packet_id, ReasonCode.SUCCESS)
         return True
 
     def pubcomp(self, packet_id: int) -> bool:
-        """PUBCOMP."""
+        """PUBCOMP. False: the packet id belongs to a QoS 1 exchange."""
         entry = self.inflight.get(packet_id)
         if entry is None or entry.phase >= COMPLETED:
             return True
@@ -373,6 +373,10 @@ class QosExchanges:
         if entry.phase == RELEASED:
             self._complete(packet_id, entry)
         return True
+
+    def _send_pubrel(self, packet_id: int, reason: ReasonCode) -> None:
+        write_buffer = self.subscriber.write_buffer
+        write_buffer.send(pubrel(write_buffer.version, packet_id, reason))
 
     def _complete(self, packet_id: int, entry: Inflight) -> None:
         self.in_window -= 1
@@ -389,59 +393,70 @@ class QosExchanges:
 
     def _note_room(self) -> None:
         """An exchange is over: there may be room for others."""
-        if self.in_window <= self.window >> 1 and (self.lagging or self.starved):
-            self.use_room()
-
-    def take_staged(self) -> tuple[list[Staged], list[int]]:
-        """What waits for a record that is written now: messages, and packet ids of PUBRECs."""
-        unfinished = self._unfinished
-        if unfinished is None or not (unfinished.staged or unfinished.received):
-            return [], []
-        staged, received = unfinished.staged, unfinished.received
-        unfinished.staged, unfinished.received = [], []
-        return staged, received
-
-    def take_owed(self) -> tuple[list[Owed], list[bytes], bool]:
-        """See `gateway.session.pending_work`."""
-        unfinished = self._unfinished
-        if unfinished is None or not (unfinished.retained or unfinished.settled or unfinished.is_answered):
-            return [], [], False
-        return unfinished.take_owed()
-
-    def free_completed(self) -> list[int]:
-        """Take out the recorded packet ids that are done with and whose cursors have passed them."""
-        if not self.recorded:
-            return []
-        free = [
-            packet_id
-            for packet_id, entry in self.inflight.items()
-            if entry.phase == COMPLETED and (entry.cursor is None or entry.cursor.has_passed(entry.offset))
-        ]
-        for packet_id in free:
-            del self.inflight[packet_id]
-        self.recorded -= len(free)
-        return free
+        if self.in_window <= self.window >> 1:
+            self.subscriber.room_available()
 
     def _note_ack(self, entry: Inflight) -> None:
-        if entry.cursor is None:
-            self.note_change()
-        else:
-            self._note_progress(entry.cursor)
+        self.subscriber.note_change(entry.cursor is not None and entry.cursor.commit_is_due)
 
-    def _note_progress(self, cursor: Cursor) -> None:
-        if cursor.strains and self.durable:
-            self._note_urgent()
-        elif not self.changed:
-            self.note_change()
+    # --- records
 
-    def note_change(self) -> None:
-        """Have the session's progress written to the log."""
-        if not self.changed and self.durable:
-            self.changed = True
-            self.note(False)
+    def _note_recorded(self, entry: Inflight) -> None:
+        """The log has the packet id, or is about to have it."""
+        if not entry.recorded:
+            entry.recorded = True
+            self.recorded += 1
 
-    def _note_urgent(self) -> None:
-        if not self.urgent:
-            self.urgent = True
-            self.changed = True
-            self.note(True)
+    def pop_staged(self) -> tuple[list[Staged], list[int]]:
+        """What waits for the record that is written now: messages, whose packet ids it has from here on, and packet ids
+        of PUBRECs. `send_staged` follows."""
+        staged, received = self._staged, self._received
+        self._staged, self._received = _NO_STAGED, _NO_PACKET_IDS
+        for waiting in staged:
+            if waiting.entry is not None and waiting.entry.waits_for_record:
+                self._note_recorded(waiting.entry)
+        return staged, received
+
+    def send_staged(self, staged: list[Staged], received: list[int]) -> None:
+        """The record is in the log: send what has waited for it."""
+        self.staging -= len(staged)
+        for waiting in staged:
+            self.subscriber.write_buffer.send(waiting.data)
+        for packet_id in received:
+            self._send_pubrel(packet_id, ReasonCode.SUCCESS)
+
+    def pop_unrecorded(self, filters: set[bytes]) -> list[tuple[int, bytes, int, int]]:
+        """The messages in flight by these filters that the log does not have, to be recorded now."""
+        found: list[tuple[int, bytes, int, int]] = []
+        for packet_id, entry in self.inflight.items():
+            if entry.phase == SENT and not entry.recorded and not entry.leased and entry.topic_filter in filters:
+                self._note_recorded(entry)
+                found.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
+        return found
+
+    def pop_completed(self) -> list[int]:
+        """The recorded packet ids whose exchanges are over, and whose cursors have passed them. They are free now."""
+        if not self.recorded:
+            return []
+        completed = [
+            packet_id
+            for packet_id, entry in self.inflight.items()
+            if entry.phase == COMPLETED and (entry.cursor is None or entry.cursor.is_settled(entry.offset))
+        ]
+        for packet_id in completed:
+            del self.inflight[packet_id]
+        self.recorded -= len(completed)
+        return completed
+
+    def at_close(self) -> tuple[list[tuple[int, bytes, int, int]], list[int], list[int]]:
+        """What the log must have when the connection ends, beside exact cursors: messages sent, as (packet id, filter,
+        offset, QoS), packet ids whose PUBREC came, and packet ids that are free."""
+        sent: list[tuple[int, bytes, int, int]] = []
+        completed: list[int] = []
+        for packet_id, entry in self.inflight.items():
+            if entry.phase == COMPLETED:
+                if entry.cursor is None or entry.cursor.is_past(entry.offset):
+                    completed.append(packet_id)
+            elif entry.phase == SENT and not entry.leased:
+                sent.append((packet_id, entry.topic_filter, entry.offset, entry.qos))
+        return sent, self._received, completed

@@ -37,11 +37,10 @@ class ReplayCursor(Cursor):
     )
 
     def __init__(self, pattern: bytes, place: int, end: int, recorded: bool, sent_before: int = -1) -> None:
-        super().__init__(replay_name(pattern), b"", place, end, sent_before)
+        super().__init__(replay_name(pattern), place, end, sent_before)
         self.pattern = pattern  # the subscription's filter
         first = parent_of(pattern)
         self.parent: bytes | None = None if first in (b"+", b"#") else first  # of all that matches
-        self.end = end
         self.recorded = recorded
         self.sent: int = 0  # messages let in by the record at `next` that were sent or passed over
         self.size: int = _LEAST  # bytes to read next: more while little of it is sent
@@ -98,14 +97,10 @@ class ReplayCursor(Cursor):
         if self._unacknowledged.pop(offset, -1) == self.floor:
             self.floor = next(iter(self._unacknowledged.values()), self.next)
 
-    def has_passed(self, offset: int) -> bool:  # noqa: ARG002
+    def is_settled(self, offset: int) -> bool:  # noqa: ARG002
         """Nobody has to remember an exchange that is over: after a kill its message may come again."""
         return True
 
-    def is_behind_it(self, offset: int) -> bool:  # noqa: ARG002
+    def is_past(self, offset: int) -> bool:  # noqa: ARG002
         """An exchange that is open when the connection ends is recorded, and no place of the log."""
         return True
-
-    @property
-    def lagging(self) -> bool:
-        return self.next < self.end

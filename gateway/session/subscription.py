@@ -1,12 +1,62 @@
 """A client's subscriptions, and how a message reaches a session by those that match its topic."""
 
-from typing import TYPE_CHECKING
-
+from gateway.net.write_buffer import WriteBuffer
+from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
-from gateway.session.replay_cursor import ReplayCursor
+from gateway.session.drop_counters import DropCounters
+from gateway.session.message_encoding import Message
+from gateway.session.queue_cursor import QueueCursor
+from gateway.session.replay_cursor import FOLLOW, ReplayCursor
+from store.api import Moved
 
-if TYPE_CHECKING:
-    from gateway.session.session import Session
+
+class Subscriber:
+    """A session (`gateway.session.session.Session`) as the router and its own parts know it."""
+
+    def __init__(self, client_id: bytes, durable: bool, write_buffer: WriteBuffer, counters: Counters) -> None:
+        self.client_id = client_id
+        self.durable: bool = durable  # the log has it: it outlives its connection
+        self.write_buffer = write_buffer
+        self.counters = counters
+        self.drops: DropCounters | None = None  # None: nothing was dropped
+        self.lagging: bool = False  # it reads on from the store once there is room
+
+    def dropped(self) -> DropCounters:
+        """The counters of messages that are not sent."""
+        drops = self.drops
+        if drops is None:
+            drops = self.drops = DropCounters(self.counters)
+        return drops
+
+    def is_behind(self, route: "Route", topic_offset: int, filter_offsets: dict[bytes, int]) -> bool:
+        """Whether a message that was just committed has to wait for others. The ends of its queues are noted."""
+        raise NotImplementedError
+
+    def offer(
+        self, route: "Route", message: Message, topic_offset: int, filter_offsets: dict[bytes, int], now_ms: int
+    ) -> None:
+        """Send a message that was just committed, if the session is at the end of its backlog and has room."""
+        raise NotImplementedError
+
+    def send_unlogged(self, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int) -> None:
+        """Send a message that is not in the log, with QoS 0."""
+        raise NotImplementedError
+
+    def offer_released(self, route: "Route", moved: Moved, position: int) -> None:
+        """Catch up with a message that was held and entered its queues with the commit at `position`."""
+        raise NotImplementedError
+
+    def route(self, topic: bytes) -> "Route | None":
+        """The route of a topic to this session. None: no subscription matches."""
+        raise NotImplementedError
+
+    def room_available(self) -> None:
+        """There may be room for messages that wait."""
+        raise NotImplementedError
+
+    def note_change(self, urgent: bool) -> None:
+        """Have the session's progress recorded in the log; `urgent`: at once."""
+        raise NotImplementedError
 
 
 class Subscription:
@@ -28,14 +78,15 @@ class Subscription:
 
     def __init__(
         self,
-        session: "Session",
+        session: Subscriber,
         topic_filter: bytes,
         qos: int,
         no_local: bool,
         retain_as_published: bool,
         identifier: int,
-        cursor: Cursor | None,
+        cursor: QueueCursor | None,
         start: int,
+        replay: ReplayCursor | None = None,
     ) -> None:
         self.session = session
         self.topic_filter = topic_filter
@@ -45,8 +96,11 @@ class Subscription:
         self.identifier = identifier  # 0: none
         self.cursor = cursor  # durable sessions with QoS > 0
         self.start = start  # log position from which on it gets messages
-        self.replay_cursor: ReplayCursor | None = None  # while what is older than itself is replayed
-        self.is_live: bool = True  # it gets what is committed; not so while it follows the log to the present
+        self.replay_cursor = replay  # of what is older than itself
+        # A subscription gets what is committed, but for one that follows the log to the present.
+        self.is_live: bool = replay is None or replay.end != FOLLOW
+        if replay is not None and cursor is not None:
+            cursor.awaits_replay = True
         self.route = Route(session, [self])
 
     def replace(self, old: "Subscription") -> None:
@@ -58,51 +112,70 @@ class Subscription:
             self.cursor.reach = 0 if new is None else new.reach
             if new is not None and old.qos == 0:
                 self.cursor.begin_again(new)
-            self.cursor.fleeting = self.session.durable and self.qos == 0
+            self.cursor.is_unrecorded = self.session.durable and self.qos == 0
         self.replay_cursor = old.replay_cursor
         self.is_live = old.is_live
         if old.replay_cursor is not None and not old.is_live and self.cursor is not None:
-            # Its past was followed to the present. From its record on a cursor has what comes, and waits for the past.
+            # It was followed to the present. From its record on the cursor has what comes, and waits for the replay.
             self.is_live = True
             old.replay_cursor.end = self.cursor.start_position
-            self.cursor.waits = old.replay_cursor.lagging
-            if not old.replay_cursor.lagging:
+            self.cursor.awaits_replay = old.replay_cursor.is_lagging
+            if not old.replay_cursor.is_lagging:
                 self.replay_cursor = None
         self.route = Route(self.session, [self])
 
+    def end_replay(self) -> None:
+        """All that is older than the subscription was read; of a recorded replay it may not be acknowledged."""
+        if self.replay_cursor is not None and not self.replay_cursor.recorded:
+            self.replay_cursor = None
+        if self.cursor is not None:
+            self.cursor.awaits_replay = False
+
     def go_live(self, position: int) -> None:
-        """Its past is read up to `position`, the log's end: it gets what is committed from there on."""
+        """The replay has met the present at `position` of the log: get what is committed from here on."""
         self.replay_cursor = None
         self.is_live = True
         self.start = position
 
-    def end_replay(self) -> None:
-        """Its past is read up to its record: its queue's cursor goes on there. A replay that is recorded is kept until
-        all of it is acknowledged (`gateway.broker.session_checkpoint`)."""
-        if self.replay_cursor is not None and not self.replay_cursor.recorded:
-            self.replay_cursor = None
-        if self.cursor is not None:
-            self.cursor.waits = False
+    def begin_commit(self) -> list[Cursor]:
+        """The cursors that have come forward since the last record. Their places are committed with the next one."""
+        moved: list[Cursor] = []
+        if self.cursor is not None and self.qos and self.cursor.begin_commit():
+            moved.append(self.cursor)
+        replay = self.replay_cursor
+        if replay is not None and replay.recorded and replay.begin_commit():
+            moved.append(replay)
+            if replay.floor >= replay.end:
+                self.replay_cursor = None
+        return moved
+
+    def recorded_cursors(self) -> list[Cursor]:
+        """The cursors whose places the log has."""
+        cursors: list[Cursor] = []
+        if self.cursor is not None and self.qos:
+            cursors.append(self.cursor)
+        if self.replay_cursor is not None and self.replay_cursor.recorded:
+            cursors.append(self.replay_cursor)
+        return cursors
 
 
 class Route:
     """How a message on some topic reaches one session: its matching subscriptions, merged.
 
-    A message is delivered once, at the highest QoS, with every identifier (MQTT-3.3.4-2, -4). The first
-    cursor is the *owner*: the one that sends; the others pass over the message once the owner has read it. It
-    is the oldest, so that a further subscription changes neither what was sent already nor the order; one that the log
-    does not know comes behind all others.
+    A message is delivered once, at the highest QoS, with every identifier (MQTT-3.3.4-2, -4). The first cursor is the
+    *owner*: it sends, and the others pass over the message once the owner has read it. The owner is the oldest, so that
+    a further subscription changes neither what was sent nor the order. Unrecorded cursors come last.
     """
 
     __slots__ = ("cursors", "identifiers", "no_local", "qos", "retain_as_published", "session", "start")
 
-    def __init__(self, session: "Session", subscriptions: list[Subscription]) -> None:
+    def __init__(self, session: Subscriber, subscriptions: list[Subscription]) -> None:
         self.session = session
         self.qos = max([s.qos for s in subscriptions])
         self.no_local = True
         self.retain_as_published = False
         identifiers: list[int] = []
-        self.cursors: list[Cursor] = []
+        self.cursors: list[QueueCursor] = []
         self.start = min([s.start for s in subscriptions])
         for subscription in subscriptions:
             # No Local withholds a message only where every subscription that matches asks for it.
@@ -116,8 +189,8 @@ class Route:
         self.identifiers: tuple[int, ...] = tuple(identifiers)
 
 
-def _age(cursor: Cursor) -> tuple[bool, int, bytes]:
-    return cursor.fleeting, cursor.start_position, cursor.topic_filter
+def _age(cursor: QueueCursor) -> tuple[bool, int, bytes]:
+    return cursor.is_unrecorded, cursor.start_position, cursor.topic_filter
 
 
 class SharedMembership:
@@ -131,5 +204,5 @@ class SharedMembership:
         self.retain_as_published = False
 
     def resume(self) -> None:
-        """Get messages again: the session may have room."""
+        """The session may have room again."""
         raise NotImplementedError

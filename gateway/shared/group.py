@@ -125,14 +125,14 @@ class SharedGroup:
             if self._waiting:
                 self._give_out_waiting()
             self._start_popping()
-        elif not member.session.has_room:
+        elif not member.session.exchanges.has_room:
             member.session.wait_for_room()
 
     def _remove_ready(self, member: SharedMember) -> None:
         if member.is_ready:
             member.is_ready = False
             del self._ready[member]
-            if not member.session.has_room:
+            if not member.session.exchanges.has_room:
                 member.session.wait_for_room()
 
     def _next_ready(self) -> SharedMember | None:
@@ -258,14 +258,14 @@ class SharedGroup:
         retain = message.retain and member.retain_as_published
         self._counters.shared_sent += 1
         if qos == 0:
-            session.send(message, 0, retain, False, member.identifiers, None, now_ms)
+            session.exchanges.send(message, 0, retain, False, member.identifiers, None, now_ms)
             self.leases.finish(offset, deliveries)
             return True
         leased = self.leases.give(member, offset, deliveries, qos)
         if qos == 1:
-            session.send(message, 1, retain, False, member.identifiers, leased, now_ms)
+            session.exchanges.send(message, 1, retain, False, member.identifiers, leased, now_ms)
         else:
-            self._reserved.append(_Reserved(leased, message, session.reserve(leased)))
+            self._reserved.append(_Reserved(leased, message, session.exchanges.reserve(leased)))
             self._start_work()
         return True
 
@@ -302,12 +302,13 @@ class SharedGroup:
             leased, message, member = each.leased, each.message, each.leased.member
             if leased.offset in refused:
                 member.in_flight -= 1
-                member.session.cancel_reserved(each.packet_id)
+                member.session.exchanges.cancel_reserved(each.packet_id)
                 continue
             self.leases.handed_over(leased)
-            if not member.session.closed:
+            session = member.session
+            if not session.closed:
                 retain = message.retain and member.retain_as_published
-                member.session.send_reserved(each.packet_id, leased, message, retain, member.identifiers, now_ms)
+                session.exchanges.send_reserved(each.packet_id, leased, message, retain, member.identifiers, now_ms)
 
     def _return_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.session.message_encoding import Message
-from gateway.session.qos_exchanges import MAX_HELD
+from gateway.session.qos_exchanges import MAX_INFLIGHT
 from gateway.session.session import Session
 from gateway.session.subscription import SharedMembership
 
@@ -29,14 +29,14 @@ class SharedMember(SharedMembership):
     def room(self) -> int:
         """How many more messages it takes. 0: none for now."""
         session = self.session
-        room = min(self.limit - self.in_flight, session.window - session.in_window)
+        room = min(self.limit - self.in_flight, session.exchanges.window - session.exchanges.in_window)
         if (
             room <= 0
             or session.write_buffer.congested
             or self.is_silent
             or self.has_left
             or session.closed
-            or session.recorded >= MAX_HELD
+            or session.exchanges.recorded >= MAX_INFLIGHT
         ):
             return 0
         return room

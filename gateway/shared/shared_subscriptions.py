@@ -151,12 +151,11 @@ class SharedSubscriptions:
     def close(self, session: Session) -> None:
         """End all memberships of a session whose connection has ended. Others get what was leased to it."""
         lost: dict[Leases, list[LeasedMessage]] = {}
-        for leased in session.remove_leased():  # also from groups that it left before
+        for leased in session.exchanges.remove_leased():  # also from groups that it left before
             if isinstance(leased, LeasedMessage):
                 lost.setdefault(leased.leases, []).append(leased)
-        if session.has_shares:
-            for name in list(session.shares):
-                self.leave(session, name)
+        for name in list(session.shares):
+            self.leave(session, name)
         for leases, messages in lost.items():
             leases.give_back(messages)
             group = self._groups.get(leases.group)

@@ -47,7 +47,7 @@ async def test_of_a_session_that_is_closed_nothing_is_recorded_behind_its_end(no
     session = node._sessions.held[b"c"][0]
     await client.drop()
     await until(lambda: session.closed)
-    session.note(urgent)
+    session.on_change(session, urgent)
     progress = node._sessions._checkpoint
     assert session not in progress._changed
     assert session not in progress._urgent

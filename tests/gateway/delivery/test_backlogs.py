@@ -106,7 +106,7 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
     await client.quiet()
     assert fetches == [(0, BLOCK)]
     assert node._sessions._catch_up._shared_reads.size < 1024 * BLOCK
-    assert len(held(node, name).inflight) == 10
+    assert len(held(node, name).exchanges.inflight) == 10
     client.send(*[ack(PUBACK, message.packet_id) for message in first])
     messages = first + await client.take(500)
     assert [message.payload for message in messages] == [b"%06d" % i for i in range(510)]
@@ -123,7 +123,7 @@ async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
     client = await back(node, names[0])
     assert [message.payload for message in await client.take(200)] == [b"%06d" % i for i in range(200)]
     # They came one by one, and the n-th was given no more than the n-th part.
-    assert [len(held(node, name).inflight) for name in names[1:]] == [64 // n for n in range(1, 12)]
+    assert [len(held(node, name).exchanges.inflight) for name in names[1:]] == [64 // n for n in range(1, 12)]
 
 
 async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -> None:
@@ -134,14 +134,14 @@ async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -
     for client in clients:
         await client.message()
     last = held(node, names[-1])
-    assert last.window < last.full_window == 50
+    assert last.exchanges.window < last.exchanges.max_window == 50
     for client, message_id in zip(clients, [1] * 10, strict=True):
         client.send(ack(PUBACK, message_id))
     for messages in await asyncio.gather(*[client.take(99) for client in clients]):
         assert messages[-1].payload == b"%06d" % 99
     for client in clients:
         await client.quiet()
-    assert [held(node, name).window for name in names] == [50] * 10
+    assert [held(node, name).exchanges.window for name in names] == [50] * 10
 
 
 async def test_large_messages_are_read_a_few_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> No
             await asyncio.sleep(0.02)
     session = held(node, b"c")
     assert not session.lagging
-    assert session.window == session.full_window
+    assert session.exchanges.window == session.exchanges.max_window
 
 
 @pytest.mark.mqtt5("3.10.4-2")

@@ -87,8 +87,7 @@ async def test_a_session_that_reads_the_log_itself(make_node: MakeNode, told: bo
     session.subscriptions[b"home/#"].route.start = 0
     await publish(node, 400, 401)
     first = await client.message()
-    session.behind = where[30]  # as if it had stood still since then
-    session.lagging = True
+    session.fall_behind(where[30])  # as if it had stood still since then
     client.send(ack(PUBACK, first.packet_id))
     expected = [number for number in range(30, 401) if number != 40] if told else list(range(30, 40))
     assert [int(message.payload[:4]) for message in await client.take(len(expected))] == expected
@@ -151,7 +150,7 @@ async def test_what_a_replay_has_open_of_what_is_damaged_is_counted_and_its_pack
     assert node.counters.dropped_reclaimed == 4  # three exchanges, and one place of the log
     session = node._sessions.held[b"d"][0]
     async with asyncio.timeout(10):
-        while session.inflight or session.subscriptions[b"home/+"].replay_cursor is not None:
+        while session.exchanges.inflight or session.subscriptions[b"home/+"].replay_cursor is not None:
             await client.settle()
             await asyncio.sleep(0.02)
 

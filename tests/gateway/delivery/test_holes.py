@@ -6,7 +6,7 @@ import pytest
 
 from cloud_sdk import Client
 from gateway.node.node import Node
-from gateway.session.cursor import MAX_SPREAD, Cursor
+from gateway.session.queue_cursor import MAX_SPREAD, QueueCursor
 from record import crc32c
 from store.api import partition_queue
 from tests.gateway.conftest import MakeNode
@@ -88,10 +88,10 @@ async def test_what_is_in_flight_in_front_of_a_hole_is_sent_again(make_node: Mak
 
 
 def test_a_cursor_skips_only_what_it_has_not_sent() -> None:
-    cursor = Cursor(b"f", b"tf", 5, 0)
-    cursor.open = {7: 1, 9: 2}
+    cursor = QueueCursor(b"f", b"tf", 5, 0)
+    cursor.resend = {7: 1, 9: 2}
     assert cursor.skip(8) == [1]
-    assert (cursor.floor, cursor.next, cursor.open) == (8, 8, {9: 2})
+    assert (cursor.floor, cursor.next, cursor.resend) == (8, 8, {9: 2})
     cursor.ack(8)
     cursor.next = 9
     cursor.next = 11  # 9 and 10 are on their way
@@ -103,7 +103,7 @@ def test_a_cursor_skips_only_what_it_has_not_sent() -> None:
     assert (cursor.floor, cursor.acked) == (14, set())
     cursor.next = 15
     cursor.skip(1 << 40)
-    assert (cursor.floor, cursor.next, cursor.stretched) == (14, 14 + MAX_SPREAD, True)
+    assert (cursor.floor, cursor.next, cursor.must_wait) == (14, 14 + MAX_SPREAD, True)
     cursor.ack(14)
     assert cursor.floor == cursor.next
     cursor.skip(1 << 40)

@@ -7,8 +7,8 @@ import pytest
 import record
 from cloud_sdk import Client
 from gateway.node.node import Node
-from gateway.session.cursor import Cursor
 from gateway.session.message_encoding import Message
+from gateway.session.queue_cursor import QueueCursor
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_REVIVED, Kind
 from store import control
 from store.api import Appended
@@ -156,7 +156,7 @@ def test_a_cursor_knows_which_messages_it_has_read() -> None:
     def message(position: int, flags: int = 0, trailer: int | None = None) -> Message:
         return Message(record.seal([frame(b"", flags, trailer)], position, 1, 0, position), 0)
 
-    cursor = Cursor(b"f", b"tf", 0, 0)
+    cursor = QueueCursor(b"f", b"tf", 0, 0)
     cursor.end = 10
     cursor.read(0, message(1000))
     old = message(500, FLAG_DELAYED, 1)
@@ -167,7 +167,7 @@ def test_a_cursor_knows_which_messages_it_has_read() -> None:
     assert not cursor.has_read(message(1100))
     for position in range(3000):
         cursor.read(2, message(position, FLAG_HALF))
-    assert len(cursor.late) <= 1024
+    assert len(cursor._released) <= 1024
     assert cursor.has_read(message(2999, FLAG_HALF))
     assert not cursor.has_read(old)
     cursor.next = 10
@@ -185,6 +185,6 @@ async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node
         await client.quiet()
         session = node._sessions.held[b"c"][0]
         async with asyncio.timeout(10):
-            while session.catching_up or session.inflight:  # noqa: ASYNC110
+            while session.catching_up or session.exchanges.inflight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert session._unfinished is None
+        assert session._pending is None

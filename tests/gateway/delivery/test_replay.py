@@ -349,7 +349,7 @@ async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node:
     client.send(ack(PUBCOMP, last.packet_id))
     session = node._sessions.held[b"c"][0]
     async with asyncio.timeout(10):
-        while session.subscriptions[b"a/#"].replay_cursor is not None or session.inflight:  # noqa: ASYNC110
+        while session.subscriptions[b"a/#"].replay_cursor is not None or session.exchanges.inflight:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -53,7 +53,11 @@ async def is_over(node: Node, device: Device) -> None:
         while True:
             state = await engine.session(b"d")
             assert state is not None
-            if not state.outbound and not session.inflight and not any(s.replay >= 0 for s in state.subscriptions):
+            if (
+                not state.outbound
+                and not session.exchanges.inflight
+                and not any(s.replay >= 0 for s in state.subscriptions)
+            ):
                 break
             device.acknowledge(len(device.owed))
             await device.poll()
@@ -117,7 +121,7 @@ async def test_it_goes_on_where_it_was(make_node: MakeNode, how: str) -> None:
             device.acknowledge(1)
         session = node._sessions.held[b"d"][0]
         async with asyncio.timeout(10):
-            while session.changed or session.staging:  # noqa: ASYNC110
+            while session.changed or session.exchanges.staging:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         node = await end(make_node, node, device, how, f"after{goal}")
     await finish(device, len(expected))

@@ -44,7 +44,7 @@ async def noted(node: Node) -> None:
     """What the session has to say is in the log."""
     session = node._sessions.held[b"c"][0]
     async with asyncio.timeout(10):
-        while session.changed or session.staging or not await owed(node):  # noqa: ASYNC110
+        while session.changed or session.exchanges.staging or not await owed(node):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -289,7 +289,7 @@ async def test_the_last_values_are_not_forgotten_before_they_are_acknowledged(ma
         await settled(node)
     session = node._sessions.held[b"c"][0]
     async with asyncio.timeout(10):
-        while session.retained or session.changed or session.staging:  # noqa: ASYNC110
+        while session.retained or session.changed or session.exchanges.staging:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     other = await RawClient.connect(node.ports.mqtt, b"other")
     await other.publish(b"other", b"")  # the log has it, and the record that is before it

@@ -72,7 +72,7 @@ def test_a_session_keeps_no_routes_of_long_topics() -> None:
     held.subscribe(Subscription(held, b"#", 0, False, False, 0, None, 0))
     for length in (255, 256, 257, 65_000):
         assert held.route(b"x" * length) is not None
-    assert [len(topic) for topic in held._routes or ()] == [255, 256]
+    assert [len(topic) for topic in held.subscriptions._routes or ()] == [255, 256]
 
 
 def test_a_session_that_fails_keeps_no_other_from_its_messages(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import record
 from gateway.node.node import Node
-from gateway.session.session import Session
+from gateway.session.log_position import LogPosition
 from matcher.names import matches
 from record.layout import FLAG_HELD, Kind
 from store.api import subscription_queue
@@ -22,8 +22,8 @@ async def pending(node: Node, client_id: bytes, topic_filter: bytes) -> set[byte
         if other.topic_filter != topic_filter and other.qos:
             found += await _behind_cursor(engine, subscription_queue(other.topic_filter), other.offset)
     held = node._sessions.held.get(client_id)
-    if held is not None and held[0].behind >= 0:
-        found += await _behind_position(engine, held[0])
+    if held is not None and held[0].behind is not None:
+        found += await _behind_position(engine, held[0].behind)
     return {payload for topic, payload in found if matches(topic_filter, topic)}
 
 
@@ -35,7 +35,7 @@ async def _behind_cursor(engine: Engine, queue: bytes, offset: int) -> list[tupl
     return found
 
 
-async def _behind_position(engine: Engine, session: Session) -> list[tuple[bytes, bytes]]:
+async def _behind_position(engine: Engine, backlog: LogPosition) -> list[tuple[bytes, bytes]]:
     """A message that was held may have been let in by any record."""
     found: list[tuple[bytes, bytes]] = []
     position, end = 0, engine.stats().log_end
@@ -43,7 +43,7 @@ async def _behind_position(engine: Engine, session: Session) -> list[tuple[bytes
         chunk = await engine.read(position, _PAGE)
         starts, kinds, flags, *_ = record.scan(chunk.data)
         for start, kind, flag in zip(starts, kinds, flags, strict=True):
-            if kind == Kind.MESSAGE and (flag & FLAG_HELD or chunk.position + start >= session.behind):
+            if kind == Kind.MESSAGE and (flag & FLAG_HELD or chunk.position + start >= backlog.position):
                 found.append(_named(chunk.data, start))
         position = chunk.next_position
     return found

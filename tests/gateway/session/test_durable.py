@@ -372,7 +372,7 @@ async def test_a_cursor_may_be_as_far_ahead_as_the_log_was_told(node: Node) -> N
     """However much of its window the session may use at the moment."""
     client = await durable(node, receive_maximum=1000)
     session = node._sessions.held[b"d"][0]
-    session.window = 16  # as while many have a backlog
+    session.exchanges.window = 16  # as while many have a backlog
     await client.subscribe((b"t", 1))
     cursor = session.subscriptions[b"t"].cursor
     assert cursor is not None

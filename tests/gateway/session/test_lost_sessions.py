@@ -6,7 +6,7 @@ from time import time
 import pytest
 
 from gateway.node.node import Node
-from gateway.session.cursor import Cursor
+from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.api import Fetched
 from store.engine import Engine
@@ -96,7 +96,7 @@ async def test_a_session_keeps_to_its_reach_whatever_is_acknowledged(make_node: 
     await client.quiet()
     session.on_change = note
     session.changed = session.urgent = False
-    session.note_change()
+    session.note_change(False)
     got += await client.take(1000 - REACH)
     assert [m.payload for m in got] == numbers(0, 1000)
     await client.drop()
@@ -320,9 +320,9 @@ async def test_a_connection_that_was_taken_over_records_nothing_any_more(node: N
 
 def alike(name: bytes, prefix: bytes) -> bytes:
     """A topic whose messages would have the packet ids of those of `name`."""
-    wanted = Cursor(name, b"t" + name, 0, 0).packet_id(0)
+    wanted = QueueCursor(name, b"t" + name, 0, 0).packet_id(0)
     topics = (prefix + b"%d" % number for number in range(1 << 21))
-    return next(topic for topic in topics if Cursor(topic, b"t" + topic, 0, 0).packet_id(0) == wanted)
+    return next(topic for topic in topics if QueueCursor(topic, b"t" + topic, 0, 0).packet_id(0) == wanted)
 
 
 @pytest.mark.mqtt5("2.2.1-3", "4.4.0-1")
@@ -350,7 +350,7 @@ async def test_two_filters_whose_packet_ids_are_the_same(make_node: MakeNode) ->
     await back.quiet()
     session = session_of(node)
     async with asyncio.timeout(10):
-        while session.inflight:  # noqa: ASYNC110
+        while session.exchanges.inflight:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await publish(node, second, b"new")
     assert [message.dup for message in await back.take(1)] == [False]

@@ -36,7 +36,7 @@ def test_many_subscriptions_are_matched_as_few_are() -> None:
         route = held.route(topic)
         wanted = sorted(number for name, number in filters.items() if matches(name, topic))
         assert sorted(route.identifiers if route is not None else ()) == wanted
-    assert held._trie is not None
+    assert held.subscriptions._trie is not None
 
 
 def test_a_topic_that_is_new_to_many_long_filters_costs_little() -> None:
@@ -53,7 +53,7 @@ def test_a_topic_that_is_new_to_many_long_filters_costs_little() -> None:
             looked += len(self)
             return super().values()
 
-    held._subscriptions = Counting(held.subscriptions)
+    held.subscriptions._by_filter = Counting(held.subscriptions._by_filter)
     for number in range(100):
         assert held.route(deep + b"/new/%d" % number) is None
     assert looked == 1024, "they are looked at once, for the trie"

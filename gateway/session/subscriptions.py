@@ -1,0 +1,97 @@
+"""The subscriptions of one session, by filter, and the routes of topics to it."""
+
+from collections.abc import Collection
+from typing import Final
+
+from gateway.session.subscription import Route, Subscriber, Subscription
+from matcher.names import matches
+from matcher.trie import Trie
+
+_MAX_ROUTES: Final = 1024  # cached per session
+_MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
+_FEW: Final = 16  # subscriptions that are matched one by one
+
+
+class Subscriptions:
+    """A part of `gateway.session.session.Session`."""
+
+    __slots__ = ("_by_filter", "_routes", "_subscriber", "_trie")
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+        self._by_filter: dict[bytes, Subscription] = {}
+        self._routes: dict[bytes, Route | None] | None = None
+        self._trie: Trie[Subscription] | None = None  # of all filters, if there are many
+
+    def __len__(self) -> int:
+        return len(self._by_filter)
+
+    def __contains__(self, topic_filter: bytes) -> bool:
+        return topic_filter in self._by_filter
+
+    def __getitem__(self, topic_filter: bytes) -> Subscription:
+        return self._by_filter[topic_filter]
+
+    def get(self, topic_filter: bytes) -> Subscription | None:
+        return self._by_filter.get(topic_filter)
+
+    def filters(self) -> Collection[bytes]:
+        return self._by_filter.keys()
+
+    def values(self) -> Collection[Subscription]:
+        return self._by_filter.values()
+
+    def put(self, subscription: Subscription) -> None:
+        """Add a subscription, in place of one with the same filter."""
+        topic_filter = subscription.topic_filter
+        if self._trie is not None:
+            old = self._by_filter.get(topic_filter)
+            if old is not None:
+                self._trie.remove(topic_filter, old)
+            self._trie.add(topic_filter, subscription)
+        self._by_filter[topic_filter] = subscription
+        self._routes = None
+
+    def pop(self, topic_filter: bytes) -> Subscription | None:
+        """Remove a subscription and return it. None: there is no such filter."""
+        subscription = self._by_filter.pop(topic_filter, None)
+        if subscription is not None:
+            self._routes = None
+            if self._trie is not None:
+                self._trie.remove(topic_filter, subscription)
+        return subscription
+
+    def route(self, topic: bytes) -> Route | None:
+        """The merged route of `topic` to this session, None if nothing matches."""
+        routes = self._routes
+        if routes is None:
+            routes = self._routes = {}
+        if topic in routes:
+            return routes[topic]
+        found = [s for s in self._matching(topic) if s.is_live]
+        route: Route | None = None
+        if len(found) == 1:
+            route = found[0].route
+        elif found:
+            route = Route(self._subscriber, found)
+        if len(topic) <= _MAX_CACHED:
+            if len(routes) >= _MAX_ROUTES:
+                routes.clear()
+            routes[topic] = route
+        return route
+
+    def route_without_cursors(self, topic: bytes) -> Route | None:
+        """The same of subscriptions that have no cursor: a message older than the cursors is not theirs."""
+        found = [s for s in self._matching(topic) if s.cursor is None and s.is_live]
+        return Route(self._subscriber, found) if found else None
+
+    def _matching(self, topic: bytes) -> list[Subscription]:
+        by_filter = self._by_filter
+        if len(by_filter) <= _FEW:
+            return [s for s in by_filter.values() if matches(s.topic_filter, topic)]
+        trie = self._trie
+        if trie is None:
+            trie = self._trie = Trie(0)
+            for subscription in by_filter.values():
+                trie.add(subscription.topic_filter, subscription)
+        return trie.match(topic)
