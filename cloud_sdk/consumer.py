@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.errors import ClientClosed, InvalidArgument, check_delay, refused_values, require_positive
+from cloud_sdk.errors import ClientClosed, InvalidArgument, refused_values, require_positive
 from cloud_sdk.leases import Lease
 from cloud_sdk.member import Member
 from cloud_sdk.message import Message
@@ -32,12 +32,8 @@ class Delivery(Message):
 
     __slots__ = ("_consumer", "deliveries")
 
-    def __init__(
-        self, frames: bytes, start: int, partition: int, offset: int, deliveries: int, consumer: "SimpleConsumer"
-    ) -> None:
-        super().__init__(frames, start, partition, offset)
-        self.deliveries = deliveries  # how often the message was leased out, to any member, this time included
-        self._consumer = consumer
+    _consumer: "SimpleConsumer"
+    deliveries: int  # how often the message was leased out, to any member, this time included
 
     @property
     def lease(self) -> Lease:
@@ -176,8 +172,7 @@ class SimpleConsumer:
         return await self._member.extend(leases, seconds)
 
     def settle(self, done: Iterable[Lease], again: Iterable[Lease] = (), delay_seconds: float | None = 0.0) -> None:
-        """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does."""
-        check_delay(delay_seconds)
+        """Acknowledge the leases `done`, and return the leases `again`, as `nack` does. Raises `InvalidArgument`."""
         self._member.settle(done, again, delay_seconds)
 
     async def flush(self) -> int:
@@ -229,14 +224,15 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
-        starts = iter(record.split(received.frames))
-        self._buffer.extend(
-            [
-                Delivery(received.frames, start, run.partition, offset, run.deliveries, self)
-                for run in received.runs
-                for offset, start in zip(range(run.offset, run.offset + run.count), starts, strict=False)
-            ]
-        )
+        frames = received.frames
+        starts = iter(record.split(frames))
+        for run in received.runs:
+            partition, deliveries = run.partition, run.deliveries
+            for offset, start in zip(range(run.offset, run.offset + run.count), starts, strict=False):
+                delivery = Delivery(frames, start, partition, offset)
+                delivery.deliveries = deliveries
+                delivery._consumer = self
+                self._buffer.append(delivery)
 
 
 def start_of(start: Start) -> Start:

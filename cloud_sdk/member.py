@@ -89,9 +89,9 @@ class Member:
 
     def settle(self, done: Iterable[Lease], again: Iterable[Lease], delay_seconds: float | None) -> None:
         """Finish messages, and have others come again: in the background."""
-        delay = None if delay_seconds is None else milliseconds(delay_seconds)
+        delay = milliseconds(delay_seconds) if delay_seconds else delay_seconds
         self._done += done
-        self._again += [(lease, delay) for lease in again]
+        self._again += [(lease, delay if delay is None else int(delay)) for lease in again]
         if self._unsent and not self._is_due and not self._is_sending:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._send_due)

@@ -15,8 +15,8 @@ from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, ReplyBudgets
-from gateway.rpc.rights import Rights
-from gateway.rpc.status import RequestError, abort
+from gateway.rpc.rights import PREFIX, Rights
+from gateway.rpc.status import UNREADABLE, RequestError, abort
 from gateway.rpc.visibility import CALLER, REVOKED
 from store.api import Store
 from store.errors import StoreError
@@ -26,8 +26,8 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
-_WRONG: Final = "the request is no message of this protocol"
-_UNREADABLE: Final = object()  # stands for such a request
+_UNREADABLE: Final = object()  # stands for a request that is no message
+_CHECKED: Final = frozenset((PREFIX + "Consume",))  # streams that check their requests and their caller themselves
 _SIGNED: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
@@ -70,7 +70,10 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         elif not handler.request_streaming:
             make, work = grpc.unary_stream_rpc_method_handler, self._streaming(method, handler.unary_stream, False)
         else:
-            make, work = grpc.stream_stream_rpc_method_handler, self._streaming(method, handler.stream_stream, True)
+            make, work = (
+                grpc.stream_stream_rpc_method_handler,
+                self._streaming(method, handler.stream_stream, method not in _CHECKED),
+            )
         return make(work, _reading(handler.request_deserializer), handler.response_serializer)
 
     def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -115,7 +118,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         context.add_done_callback(self._left)
         caller = await self._caller(context)
         if request is _UNREADABLE:
-            raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
+            raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         await self._rights.require(caller, method, request)
         CALLER.set(caller)
         if method in LARGE:
@@ -151,7 +154,7 @@ async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context
         if caller.is_revoked:
             await _end(context, grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         if request is _UNREADABLE:
-            await _end(context, grpc.StatusCode.INVALID_ARGUMENT, _WRONG)
+            await _end(context, grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         yield request
 
 

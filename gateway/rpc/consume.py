@@ -23,7 +23,7 @@ from gateway.rpc.group_calls import GroupCalls, GroupMember, wire_runs
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
-from gateway.rpc.status import RequestError, abort, invalid
+from gateway.rpc.status import UNREADABLE, RequestError, abort, invalid
 from gateway.rpc.visibility import CALLER
 from store.api import PopResult
 from store.errors import StoreError
@@ -132,7 +132,7 @@ class ConsumeStream:
         try:
             async for request in requests:
                 self._is_idle = False
-                await self._take(request)
+                await self._handle(request)
                 while self._is_full() and not self._is_over:
                     self._progress.clear()
                     await self._progress.wait()
@@ -154,7 +154,9 @@ class ConsumeStream:
             or sum([each.count for each in self._settlements]) > limits.max_settled
         )
 
-    async def _take(self, request: pb.ConsumeRequest) -> None:
+    async def _handle(self, request: pb.ConsumeRequest) -> None:
+        if not isinstance(request, pb.ConsumeRequest):
+            raise invalid(UNREADABLE)
         member = self._member
         if member is None:
             asked = self._asked = request.member
@@ -170,7 +172,7 @@ class ConsumeStream:
         if request.stops:
             await self._end_wait(is_answered=True)
         if request.wants:
-            await self._look(member, request.number, request.wait_ms)
+            await self._answer_batch(member, request.number, request.wait_ms)
         elif not request.done and not request.again:
             await self._answer_settled()
 
@@ -197,7 +199,8 @@ class ConsumeStream:
         try:
             done, again = self._calls.settlement(member.source, request)
             stale = await self._calls.groups.settle(member.source, done, again, member.request.member)
-            answer.expired.extend(wire_runs(stale))
+            if stale:
+                answer.expired.extend(wire_runs(stale))
         except RequestError as error:
             answer.error = str(error)
         except StoreError as error:
@@ -207,7 +210,7 @@ class ConsumeStream:
         if any(each.is_awaited for each in self._settlements) or self._is_full():
             await self._answer_settled()
 
-    async def _look(self, member: GroupMember, number: int, wait_ms: int) -> None:
+    async def _answer_batch(self, member: GroupMember, number: int, wait_ms: int) -> None:
         """Answer with a batch, at once where there is one."""
         if self._waiting is not None:
             if not self._is_answering:
@@ -250,7 +253,7 @@ class ConsumeStream:
         try:
             await self._require_rights()  # it may have waited long
             async with self._writing:
-                reply = pb.ConsumeReply(batch=number, settled=self._take_settled(), runs=wire_runs(popped.runs))
+                reply = pb.ConsumeReply(batch=number, settled=self._ready_answers(), runs=wire_runs(popped.runs))
                 reply.frames = b"".join([run.data for run in popped.runs])
                 await self._context.write(reply)
             is_sent = True
@@ -261,11 +264,11 @@ class ConsumeStream:
 
     async def _answer_settled(self) -> None:
         async with self._writing:
-            settled = self._take_settled()
+            settled = self._ready_answers()
             if settled:
                 await self._context.write(pb.ConsumeReply(settled=settled))
 
-    def _take_settled(self) -> list[pb.Settled]:
+    def _ready_answers(self) -> list[pb.Settled]:
         """The answers that come next."""
         answers: list[pb.Settled] = []
         while self._settlements and (answer := self._settlements[0].answer) is not None:

@@ -23,6 +23,7 @@ Reply = TypeVar("Reply")
 
 BEGIN: Final = "sluice-begin"  # trailing metadata of OUT_OF_RANGE: the readable offsets [begin, end)
 END: Final = "sluice-end"
+UNREADABLE: Final = "the request is no message of this protocol"
 
 _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     LogCorrupt: grpc.StatusCode.DATA_LOSS,

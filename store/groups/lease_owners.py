@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from store.groups.queue_decision import LeasedRun
+from store.api import Run
 
 _TURN_SECONDS: Final = 0.002  # how long the gateway that was served last lets waiting ones go first
 _INTEREST_SECONDS: Final = 5.0  # how long a gateway that got less than it asked for is taken to want more
@@ -49,7 +49,7 @@ class LeaseOwners:
         if any(until > now for name, until in turns.waiting.items() if name != owner):
             await asyncio.sleep(_TURN_SECONDS)
 
-    def add(self, owner: bytes, group: bytes, leases: Iterable[LeasedRun], is_full: bool) -> None:
+    def add(self, owner: bytes, group: bytes, leases: Iterable[Run], is_full: bool) -> None:
         """A gateway gets these leases. `is_full`: there may be more."""
         self.is_empty = False
         own = self._leases.setdefault(owner, {})

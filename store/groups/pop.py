@@ -33,7 +33,7 @@ from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import LeaseOwners
 from store.groups.pop_decision import PopDecision, begin_all, first_new, is_begun, turn_of
-from store.groups.queue_decision import LeasedRun, QueueDecision, UncommittedQueues, runs_of
+from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
 from store.groups.settle import SettleDecision
 from store.log.reader import Reader
@@ -109,7 +109,7 @@ class GroupService:
         if not touched:
             return popped
         try:
-            popped.runs, damage = await self._read(group, leases, popped)  # while the disk writes
+            popped.runs, damage = await self._read(group, leases, decision.refs, popped)  # while the disk writes
             if answer is not None:
                 _check(await asyncio.shield(answer))
         except BaseException:
@@ -365,41 +365,40 @@ class GroupService:
         self._uncommitted.add(group, queues)
 
     async def _read(
-        self, group: bytes, leases: list[LeasedRun], popped: PopResult
+        self, group: bytes, leases: list[Run], refs: list[bytes], popped: PopResult
     ) -> tuple[list[Run], LogCorrupt | None]:
-        """The messages that can be read, and the damage of the first that cannot."""
+        """Fill in the data of the leases that can be read. Returns them, and the damage of the first that cannot."""
         if not leases:
             return [], None
-        runs: list[Run] = []
         try:
-            data = await self._reader.frames(b"".join([lease.refs for lease in leases]))
+            data = await self._reader.frames(refs[0] if len(refs) == 1 else b"".join(refs))
         except LogCorrupt:
+            runs: list[Run] = []
             damage: LogCorrupt | None = None
-            for lease in leases:
-                found, fault = await self._read_each(group, lease, popped)
+            for lease, packed in zip(leases, refs, strict=True):
+                found, fault = await self._read_each(group, lease, packed, popped)
                 runs += found
                 damage = damage or fault
             return runs, damage
         if len(leases) == 1:
-            lease = leases[0]
-            return [Run(lease.queue, lease.offset, lease.count, lease.deliveries, data)], None
+            leases[0].data = data
+            return leases, None
         starts = [*record.split(data), len(data)]
         at = 0
         for lease in leases:
-            piece = data[starts[at] : starts[at + lease.count]]
-            runs.append(Run(lease.queue, lease.offset, lease.count, lease.deliveries, piece))
+            lease.data = data[starts[at] : starts[at + lease.count]]
             at += lease.count
-        return runs, None
+        return leases, None
 
     async def _read_each(
-        self, group: bytes, lease: LeasedRun, popped: PopResult
+        self, group: bytes, lease: Run, refs: bytes, popped: PopResult
     ) -> tuple[list[Run], LogCorrupt | None]:
         """Read message by message. Those that left the log meanwhile are finished; damaged ones stay leased."""
         runs: list[Run] = []
         gone: list[int] = []
         damage: LogCorrupt | None = None
         for index in range(lease.count):
-            reference, offset = lease.refs[index * REFERENCE : (index + 1) * REFERENCE], lease.offset + index
+            reference, offset = refs[index * REFERENCE : (index + 1) * REFERENCE], lease.offset + index
             try:
                 data = await self._reader.frames(reference)
             except LogCorrupt as error:
@@ -416,7 +415,7 @@ class GroupService:
                 self.owners.remove(group, lease.queue, first, end)
         return runs, damage
 
-    def _revoke(self, group: bytes, leases: list[LeasedRun]) -> None:
+    def _revoke(self, group: bytes, leases: list[Run]) -> None:
         """Nobody waits for these leases any more, and they do not count. While the group is being reset, or the log has
         no room, they end by their time."""
         if group in self._locks:

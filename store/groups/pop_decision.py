@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 import record
 from store import control
-from store.api import PopRequest, Start, dead_letter_queue
+from store.api import PopRequest, Run, Start, dead_letter_queue
 from store.config import StoreConfig
-from store.groups.queue_decision import LeasedRun, QueueDecision, runs_of
+from store.groups.queue_decision import QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
 from store.views.fold import Views
 from store.views.index import REFERENCE
@@ -26,7 +26,7 @@ _MOST_RUNS: Final = 128  # in one control record
 _PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written
 
 _Runs = dict[bytes, list[tuple[int, int]]]  # by queue: first offset, count
-Run = TypeVar("Run")
+Runs = TypeVar("Runs")
 
 
 class PopDecision:
@@ -54,11 +54,13 @@ class PopDecision:
         self._ordered = request.ordered  # a queue leases nothing while some of it is leased
         self._selected = selected  # wanted messages by queue; None: all are wanted
         self._member = request.member
+        self._is_whole = views.is_whole  # no record left the log
         self._dead = 0
         self._gone_left = _MOST_GONE
         self._is_begun = False  # something is leased
         self._is_short = False  # fewer references came than were asked for
-        self.leases: list[LeasedRun] = []  # in the order in which the caller gets them
+        self.leases: list[Run] = []  # in the order in which the caller gets them, without their data
+        self.refs: list[bytes] = []  # of each lease: packed references to its records
         self.is_limited = False  # there is more, for which something has to be settled
         self._is_cut_short = False  # there may be more, for which the call has to be repeated
 
@@ -105,7 +107,7 @@ class PopDecision:
 
     def touched(self) -> list[QueueDecision]:
         """The queues that the records are about."""
-        return [queue for queue in self._queues if queue.is_touched]
+        return [each for each in self._queues if each.leases or each.is_new or each.claimed or each.passed]
 
     def reclaimed(self) -> int:
         """Messages that left the log before they could be leased out."""
@@ -293,7 +295,7 @@ class PopDecision:
         refs = self._views.references(queue.queue, first, end - first)
         count = len(refs) // REFERENCE
         self._is_short |= count < end - first
-        if count and self._are_gone(refs):
+        if count and not self._is_whole and self._are_gone(refs):
             examined = min(queue_end, first + max(self._gone_left, count))
             refs = self._views.references(queue.queue, first, examined - first)
             self._gone_left -= len(refs) // REFERENCE
@@ -333,7 +335,7 @@ class PopDecision:
         that was not examined, and what left the log as (first offset, count)."""
         if not refs:
             return first, []
-        if not self._views.has_gone(refs):
+        if self._is_whole or not self._views.has_gone(refs):
             return first + self._lease_run(queue, first, deliveries, refs), []
         is_gone = [self._views.is_gone(position) for position in record.unpack_refs(refs)[0]]
         gone: list[tuple[int, int]] = []
@@ -365,14 +367,15 @@ class PopDecision:
             count += 1
         self._records, self._bytes = records, left
         if count:
-            lease = LeasedRun(queue.queue, first, count, deliveries, refs[: count * REFERENCE])
+            lease = Run(queue.queue, first, count, deliveries, b"")
+            self.refs.append(refs[: count * REFERENCE])
             queue.until = self._until
             queue.leases.append(lease)
             self.leases.append(lease)
         return count
 
 
-def in_records(runs: dict[bytes, list[Run]]) -> list[dict[bytes, list[Run]]]:
+def in_records(runs: dict[bytes, list[Runs]]) -> list[dict[bytes, list[Runs]]]:
     """Runs in portions that one control record may name."""
     if sum([len(some) for some in runs.values()]) <= _MOST_RUNS:
         return [runs] if runs else []

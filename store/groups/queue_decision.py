@@ -7,23 +7,11 @@ known here as `Uncommitted`, one for each group and queue that has some; it goes
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from store.views.leases import GroupQueue
+from store.api import Run
+from store.views.leases import MAX_DELIVERIES, GroupQueue
 from store.views.pops import Key, Pops
 
 _CLEAR: Final = -1  # no record under way leases out new messages
-
-
-class LeasedRun:
-    """Consecutive messages that a pop leases out."""
-
-    __slots__ = ("count", "deliveries", "offset", "queue", "refs")
-
-    def __init__(self, queue: bytes, offset: int, count: int, deliveries: int, refs: bytes) -> None:
-        self.queue = queue
-        self.offset = offset
-        self.count = count
-        self.deliveries = deliveries  # this one included
-        self.refs = refs  # packed references to the records
 
 
 class Claim:
@@ -100,7 +88,7 @@ class QueueDecision:
         self.is_new = False  # the group is new to the queue
         self.begin = 0  # where it begins then
         self.next = 0  # the first offset that nobody was ever leased
-        self.leases: list[LeasedRun] = []
+        self.leases: list[Run] = []
         self.fresh = 0  # leased messages that nobody had before
         self.fresh_runs: list[tuple[int, int]] = []  # these, as [first, end)
         self.reclaimed = 0  # messages that left the log before they could be leased out
@@ -110,11 +98,6 @@ class QueueDecision:
         self.dead: list[int] = []  # offsets of new dead letters
         self.gone: list[tuple[int, int]] = []  # (first offset, count) of entries whose records left the log
         self.expected: list[tuple[int, int, int]] = []  # (at, first, end) to be put back into `GroupQueue.due`
-
-    @property
-    def is_touched(self) -> bool:
-        """Whether there is something to append about the queue."""
-        return bool(self.leases or self.is_new or self.claimed or self.passed)
 
     def undo(self) -> None:
         """Forget the decision: its records were not appended."""
@@ -157,6 +140,8 @@ class QueueDecision:
     def claim_leased(self, first: int, end: int, deliveries: int, then: int) -> list[tuple[int, int]]:
         """Claim the messages of [first, end) that are leased with so many deliveries; they have `then` afterwards.
         Returns their runs."""
+        if not 0 < deliveries <= MAX_DELIVERIES:
+            return []
         runs = self.leased_runs(first, end, deliveries)
         for low, high in runs:
             self.claim(low, high, then)

@@ -6,7 +6,6 @@ from store import control
 from store.api import Receipts
 from store.groups.pop_decision import MOST_DEAD, in_records
 from store.groups.queue_decision import QueueDecision
-from store.views.leases import MAX_DELIVERIES
 
 
 class SettleDecision:
@@ -29,9 +28,13 @@ class SettleDecision:
     def finish(self, receipts: Iterable[Receipts]) -> None:
         """The messages are done."""
         for each in receipts:
-            for first, end in self._claim(each, 0):
-                self._done.setdefault(each.queue, []).append((first, end - first))
-                self.released.append((each.queue, first, end))
+            queue, first, end = each.queue, each.offset, each.offset + each.count
+            runs = self._queues[queue].claim_leased(first, end, each.deliveries, 0)
+            if len(runs) != 1 or runs[0] != (first, end):
+                self._note_stale(each, runs)
+            for low, high in runs:
+                self._done.setdefault(queue, []).append((low, high - low))
+                self.released.append((queue, low, high))
 
     def postpone(self, receipts: Receipts, at: int, ends_lease: bool) -> None:
         """The messages may be leased again at `at`, ms. `ends_lease`: their member does not have them any more."""
@@ -73,14 +76,15 @@ class SettleDecision:
 
     def _claim(self, receipts: Receipts, then: int) -> Sequence[tuple[int, int]]:
         """The runs [first, end) of the receipts whose leases are good; their messages have `then` deliveries now."""
-        first, end = receipts.offset, receipts.offset + receipts.count
-        good: list[tuple[int, int]] = []
-        if 0 < receipts.deliveries <= MAX_DELIVERIES:
-            good = self._queues[receipts.queue].claim_leased(first, end, receipts.deliveries, then)
-        if len(good) != 1 or good[0] != (first, end):
-            at = first
-            for low, high in [*good, (end, end)]:
-                if at < low:
-                    self.stale.append(Receipts(receipts.queue, at, low - at, receipts.deliveries))
-                at = high
-        return good
+        end = receipts.offset + receipts.count
+        runs = self._queues[receipts.queue].claim_leased(receipts.offset, end, receipts.deliveries, then)
+        self._note_stale(receipts, runs)
+        return runs
+
+    def _note_stale(self, receipts: Receipts, good: Sequence[tuple[int, int]]) -> None:
+        """Return what of the receipts is not in the good runs."""
+        at, end = receipts.offset, receipts.offset + receipts.count
+        for low, high in [*good, (end, end)]:
+            if at < low:
+                self.stale.append(Receipts(receipts.queue, at, low - at, receipts.deliveries))
+            at = high

@@ -47,7 +47,7 @@ class Reader:
         pieces: list[bytes] = []
         i, count = 0, len(refs) // REFERENCE
         while i < count:
-            position = _position(refs, i)
+            position = int.from_bytes(refs[i * REFERENCE : i * REFERENCE + 8], "little")
             data: bytes | memoryview | None
             cached = self._tail.find(position)
             if cached is not None:
@@ -61,7 +61,8 @@ class Reader:
                     data = await self._from_device(begin, end - begin)
             frames, found = record.pick(data, begin, refs, i, stop, without)
             if i + found < stop:
-                raise self._corrupt(_position(refs, i + found))
+                at = (i + found) * REFERENCE
+                raise self._corrupt(int.from_bytes(refs[at : at + 8], "little"))
             pieces.append(frames)
             i = stop
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -203,10 +204,6 @@ class Reader:
             self.met.add(position)
             logger.error("%s", error)
         return error
-
-
-def _position(refs: bytes, index: int) -> int:
-    return int.from_bytes(refs[index * REFERENCE : index * REFERENCE + 8], "little")
 
 
 def _whole(data: bytes, max_bytes: int) -> bytes:

@@ -109,7 +109,11 @@ class Views:
             self._index.newest = generation
         commit = Commit(batch.data, batch.position, batch.store_time)
         starts, kinds, flags, topics, refs, keyed = record.scan(batch.data)
-        self._dispatcher.fold(commit, starts, kinds, flags, topics, refs)
+        if Kind.MESSAGE in kinds:
+            self._dispatcher.fold(commit, starts, kinds, flags, topics, refs)
+        else:
+            for i in range(len(starts)):
+                self._fold_control(kinds[i], commit, starts[i])
         for i, properties in keyed:
             if not flags[i] & _ENTERS_LATER:
                 digests = key_digests(parent_of(topics[i]), properties)
@@ -151,12 +155,13 @@ class Views:
 
     def end(self, queue: bytes) -> int:
         """The offset that the next message of the queue gets."""
-        return self._dispatcher.end(queue)
+        known = self._tails.end(queue_digest(queue))
+        return known if known >= 0 else self._cold_end(queue)
 
     def first(self, queue: bytes) -> int:
         """The first offset that is answered: its record is in the log and as young as its parent topic wants; the
         queue's end if there is none."""
-        if self._begins.are_zero:
+        if self.is_whole:
             return 0
         digest = queue_digest(queue)
         end = self.end(queue)

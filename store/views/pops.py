@@ -85,42 +85,45 @@ class Pops:
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
-        for queue, runs in queues.items():
-            place = self.find(group, queue)
-            if place is None:
-                place = self._add(group, queue, self.begin_of(group, queue) or 0)
-            self._change(place)
-            place.popped(runs, until)
-            self._changed_to(place)
+        places: list[GroupQueue | None] = [
+            place or self._add(group, queue, self.begin_of(group, queue) or 0)
+            for queue, place in zip(queues, self.find_all(group, queues), strict=True)
+        ]
+        self._changing(places)
+        for place, runs in zip(places, queues.values(), strict=True):
+            if place is not None:
+                place.popped(runs, until)
+        self._changed_to(places)
 
     def settled(self, group: bytes, event: Settled) -> None:
-        for queue in {**event.done, **event.again}:
-            place = self.find(group, queue)
+        queues = [*event.done, *[queue for queue in event.again if queue not in event.done]]
+        places = self.find_all(group, queues)
+        self._changing(places)
+        for queue, place in zip(queues, places, strict=True):
             if place is not None:
-                self._change(place)
                 place.settled(event.done.get(queue, _NO_RUNS), event.again.get(queue, _NONE_AGAIN))
-                self._changed_to(place)
+        self._changed_to(places)
 
     def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[int]:
         """Finish these offsets. Returns those that were not, in their order."""
         place = self.find(group, queue)
         if place is None:
             return []
-        self._change(place)
+        self._changing([place])
         had: list[int] = []
         for offset in offsets:
             if place.deliveries_of(offset):
                 place.finish(offset, offset + 1)
                 had.append(offset)
-        self._changed_to(place)
+        self._changed_to([place])
         return had
 
     def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         for queue, offset in offsets.items():
             place = self.find(group, queue) or self._add(group, queue, offset)
-            self._change(place)
+            self._changing([place])
             place.reset(offset)
-            self._changed_to(place)
+            self._changed_to([place])
 
     def removed(self, group: bytes) -> None:
         self._write_group(group)
@@ -219,16 +222,20 @@ class Pops:
             self._count += 1
         return self._keep(GroupQueue(group, queue, begin))
 
-    def _change(self, place: GroupQueue) -> None:
-        """The place is about to change: `_changed_to` follows."""
-        if not place.is_changed:
-            place.is_changed = True
-            key = (place.group, place.queue)
-            self._changed[key] = place
-            self._queues[key] = self._queues.pop(key)
-        self._blocks -= len(place.blocks)
-        self._changed_blocks -= len(place.changed)
+    def _changing(self, places: Iterable[GroupQueue | None]) -> None:
+        """These places are about to change: `_changed_to` follows."""
+        for place in places:
+            if place is not None:
+                if not place.is_changed:
+                    place.is_changed = True
+                    key = (place.group, place.queue)
+                    self._changed[key] = place
+                    self._queues[key] = self._queues.pop(key)
+                self._blocks -= len(place.blocks)
+                self._changed_blocks -= len(place.changed)
 
-    def _changed_to(self, place: GroupQueue) -> None:
-        self._blocks += len(place.blocks)
-        self._changed_blocks += len(place.changed)
+    def _changed_to(self, places: Iterable[GroupQueue | None]) -> None:
+        for place in places:
+            if place is not None:
+                self._blocks += len(place.blocks)
+                self._changed_blocks += len(place.changed)
