@@ -85,23 +85,24 @@ class Pops:
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
-        places: list[GroupQueue | None] = [
-            place or self._add(group, queue, self.begin_of(group, queue) or 0)
-            for queue, place in zip(queues, self.find_all(group, queues), strict=True)
-        ]
-        self._changing(places)
+        places: list[GroupQueue] = []
+        for queue in queues:
+            place = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
+            self._changing(place)  # at once: what is about to change is not forgotten when the next place is loaded
+            places.append(place)
         for place, runs in zip(places, queues.values(), strict=True):
-            if place is not None:
-                place.popped(runs, until)
+            place.popped(runs, until)
         self._changed_to(places)
 
     def settled(self, group: bytes, event: Settled) -> None:
-        queues = [*event.done, *[queue for queue in event.again if queue not in event.done]]
-        places = self.find_all(group, queues)
-        self._changing(places)
-        for queue, place in zip(queues, places, strict=True):
+        places: list[GroupQueue] = []
+        for queue in [*event.done, *[queue for queue in event.again if queue not in event.done]]:
+            place = self.find(group, queue)
             if place is not None:
-                place.settled(event.done.get(queue, _NO_RUNS), event.again.get(queue, _NONE_AGAIN))
+                self._changing(place)
+                places.append(place)
+        for place in places:
+            place.settled(event.done.get(place.queue, _NO_RUNS), event.again.get(place.queue, _NONE_AGAIN))
         self._changed_to(places)
 
     def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[int]:
@@ -109,7 +110,7 @@ class Pops:
         place = self.find(group, queue)
         if place is None:
             return []
-        self._changing([place])
+        self._changing(place)
         had: list[int] = []
         for offset in offsets:
             if place.deliveries_of(offset):
@@ -121,7 +122,7 @@ class Pops:
     def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         for queue, offset in offsets.items():
             place = self.find(group, queue) or self._add(group, queue, offset)
-            self._changing([place])
+            self._changing(place)
             place.reset(offset)
             self._changed_to([place])
 
@@ -222,20 +223,17 @@ class Pops:
             self._count += 1
         return self._keep(GroupQueue(group, queue, begin))
 
-    def _changing(self, places: Iterable[GroupQueue | None]) -> None:
-        """These places are about to change: `_changed_to` follows."""
-        for place in places:
-            if place is not None:
-                if not place.is_changed:
-                    place.is_changed = True
-                    key = (place.group, place.queue)
-                    self._changed[key] = place
-                    self._queues[key] = self._queues.pop(key)
-                self._blocks -= len(place.blocks)
-                self._changed_blocks -= len(place.changed)
+    def _changing(self, place: GroupQueue) -> None:
+        """The place is about to change: `_changed_to` follows."""
+        if not place.is_changed:
+            place.is_changed = True
+            key = (place.group, place.queue)
+            self._changed[key] = place
+            self._queues[key] = self._queues.pop(key)
+        self._blocks -= len(place.blocks)
+        self._changed_blocks -= len(place.changed)
 
-    def _changed_to(self, places: Iterable[GroupQueue | None]) -> None:
+    def _changed_to(self, places: Iterable[GroupQueue]) -> None:
         for place in places:
-            if place is not None:
-                self._blocks += len(place.blocks)
-                self._changed_blocks += len(place.changed)
+            self._blocks += len(place.blocks)
+            self._changed_blocks += len(place.changed)

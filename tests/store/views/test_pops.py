@@ -224,3 +224,14 @@ def test_a_group_goes_without_a_look_at_the_others(tmp_path):
     pops.checkpoint()
     assert (pops.changed, pops.size) == (0, 398)
     store.close()
+
+
+def test_one_record_changes_more_queues_than_fit_in_memory(tmp_path):
+    store = BareStore(tmp_path / "store", replace(CONFIG, max_group_objects=1))
+    store.write([control.popped(b"g", 1, {P0: [(0, 3)]}), control.popped(b"g", 1, {P1: [(0, 3)]})])
+    store.views.checkpoint(store.views.position)  # nothing has to stay in memory
+    store.write([control.popped(b"g", 2, {P0: [(3, 1)], P1: [(3, 1)]})])
+    store.views.checkpoint(store.views.position)
+    store.write([control.settled(b"g", {P0: [(0, 1)], P1: [(0, 2)]}, {})])
+    assert store.views.pops.places(b"g") == [(P0, 1, 4, 3), (P1, 2, 4, 2)]
+    store.close()
