@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import Any, Final
 
-from sluice.commands import node
-from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.console.command import Arguments, Subparsers, declare
+from sluice.node import admin
 
 EXAMPLE: Final = "sluice acl set --user alice 'allow both home/%u/#' 'allow subscribe public/#'"
 DENIED: Final = 3  # exit code of check
@@ -14,23 +14,23 @@ _EVERYBODY: Final = "everybody"
 
 def add(subparsers: Subparsers) -> None:
     about = "say which topics users may publish and subscribe to"
-    parser = declare(subparsers, "acl", about, EXAMPLE, node.run)
+    parser = declare(subparsers, "acl", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    setting = declare(actions, "set", "set the rules of a user, in place of those there are", EXAMPLE, node.run)
+    setting = declare(actions, "set", "set the rules of a user, in place of those there are", EXAMPLE, admin.run)
     setting.set_defaults(action=_set, name_of_command="sluice acl set")
     _add_who(setting)
     text = "such as 'allow publish home/%%c/#': allow or deny; publish, subscribe or both; a topic filter, in which %%c"
     text += " is the client id and %%u the user name (default: lines of standard input)"
     setting.add_argument("rules", nargs="*", metavar="RULE", help=text)
-    removing = declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", node.run)
+    removing = declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", admin.run)
     removing.set_defaults(action=_remove, name_of_command="sluice acl remove")
     _add_who(removing)
-    listing = declare(actions, "list", "list all rules", "sluice acl list --data-dir /var/lib/sluice", node.run)
+    listing = declare(actions, "list", "list all rules", "sluice acl list --data-dir /var/lib/sluice", admin.run)
     listing.set_defaults(action=_list, name_of_command="sluice acl list")
-    node.add_arguments(listing)
+    admin.add_arguments(listing)
     example = "sluice acl check --user alice --client-id sensor-7 publish home/alice/temp"
     about = f"tell what the rules say of a topic (exit code {DENIED}: denied)"
-    checking = declare(actions, "check", about, example, node.run)
+    checking = declare(actions, "check", about, example, admin.run)
     checking.set_defaults(action=_check, name_of_command="sluice acl check")
     checking.add_argument("does", choices=("publish", "subscribe"))
     checking.add_argument(
@@ -42,14 +42,14 @@ def add(subparsers: Subparsers) -> None:
     checking.add_argument("--client-id", default="", metavar="CLIENT")
     text = "what applies where no rule does (default: deny)"
     checking.add_argument("--default", choices=("allow", "deny"), default="deny", help=text)
-    node.add_arguments(checking)
+    admin.add_arguments(checking)
 
 
 def _add_who(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="NAME")
     who.add_argument("--everybody", action="store_true", help="rules for all, asked behind the user's own")
-    node.add_arguments(parser)
+    admin.add_arguments(parser)
 
 
 def _set(arguments: Arguments) -> int:
@@ -66,11 +66,11 @@ def _remove(arguments: Arguments) -> int:
 def _replace(arguments: Arguments, rules: list[str]) -> int:
     if arguments.user == "":
         raise ValueError("a user has a name")
-    answer = node.ask(arguments.data_dir, "acl-set", {"user": arguments.user or "", "rules": rules})
+    answer = admin.ask(arguments.data_dir, "acl-set", {"user": arguments.user or "", "rules": rules})
     if rules and not answer["is_user"]:
         _warn(arguments)
     count = "1 rule" if len(rules) == 1 else f"{len(rules) or 'no'} rules"
-    node.tell(arguments, {"user": arguments.user, "rules": rules}, f"{count} for {arguments.user or _EVERYBODY}")
+    admin.tell(arguments, {"user": arguments.user, "rules": rules}, f"{count} for {arguments.user or _EVERYBODY}")
     return 0
 
 
@@ -81,8 +81,8 @@ def _warn(arguments: Arguments) -> None:
 
 
 def _list(arguments: Arguments) -> int:
-    for row in node.pages(arguments.data_dir, "acl-list", "acl"):
-        node.tell(arguments, {**row, "user": row["user"] or None}, _listed(row))
+    for row in admin.pages(arguments.data_dir, "acl-list", "acl"):
+        admin.tell(arguments, {**row, "user": row["user"] or None}, _listed(row))
     return 0
 
 
@@ -98,8 +98,8 @@ def _check(arguments: Arguments) -> int:
         "topic": arguments.topic,
         "default": arguments.default == "allow",
     }
-    answer = node.ask(arguments.data_dir, "acl-check", body)
+    answer = admin.ask(arguments.data_dir, "acl-check", body)
     if not answer["is_user"]:
         _warn(arguments)
-    node.tell(arguments, answer, f"{'allowed' if answer['allowed'] else 'denied'}: {answer['because']}")
+    admin.tell(arguments, answer, f"{'allowed' if answer['allowed'] else 'denied'}: {answer['because']}")
     return 0 if answer["allowed"] else DENIED

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.console.command import Arguments, Subparsers, declare
 
 if TYPE_CHECKING:
-    from sluice.commands.progress import Progress
+    from sluice.console.progress import Progress
     from store.exports.backup import Made
 
 EXAMPLE: Final = "sluice backup --data-dir /var/lib/sluice /mnt/backups/2025-06-01"
@@ -27,8 +27,8 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.admin import NodeError  # noqa: PLC0415
-    from sluice.commands.progress import Progress  # noqa: PLC0415
+    from sluice.console.progress import Progress  # noqa: PLC0415
+    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     began = time.monotonic()
@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
-    from sluice.admin import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
+    from sluice.node.admin_socket import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import Options, back_up_staged, back_up_stopped  # noqa: PLC0415
@@ -64,7 +64,7 @@ def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
 
 
 def _tell(arguments: Arguments, made: "Made", seconds: float) -> None:
-    from sluice.commands.moment import size, told  # noqa: PLC0415
+    from sluice.console.times import size, told  # noqa: PLC0415
 
     manifest = made.manifest
     if arguments.json:

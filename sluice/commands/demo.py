@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Final
 
-from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.console.command import Arguments, Subparsers, declare
 
 # What its processes import, one after the other and some a minute from now.
 _NEEDED: Final = ("amqtt", "bokeh_sampledata", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "vega_datasets")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, position, positive
-from sluice.commands.records import human, payload_field
+from sluice.console.command import Arguments, Subparsers, declare, position, positive
+from sluice.console.records import human, payload_field
+from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
@@ -26,14 +26,14 @@ def add(subparsers: Subparsers) -> None:
     way.add_argument("--id", type=position, metavar="POSITION", help="the message's position in the log")
     parser.add_argument("--limit", type=positive, default=100, metavar="N", help="messages to print (default: 100)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    service.add_arguments(parser)
+    grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
     from cloud_sdk.errors import SluiceError  # noqa: PLC0415
 
     try:
-        with service.connect(arguments) as client:
+        with grpc_client.connect(arguments) as client:
             found = _found(client, arguments)
             for message in islice(found, arguments.limit):
                 row = _fields(message)

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds
-from sluice.commands.moment import milliseconds, size, told
-from sluice.commands.moment import time as moment
-from sluice.commands.stopping import stopped_by_signals
+from sluice.console.command import Arguments, Subparsers, declare, positive, seconds
+from sluice.console.signals import stopped_by_signals
+from sluice.console.times import milliseconds, size, told
+from sluice.console.times import time as moment
+from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
@@ -62,7 +62,7 @@ def _add_export_arguments(export: argparse.ArgumentParser) -> None:
                         help="read no more of the log than this (default: as fast as it goes)")  # fmt: skip
     export.add_argument("--allow-losses", action="store_true",
                         help="go on where records are gone from the log and in no file; they are counted")  # fmt: skip
-    service.add_arguments(export)
+    grpc_client.add_arguments(export)
 
 
 def run(arguments: Arguments) -> int:
@@ -81,7 +81,7 @@ def run(arguments: Arguments) -> int:
 
 def run_export(arguments: Arguments) -> int:
     folder = _folder(arguments)
-    with stopped_by_signals() as stopping, service.connect(arguments) as client:
+    with stopped_by_signals() as stopping, grpc_client.connect(arguments) as client:
         while True:
             began, failed = time.monotonic(), False
             for parent in arguments.parents or client.parents():

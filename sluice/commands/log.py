@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, position, positive, topic_filter
-from sluice.commands.records import describe, human
+from sluice.console.command import Arguments, Subparsers, declare, position, positive, topic_filter
+from sluice.console.records import describe, human
 
 DAMAGED: Final = 1
 
@@ -67,7 +67,7 @@ def run_verify(arguments: Arguments) -> int:
 
 
 def run_repair(arguments: Arguments) -> int:
-    from sluice.owner import left_to_owner  # noqa: PLC0415
+    from sluice.node.ownership import left_to_owner  # noqa: PLC0415
     from store.log.disk import Disk  # noqa: PLC0415
     from store.repair.verify import audit, repair  # noqa: PLC0415
 

@@ -8,11 +8,11 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands import broker_arguments
-from sluice.commands.command import Arguments, Subparsers, declare, positive
+from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.mqtt import arguments as mqtt_arguments
 
 if TYPE_CHECKING:
-    from sluice.commands.publisher import Publisher
+    from sluice.mqtt.publisher import Publisher
 
 EXAMPLE: Final = "sluice pub --topic home/bath/temp --message 21.5 --qos 1"
 
@@ -28,12 +28,12 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("-r", "--retain", action="store_true", help="keep as the topic's retained value")
     parser.add_argument("--count", type=positive, default=1, help="publish --message or --file so many times")
     parser.add_argument("--json", action="store_true", help="print what was done as one JSON object")
-    broker_arguments.add_arguments(parser)
+    mqtt_arguments.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.commands.broker import BrokerError  # noqa: PLC0415
-    from sluice.commands.publisher import Publisher  # noqa: PLC0415
+    from sluice.mqtt.connection import BrokerError  # noqa: PLC0415
+    from sluice.mqtt.publisher import Publisher  # noqa: PLC0415
 
     try:
         publisher = Publisher(arguments)

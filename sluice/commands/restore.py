@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare
-from sluice.commands.moment import moment, size, told
+from sluice.console.command import Arguments, Subparsers, declare
+from sluice.console.times import moment, size, told
 
 if TYPE_CHECKING:
     from store.exports.restore import Restored
@@ -30,7 +30,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.commands.progress import Progress  # noqa: PLC0415
+    from sluice.console.progress import Progress  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import Options  # noqa: PLC0415
     from store.exports.restore import restore  # noqa: PLC0415

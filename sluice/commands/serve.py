@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, listener_port, port_number
+from sluice.console.command import Arguments, Subparsers, declare, listener_port, port_number
 
 if TYPE_CHECKING:
     from gateway.config.config import Config

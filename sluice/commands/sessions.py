@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sluice.commands import node
-from sluice.commands.command import Arguments, Subparsers, declare, positive
-from sluice.commands.moment import told
-from sluice.commands.records import printable
+from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.console.records import printable
+from sluice.console.times import told
+from sluice.node import admin
 
 EXAMPLE: Final = "sluice sessions list --data-dir /var/lib/sluice --connected"
 _NEVER: Final = 0xFFFF_FFFF
@@ -19,23 +19,23 @@ Row = dict[str, Any]
 
 def add(subparsers: Subparsers) -> None:
     about = "list and show the sessions of a running node, disconnect and remove them"
-    parser = declare(subparsers, "sessions", about, EXAMPLE, node.run)
+    parser = declare(subparsers, "sessions", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, node.run)
+    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, admin.run)
     listing.set_defaults(action=_list, name_of_command="sluice sessions list")
     listing.add_argument("--connected", action="store_true", help="only those that are connected")
     listing.add_argument("--after", metavar="CLIENT", help="go on behind this one")
     listing.add_argument("--limit", type=positive, default=1000, metavar="N", help="sessions to show (default: 1000)")
-    node.add_arguments(listing)
+    admin.add_arguments(listing)
     for name, summary, action in (
         ("show", "show a session with its subscriptions", _show),
         ("kick", "close a client's connection (MQTT 5 hears 0x98); its session stays", _kick),
         ("remove", "end a session with all it has, and its connection", _remove),
     ):
-        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", node.run)
+        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", admin.run)
         one.set_defaults(action=action, name_of_command=f"sluice sessions {name}")
         one.add_argument("client", metavar="CLIENT", help="client id")
-        node.add_arguments(one)
+        admin.add_arguments(one)
 
 
 def _list(arguments: Arguments) -> int:
@@ -115,5 +115,5 @@ def _line(row: Row) -> str:
 
 
 def _ask(arguments: Arguments, question: str, body: Row) -> Row:
-    """What the node answers. Raises what `node.run` tells."""
-    return node.ask_node(arguments.data_dir, f"/sessions/{question}", body)
+    """What the node answers. Raises what `admin.run` tells."""
+    return admin.ask_node(arguments.data_dir, f"/sessions/{question}", body)

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.commands.command import Arguments, Subparsers, declare, topic_filter
-from sluice.commands.moment import moment, told
-from sluice.commands.records import describe, human, printable
+from sluice.console.command import Arguments, Subparsers, declare, topic_filter
+from sluice.console.records import describe, human, printable
+from sluice.console.times import moment, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,7 +83,7 @@ def run(arguments: Arguments) -> int:
 
 
 async def _show(arguments: Arguments) -> int:
-    from sluice.commands.progress import Progress  # noqa: PLC0415
+    from sluice.console.progress import Progress  # noqa: PLC0415
     from store.exports.snapshot import Snapshot  # noqa: PLC0415
     from store.exports.until import Until  # noqa: PLC0415
 

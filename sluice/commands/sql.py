@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive, spark_master
-from sluice.commands.moment import time
+from sluice.console.command import Arguments, Subparsers, declare, positive, spark_master
+from sluice.console.times import time
+from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -33,7 +33,7 @@ def add(subparsers: Subparsers) -> None:
                         help=f"rows to show (default: {_MOST_ROWS})")  # fmt: skip
     parser.add_argument("--master", type=spark_master, default="local[*]", metavar="URL",
                         help="where Spark runs (default: local[*])")  # fmt: skip
-    service.add_arguments(parser)
+    grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -103,9 +103,9 @@ def _catalog(arguments: Arguments) -> "Catalog":
     parents = set() if arguments.history is None else set(HistoryFolder(arguments.history).parents())
     log = is_there = None
     if not arguments.history_only:
-        log = service.source_options(arguments)
+        log = grpc_client.source_options(arguments)
         try:
-            with service.connect(arguments) as client:
+            with grpc_client.connect(arguments) as client:
                 parents.update(client.parents())
         except Unauthenticated:
             raise
@@ -116,5 +116,5 @@ def _catalog(arguments: Arguments) -> "Catalog":
 
 def _is_there(arguments: Arguments, parent: str) -> bool:
     """Whether anything was published to a parent topic. Raises `SluiceError`."""
-    with service.connect(arguments) as client:
+    with grpc_client.connect(arguments) as client:
         return any(each.end for each in client.partitions(parent))

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, spark_master, topic_filter
-from sluice.commands.stopping import stopped_by_signals
+from sluice.console.command import Arguments, Subparsers, declare, positive, seconds, spark_master, topic_filter
+from sluice.console.signals import stopped_by_signals
+from sluice.node import grpc_client
 
 EXAMPLE: Final = "sluice stream anomalies --parent sensors --to alerts"
 _SCHEMA: Final = "device string, time timestamp, value double"
@@ -101,7 +101,7 @@ def _pipeline(
         output = parser.add_mutually_exclusive_group()
         output.add_argument("--to", metavar="TOPIC", help="publish results as JSON on TOPIC/device")
         output.add_argument("--parquet", type=Path, metavar="FOLDER", help="append results to Parquet files")
-    service.add_arguments(parser)
+    grpc_client.add_arguments(parser)
     return parser
 
 
@@ -109,7 +109,7 @@ def run(arguments: Arguments) -> int:
     from cloud_sdk import InvalidArgument  # noqa: PLC0415
 
     try:
-        connection = service.source_options(arguments)
+        connection = grpc_client.source_options(arguments)
     except InvalidArgument as error:
         print(f"sluice stream: {error}", file=sys.stderr)
         return 2

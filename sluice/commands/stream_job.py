@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cloud_sdk import SluiceError, Unavailable, Untrusted
-from sluice.commands import service
-from sluice.commands.command import Arguments
+from sluice.console.command import Arguments
+from sluice.node import grpc_client
 from streaming.failures import failure_of
 from streaming.java import JavaNotFound
 from streaming.pipelines.anomalies import alerts, anomalies
@@ -96,7 +96,7 @@ def _until_reached(arguments: Arguments, topics: Topics, stopping: threading.Eve
     Raises `SluiceError`."""
     while not stopping.is_set():
         try:
-            with service.connect(arguments) as client:
+            with grpc_client.connect(arguments) as client:
                 for parent in client.parents()[:1] if topics.parents is None else topics.parents:
                     client.partitions(parent)  # which says, too, whether this user may read it
         except Unavailable as error:

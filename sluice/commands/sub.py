@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands import broker_arguments
-from sluice.commands.command import Arguments, Subparsers, declare, positive, seconds, within
+from sluice.console.command import Arguments, Subparsers, declare, positive, seconds, within
+from sluice.mqtt import arguments as mqtt_arguments
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
@@ -28,12 +28,12 @@ def add(subparsers: Subparsers) -> None:
                         help="keep the session so long after leaving (with --id; 3.1.1: any number but 0)")  # fmt: skip
     parser.add_argument("--payload-only", action="store_true", help="print payloads without their topics")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    broker_arguments.add_arguments(parser)
+    mqtt_arguments.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.commands.broker import BrokerError  # noqa: PLC0415
-    from sluice.commands.subscriber import Subscriber  # noqa: PLC0415
+    from sluice.mqtt.connection import BrokerError  # noqa: PLC0415
+    from sluice.mqtt.subscriber import Subscriber  # noqa: PLC0415
 
     if arguments.session and not arguments.id:
         print("sluice sub: a session that is kept needs --id to be found again", file=sys.stderr)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands import service
-from sluice.commands.command import Arguments, Subparsers, declare, positive
-from sluice.commands.records import printable
+from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.console.records import printable
+from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
@@ -27,7 +27,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--after", metavar="NAME", help="go on behind this one, of the first level that is shown")
     parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="names to show (default: 1000)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    service.add_arguments(parser)
+    grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
     if above and not above.endswith("/"):
         above += "/"
     try:
-        with service.connect(arguments) as client:
+        with grpc_client.connect(arguments) as client:
             walk = _topics if arguments.list else _tree
             shown = walk(client, arguments, above)
             for text in islice(shown, arguments.limit):

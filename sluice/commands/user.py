@@ -5,15 +5,15 @@ import secrets
 import sys
 from typing import Final
 
-from sluice.commands import node
-from sluice.commands.command import Arguments, Subparsers, declare, within
+from sluice.console.command import Arguments, Subparsers, declare, within
+from sluice.node import admin
 
 EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
 
 
 def add(subparsers: Subparsers) -> None:
     about = "add, change, remove and list those who may connect with a password"
-    parser = declare(subparsers, "user", about, EXAMPLE, node.run)
+    parser = declare(subparsers, "user", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for action, summary, work in (
         ("add", "add a user; the password is asked for, or the first line of standard input", _add),
@@ -21,17 +21,17 @@ def add(subparsers: Subparsers) -> None:
         ("remove", "remove a user with all rules and sessions, and disconnect who has come as it", _remove),
     ):
         example = f"sluice user {action} alice --data-dir /var/lib/sluice"
-        one = declare(actions, action, summary, example, node.run)
+        one = declare(actions, action, summary, example, admin.run)
         one.set_defaults(action=work, name_of_command=f"sluice user {action}")
         one.add_argument("name", metavar="NAME", help="the user name")
         if work is not _remove:
             text = "of PBKDF2: what a guess costs, and a login (default: 15000)"
             one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
-        node.add_arguments(one)
+        admin.add_arguments(one)
     example = "sluice user list --data-dir /var/lib/sluice --json"
-    listing = declare(actions, "list", "list the users", example, node.run)
+    listing = declare(actions, "list", "list the users", example, admin.run)
     listing.set_defaults(action=_list, name_of_command="sluice user list")
-    node.add_arguments(listing)
+    admin.add_arguments(listing)
 
 
 def _add(arguments: Arguments) -> int:
@@ -55,22 +55,22 @@ def _set(arguments: Arguments, question: str, done: str) -> int:
         "stored_key": user.stored_key.hex(),
         "server_key": user.server_key.hex(),
     }
-    node.ask(arguments.data_dir, question, body)
-    node.tell(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
+    admin.ask(arguments.data_dir, question, body)
+    admin.tell(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
     return 0
 
 
 def _remove(arguments: Arguments) -> int:
-    count = node.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
+    count = admin.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
     sessions = "" if not count else " with 1 session" if count == 1 else f" with {count} sessions"
     facts = {"user": arguments.name, "done": "removed", "sessions": count}
-    node.tell(arguments, facts, f"removed {arguments.name}{sessions}")
+    admin.tell(arguments, facts, f"removed {arguments.name}{sessions}")
     return 0
 
 
 def _list(arguments: Arguments) -> int:
-    for row in node.pages(arguments.data_dir, "user-list", "users"):
-        node.tell(arguments, row, row["name"])
+    for row in admin.pages(arguments.data_dir, "user-list", "users"):
+        admin.tell(arguments, row, row["name"])
     return 0
 
 

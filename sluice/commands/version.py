@@ -3,7 +3,7 @@
 import json
 import platform
 
-from sluice.commands.command import Arguments, Subparsers, declare
+from sluice.console.command import Arguments, Subparsers, declare
 
 
 def add(subparsers: Subparsers) -> None:

@@ -11,6 +11,6 @@ from collections.abc import Sequence
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Exit code 0: nothing acknowledged is missing anywhere; 1: something is, or it failed."""
     # Imported here: fleet and analytics are modules of this package and processes that need little of it.
-    from sluice.demo.show import run  # noqa: PLC0415
+    from sluice.demo.scenario import run  # noqa: PLC0415
 
     return run(argv)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from streaming.history.file_writer import FileWriter
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, Manifest
 from streaming.history.verify import Damaged, checked_batches, orphans
-from streaming.history.writing import FileWriter
 
 _COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
 

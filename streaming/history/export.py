@@ -14,10 +14,10 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
-from streaming.history.committing import HistoryChanged
+from streaming.history.commit import HistoryChanged
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, Loss, Manifest, Span
-from streaming.history.partition import PartitionExport
+from streaming.history.partition_export import PartitionExport
 
 _COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming.history.committing import HistoryChanged, create_file, create_object
+from streaming.history.commit import HistoryChanged, create_file, create_object
 from streaming.history.manifest import HistoryError, Manifest, from_json
 
 _MANIFESTS: Final = "_manifests"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from streaming.history.past import Past
+from streaming.history.index import Past
 from streaming.source.offsets import skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts, stops

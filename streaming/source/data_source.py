@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from streaming.sink.columns import sink_options
-from streaming.sink.writing import BatchWriter, StreamWriter
+from streaming.sink.writers import BatchWriter, StreamWriter
 from streaming.source.batch import BatchReader
 from streaming.source.columns import checked, schema_of
 from streaming.source.options import SourceOptions

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cloud_sdk.blocking import Client
+from streaming.history.index import Past
 from streaming.history.manifest import HistoryFile, Span
-from streaming.history.past import Past
 from streaming.source.offsets import DataLossError, Holding, Offsets, Partition, begins, ends
 from streaming.source.options import Edge, Moment, Place
 from streaming.source.topics import EVERYTHING, Topics, Wanted

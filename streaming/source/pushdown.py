@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from cloud_sdk.blocking import Client
-from streaming.history.past import Past
+from streaming.history.index import Past
 from streaming.source.offsets import Holding, Offsets
 from streaming.source.planning import offset_at
 from streaming.source.topics import Topics

@@ -5,7 +5,7 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
-from streaming.history.past import Past
+from streaming.history.index import Past
 from streaming.source.offsets import Offsets, Partition, advance
 
 _SAMPLE_RECORDS: Final = 64

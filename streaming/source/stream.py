@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cloud_sdk.blocking import Client
-from streaming.history.past import Past
+from streaming.history.index import Past
 from streaming.source.offsets import Holding, Offsets, Progress, advance, ends, skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from sluice.demo.node import NodeProcess, Ports, _parse_ready
 from sluice.demo.process import Child, DemoError
+from sluice.demo.scenario import Options, Show
 from sluice.demo.service import CloudService
-from sluice.demo.show import Options, Show
 from sluice.demo.summary import Outcome, Received, print_summary
 from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
 
@@ -213,7 +213,7 @@ async def test_a_show_that_ends_before_its_last_act_is_no_success(
 
 async def test_spark_that_does_not_finish_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     show, _ = show_of(Told(), tmp_path, monkeypatch)
-    monkeypatch.setattr("sluice.demo.show._CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.demo.scenario._CATCH_UP_SECONDS", 0.01)
     monkeypatch.setattr(show, "_spark", Told())
     monkeypatch.setattr(show, "_service", CloudService("127.0.0.1:1"))
     monkeypatch.setattr(show._absent, "connect", lambda _port: None)

@@ -97,7 +97,7 @@ async def test_what_cannot_be_answered_is_1(
 ) -> None:
     code, lines, errors = await call("find", "--id", "5")
     assert (code, lines, errors) == (1, [], "sluice find: no message begins at position 5 of the log\n")
-    monkeypatch.setattr("sluice.commands.service.PATIENCE_S", 0.1)
+    monkeypatch.setattr("sluice.node.grpc_client.PATIENCE_S", 0.1)
     for words in (["topics"], ["find", "a", "--key", "b"]):  # nobody serves at port 1
         assert await asyncio.to_thread(main, [*words, "--port", "1"]) == 1
         assert f"sluice {words[0]}: " in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import record
 from record.layout import FLAG_DELAYED, Kind
 from sluice.cli import main, parser
-from sluice.commands.moment import size, told
+from sluice.console.times import size, told
 from store import control
 from store.api import Appended
 from store.config import StoreConfig

@@ -9,7 +9,8 @@ pytest.importorskip("pyspark")
 
 from cloud_sdk import PartitionBounds
 from cloud_sdk.errors import NotAllowed, SluiceError, Unauthenticated
-from sluice.commands import service, sql
+from sluice.commands import sql
+from sluice.node import grpc_client
 
 
 @dataclass
@@ -41,12 +42,12 @@ def arguments() -> argparse.Namespace:
 
 @pytest.fixture(autouse=True)
 def password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_secret", lambda _arguments: "wonderland")
+    monkeypatch.setattr(grpc_client, "_secret", lambda _arguments: "wonderland")
 
 
 def test_who_may_not_list_tables_is_asked_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(NotAllowed("# may not be subscribed to"))
-    monkeypatch.setattr(service, "connect", lambda _arguments: client)
+    monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
     known = sql._catalog(arguments())
     assert known.parents == ()
     assert known.is_there is not None
@@ -56,6 +57,6 @@ def test_who_may_not_list_tables_is_asked_for_each(monkeypatch: pytest.MonkeyPat
 
 def test_a_wrong_password_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(Unauthenticated("wrong user name or password"))
-    monkeypatch.setattr(service, "connect", lambda _arguments: client)
+    monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
     with pytest.raises(Unauthenticated, match="wrong user name"):
         sql._catalog(arguments())

@@ -14,8 +14,8 @@ from typing import Any
 
 from streaming.history import committing, folder, writing
 from streaming.history.compaction import Compactor, clean_up
+from streaming.history.file_writer import FileWriter
 from streaming.history.folder import HistoryFolder
-from streaming.history.writing import FileWriter
 
 MOST = 200
 

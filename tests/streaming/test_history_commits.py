@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.history.committing import BID, HistoryChanged
+from streaming.history.commit import BID, HistoryChanged
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, Loss, Manifest
 

@@ -11,7 +11,7 @@ import pytest
 from cloud_sdk.arrow import SCHEMA
 from cloud_sdk.blocking import Client
 from streaming.history import writing
-from streaming.history.committing import HistoryChanged
+from streaming.history.commit import HistoryChanged
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryError, Manifest, Span

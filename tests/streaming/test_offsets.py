@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.history.folder import HistoryFolder
+from streaming.history.index import Past
 from streaming.history.manifest import HistoryFile, Loss, Manifest
-from streaming.history.past import Past
 from streaming.source.offsets import (
     DataLossError,
     Holding,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.commands.stopping import stopped_by_signals
+from sluice.console.signals import stopped_by_signals
 from streaming.running import describe, run
 from streaming.source.offsets import Progress
 

@@ -29,7 +29,7 @@ from streaming.history.folder import HistoryFolder
 from streaming.option_values import OptionError
 from streaming.sink import writing
 from streaming.sink.columns import messages_of, sink_options
-from streaming.sink.writing import BatchWriter
+from streaming.sink.writers import BatchWriter
 from tests.system.conftest import NodeProcess
 
 if TYPE_CHECKING:

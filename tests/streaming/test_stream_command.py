@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 from cloud_sdk import OutgoingMessage
 from cloud_sdk.blocking import Client
 from sluice.cli import main, parser
-from sluice.commands import service, stream_job
+from sluice.commands import stream_job
+from sluice.node import grpc_client
 from streaming.pipelines.stateful import STATE_CONFIG
 from tests.streaming.test_sink import read_all
 from tests.system.conftest import NodeProcess
@@ -60,7 +61,7 @@ def run(spark: "SparkSession", node: NodeProcess, folder: Path, *words: str) -> 
     arguments = parser().parse_args(["stream", *words, *source])
     for name, value in STATE_CONFIG.items():
         spark.conf.set(name, value)
-    query = stream_job._start(spark, arguments, service.source_options(arguments))
+    query = stream_job._start(spark, arguments, grpc_client.source_options(arguments))
     assert query.awaitTermination(SECONDS)
     for name in STATE_CONFIG:
         spark.conf.unset(name)

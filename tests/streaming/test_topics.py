@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from matcher.names import matches
-from streaming.history.past import Past
+from streaming.history.index import Past
 from streaming.option_values import OptionError
 from streaming.source.offsets import Holding
 from streaming.source.pushdown import Narrowing

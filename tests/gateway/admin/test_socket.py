@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.node.node import Node
-from sluice.admin import NodeError, NodeLink
+from sluice.node.admin_socket import NodeError, NodeLink
 from store.data_folder import SOCKET
 from store.exports.stage import stage
 from tests.gateway.conftest import MakeNode
@@ -134,7 +134,7 @@ async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -
 
 async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped (SIGSTOP), say, and its backlog is full."""
-    monkeypatch.setattr("sluice.admin.CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("sluice.node.admin_socket.CONNECT_TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / SOCKET))
         silent.listen(0)

@@ -6,9 +6,9 @@ from cloud_sdk.arrow import record_batch
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
 from cloud_sdk.message import Batch
+from streaming.history.file_writer import FileWriter, by_date
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, Loss
-from streaming.history.writing import FileWriter, by_date
 
 _PAGE_BYTES = 4 << 20
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sluice.commands.command import Arguments
+from sluice.console.command import Arguments
 
 VARIABLE: Final = "MQTT_PASSWORD"
 

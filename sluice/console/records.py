@@ -4,7 +4,7 @@ import base64
 import json
 from typing import Any, Final
 
-from sluice.commands.moment import told
+from sluice.console.times import told
 
 SHOWN: Final = 60  # bytes of a payload on a line for people
 HIDDEN: Final = "hidden"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.commands.command import Arguments
+from sluice.console.command import Arguments
 
 if TYPE_CHECKING:
-    from sluice.admin import NodeLink
+    from sluice.node.admin_socket import NodeLink
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: Arguments) -> int:
     """Run the action, its errors told in a line."""
     from gateway.admin.users_and_rules import WrongRequest  # noqa: PLC0415
-    from sluice.admin import NodeError  # noqa: PLC0415
+    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     try:
@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
 
 def find(data: Path) -> "NodeLink | None":
     """The node of a data folder, None when it is down. Raises what `run` tells."""
-    from sluice.admin import NodeLink  # noqa: PLC0415
+    from sluice.node.admin_socket import NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
@@ -49,7 +49,7 @@ def find(data: Path) -> "NodeLink | None":
 
 def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """What the node answers, which has to run. Raises what `run` tells."""
-    from sluice.admin import NodeError  # noqa: PLC0415
+    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
 
     node = find(data)
     if node is None:
@@ -62,7 +62,7 @@ def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
     """What the node, or its folder, answers (see `gateway.admin.users_and_rules`). Raises what `run` tells."""
-    from sluice.admin import LONG_TIMEOUT  # noqa: PLC0415
+    from sluice.node.admin_socket import LONG_TIMEOUT  # noqa: PLC0415
 
     node = find(data)
     if node is None:
@@ -90,7 +90,7 @@ def tell(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
 
 async def _ask_folder(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
     from gateway.admin.users_and_rules import Administration  # noqa: PLC0415
-    from sluice.owner import left_to_owner  # noqa: PLC0415
+    from sluice.node.ownership import left_to_owner  # noqa: PLC0415
     from store.config import StoreConfig  # noqa: PLC0415
     from store.data_folder import read_meta  # noqa: PLC0415
     from store.engine import Engine  # noqa: PLC0415

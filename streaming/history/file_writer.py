@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from cloud_sdk.arrow import SCHEMA
-from streaming.history.committing import sync
+from streaming.history.commit import sync
 from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryFile
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands import password
-from sluice.commands.command import Arguments, port_number
+from sluice.console import password
+from sluice.console.command import Arguments, port_number
 
 if TYPE_CHECKING:
     from cloud_sdk import Tls

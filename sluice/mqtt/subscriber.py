@@ -12,9 +12,9 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sluice.commands import broker
-from sluice.commands.broker import BrokerError
-from sluice.commands.command import Arguments
+from sluice.console.command import Arguments
+from sluice.mqtt import connection
+from sluice.mqtt.connection import BrokerError
 
 POLL: Final = 0.5  # seconds that one turn of the network loop may wait
 LEAVE_TIMEOUT: Final = 2.0  # seconds for the broker to close after our DISCONNECT
@@ -32,7 +32,7 @@ class Subscriber:
         self._left: int | None = None  # messages still wanted; None: all that ever come
         self._subscribed = False
         self._error: BrokerError | None = None
-        self._client = broker.make_client(arguments, arguments.session)
+        self._client = connection.make_client(arguments, arguments.session)
         self._client.manual_ack_set(True)  # what is not shown is not acknowledged: a session keeps it
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
@@ -46,19 +46,19 @@ class Subscriber:
         """
         self._left = count
         started = time.monotonic()
-        broker.start_connect(self._client, self._arguments, self._arguments.session)
+        connection.start_connect(self._client, self._arguments, self._arguments.session)
         while self._left != 0:
             elapsed = time.monotonic() - started
             if timeout is not None and elapsed >= timeout:
                 return False
-            if not self._subscribed and elapsed >= broker.CONNECT_TIMEOUT:
-                raise BrokerError(f"no subscription within {broker.CONNECT_TIMEOUT:g} s")
+            if not self._subscribed and elapsed >= connection.CONNECT_TIMEOUT:
+                raise BrokerError(f"no subscription within {connection.CONNECT_TIMEOUT:g} s")
             wait = POLL if timeout is None else min(POLL, timeout - elapsed)
             code = self._client.loop(wait)
             if self._error:
                 raise self._error
             if code != MQTTErrorCode.MQTT_ERR_SUCCESS and self._left != 0:
-                raise broker.lost(code)
+                raise connection.lost(code)
         return True
 
     def close(self) -> None:
@@ -84,14 +84,14 @@ class Subscriber:
         self, client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._error = broker.refused(reason)
+            self._error = connection.refused(reason)
             return
         client.subscribe([(topic_filter, self._arguments.qos) for topic_filter in self._arguments.topic])
 
     def _on_disconnect(
         self, _client: paho.Client, _data: object, _flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
     ) -> None:
-        self._error = self._error or broker.lost(reason)
+        self._error = self._error or connection.lost(reason)
 
     def _on_subscribe(
         self, _client: paho.Client, _data: object, _mid: int, reasons: list[ReasonCode], _: Properties | None

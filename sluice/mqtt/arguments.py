@@ -3,8 +3,8 @@
 import argparse
 from typing import Final
 
-from sluice.commands import password
-from sluice.commands.command import port_number, within
+from sluice.console import password
+from sluice.console.command import port_number, within
 
 VERSION_3: Final = "3.1.1"
 VERSION_5: Final = "5"

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from sluice.admin import NodeError, NodeLink
+from sluice.node.admin_socket import NodeError, NodeLink
 from store.config import StoreConfig
 from store.engine import Engine
 

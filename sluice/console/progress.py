@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import Final
 
-from sluice.commands.moment import size
+from sluice.console.times import size
 
 _EVERY: Final = 0.1  # seconds
 

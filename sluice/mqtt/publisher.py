@@ -12,9 +12,9 @@ from paho.mqtt.client import ConnectFlags, DisconnectFlags
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sluice.commands import broker
-from sluice.commands.broker import BrokerError
-from sluice.commands.command import Arguments
+from sluice.console.command import Arguments
+from sluice.mqtt import connection
+from sluice.mqtt.connection import BrokerError
 
 WINDOW: Final = 100  # messages handed to paho and not acknowledged
 ACK_TIMEOUT: Final = 30.0  # seconds without a single acknowledgement while some are owed
@@ -32,7 +32,7 @@ class Publisher:
         self._error: BrokerError | None = None
         self.sent = 0
         self.acknowledged = 0  # for QoS 0: written to the socket
-        self._client = broker.make_client(arguments)
+        self._client = connection.make_client(arguments)
         self._client.max_inflight_messages_set(WINDOW)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
@@ -40,11 +40,11 @@ class Publisher:
 
     def connect(self) -> None:
         """Connect and wait for the CONNACK. Raises `BrokerError`."""
-        broker.start_connect(self._client, self._arguments)
+        connection.start_connect(self._client, self._arguments)
         self._client.loop_start()
         with self._change:
-            if not self._change.wait_for(lambda: self._connected or self._error, broker.CONNECT_TIMEOUT):
-                raise BrokerError(f"no CONNACK within {broker.CONNECT_TIMEOUT:g} s")
+            if not self._change.wait_for(lambda: self._connected or self._error, connection.CONNECT_TIMEOUT):
+                raise BrokerError(f"no CONNACK within {connection.CONNECT_TIMEOUT:g} s")
             self._raise_error()
 
     def publish(self, payload: bytes) -> None:
@@ -86,7 +86,7 @@ class Publisher:
         self, _client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._fail(broker.refused(reason))
+            self._fail(connection.refused(reason))
             return
         with self._change:
             self._connected = True
@@ -96,7 +96,7 @@ class Publisher:
         self, _client: paho.Client, _data: object, flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
     ) -> None:
         if reason.is_failure or flags.is_disconnect_packet_from_server:
-            self._fail(broker.lost(reason))
+            self._fail(connection.lost(reason))
 
     def _on_publish(
         self, _client: paho.Client, _data: object, _mid: int, reason: ReasonCode, _: Properties | None

@@ -9,9 +9,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sluice.commands import password
-from sluice.commands.broker_arguments import VERSION_5
-from sluice.commands.command import Arguments
+from sluice.console import password
+from sluice.console.command import Arguments
+from sluice.mqtt.arguments import VERSION_5
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds, from the first SYN to the CONNACK
 
