@@ -33,9 +33,8 @@ GATEWAY_FLOORS = (
     ("config", "mqtt", "observe"),
     ("net", "topics"),
     ("auth", "session"),
-    ("connection", "http", "rpc", "shared"),
-    ("delivery", "listen", "rocketmq"),
-    ("broker",),
+    ("connection", "delivery", "http", "rpc", "shared"),
+    ("broker", "listen", "rocketmq"),
     ("admin",),
     ("node",),
 )

@@ -83,7 +83,13 @@ class Sessions:
         self._restore = SessionRestore(router, self._subscriptions)
         self._inboxes = Inboxes(router, counters, self.held, ownership.is_shared)
         self.missed = MissedCommits(
-            router, self.held, self._look, self._inboxes.open_missed, self._start_catch_up, self._spawn
+            router,
+            self.held,
+            self._look,
+            self._inboxes.open_missed,
+            self._start_catch_up,
+            self._store_failed,
+            self._spawn,
         )
         self._authority = authority
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)

@@ -8,7 +8,6 @@ own. From then on it is a subscription like any other.
 import asyncio
 from collections.abc import Mapping
 
-from gateway.connection.connection import Connection
 from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
 from gateway.session.queue_cursor import QueueCursor, reach_of
@@ -25,7 +24,7 @@ class Inboxes:
         self,
         router: Router,
         counters: Counters,
-        held: Mapping[bytes, tuple[Session, Connection]],
+        held: Mapping[bytes, tuple[Session, object]],
         is_shared: bool,
     ) -> None:
         self._router = router

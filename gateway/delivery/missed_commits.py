@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
-from gateway.connection.connection import Connection
 from gateway.delivery.router import Router
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.queue_cursor import QueueCursor
@@ -27,18 +26,20 @@ class MissedCommits:
     def __init__(
         self,
         router: Router,
-        held: Mapping[bytes, tuple[Session, Connection]],
+        held: Mapping[bytes, tuple[Session, object]],
         learn_ends: _LearnEnds,
         open_inbox: Callable[[Session, int], None],
         start_catch_up: Callable[[Session], None],
+        on_failure: Callable[[Session, StoreError], None],
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         self._held = held
         self._learn_ends = learn_ends  # asks for the ends of a session's queues, and for its inbox
         self._open_inbox = open_inbox  # of a session whose inbox is not in the log
         self._start_catch_up = start_catch_up
+        self._on_failure = on_failure  # closes the connection of a session
         self._spawn = spawn
-        self._due: dict[Session, Connection] = {}  # durable sessions that have yet to ask
+        self._due: dict[Session, None] = {}  # durable sessions that have yet to ask
         self._is_asking = False
         self.times = 0
         router.on_missed = self.begin
@@ -46,14 +47,14 @@ class MissedCommits:
     def begin(self, position: int) -> None:
         """Commits from `position` on were missed. Every session reads them before it gets what is committed next."""
         self.times += 1
-        for session, connection in self._held.values():
+        for session, _ in self._held.values():
             if not session.durable:
                 self._open_inbox(session, position)
             if session.behind is None and _reads_log(session):
                 session.fall_behind(position)
                 self._start_catch_up(session)
             if session.durable:
-                self._due[session] = connection
+                self._due[session] = None
         if self._due and not self._is_asking:
             self._is_asking = True
             self._spawn(self._run())
@@ -62,11 +63,11 @@ class MissedCommits:
         try:
             while self._due:
                 batch = [self._due.popitem() for _ in range(min(_AT_ONCE, len(self._due)))]
-                await asyncio.gather(*(self._ask(session, connection) for session, connection in batch))
+                await asyncio.gather(*(self._ask(session) for session, _ in batch))
         finally:
             self._is_asking = False
 
-    async def _ask(self, session: Session, connection: Connection) -> None:
+    async def _ask(self, session: Session) -> None:
         if session.closed:
             return
         cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
@@ -74,7 +75,7 @@ class MissedCommits:
             await self._learn_ends(session, cursors)
         except StoreError as error:
             tell_failure(log, error, "what %r missed cannot be had: %s", session.client_id)
-            connection.append_failed(error)  # the session goes on from there when the client is back
+            self._on_failure(session, error)  # the session goes on from there when the client is back
 
 
 def _reads_log(session: Session) -> bool:
