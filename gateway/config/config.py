@@ -7,7 +7,9 @@ and so does a flag. An unknown key is an error that suggests the nearest one.
 import dataclasses
 import difflib
 import json
+import logging
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,10 +24,17 @@ from gateway.config.split import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 
+log = logging.getLogger(__name__)
+
 _RECORD_OVERHEAD = HEADER_SIZE + 0xFFFF  # bytes of a record beside the packet: its header and the client id
 _SWITCH: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
 _NOT_IN_HOSTS = frozenset(":/[]@ ")
 _BUILD_SWITCH = "SLUICE_PURE"  # read by setup.py, not a setting of a node
+# What Kubernetes sets in each container for a service whose name begins with "sluice".
+_SERVICE_VARIABLE = re.compile(
+    r"SLUICE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")  # the value of SLUICE_PORT, or of SLUICE_MQTT_PORT
 
 
 _A_LIST = "a list (in the environment as JSON)"
@@ -173,7 +182,11 @@ def load(
             _set(config, key, value, str(path))
     known = {"SLUICE_" + key.upper().replace(".", "_"): key for key in keys()}
     for name, text in sorted((environ if environ is not None else os.environ).items()):
-        if name.startswith("SLUICE_") and name != _BUILD_SWITCH:
+        if not name.startswith("SLUICE_") or name == _BUILD_SWITCH:
+            continue
+        if _SERVICE_VARIABLE.fullmatch(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text)):
+            log.warning("ignoring %s in the environment: it describes a service of Kubernetes", name)
+        else:
             _set(config, known.get(name, name), text, "the environment", list(known))
     for key, override in (overrides or {}).items():
         if override is not None:

@@ -53,6 +53,24 @@ def test_delays_are_a_list(tmp_path: Path) -> None:
     assert load(path, None, {"SLUICE_STORE_RETRY_DELAYS_S": "[7]"}).store.retry_delays_s == [7]
 
 
+def test_variables_of_kubernetes_services_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes sets them in each container for services named sluice and sluice-mqtt."""
+    variables = {
+        "SLUICE_PORT": "tcp://10.0.0.1:1883",
+        "SLUICE_SERVICE_HOST": "10.0.0.1",
+        "SLUICE_SERVICE_PORT": "1883",
+        "SLUICE_SERVICE_PORT_MQTT": "1883",
+        "SLUICE_PORT_1883_TCP": "tcp://10.0.0.1:1883",
+        "SLUICE_PORT_1883_TCP_PROTO": "tcp",
+        "SLUICE_PORT_1883_TCP_PORT": "1883",
+        "SLUICE_PORT_1883_TCP_ADDR": "10.0.0.1",
+        "SLUICE_MQTT_PORT": "tcp://10.0.0.2:1883",
+        "SLUICE_MQTT_SERVICE_HOST": "10.0.0.2",
+    }
+    assert load(None, None, variables) == load(None, None, {})
+    assert [name for name in sorted(variables) if not any(f" {name} " in line for line in caplog.messages)] == []
+
+
 def test_every_setting_can_come_from_the_environment() -> None:
     defaults = load(None, None, {})
     for key in keys():
