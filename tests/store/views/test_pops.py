@@ -228,10 +228,11 @@ def test_a_group_goes_without_a_look_at_the_others(tmp_path):
 
 def test_one_record_changes_more_queues_than_fit_in_memory(tmp_path):
     store = BareStore(tmp_path / "store", replace(CONFIG, max_group_objects=1))
-    store.write([control.popped(b"g", 1, {P0: [(0, 3)]}), control.popped(b"g", 1, {P1: [(0, 3)]})])
+    popped, settled = made(control.Popped), made(control.Settled)
+    store.write([popped(b"g", 1, {P0: [(0, 3)]}), popped(b"g", 1, {P1: [(0, 3)]})])
     store.views.checkpoint(store.views.position)  # nothing has to stay in memory
-    store.write([control.popped(b"g", 2, {P0: [(3, 1)], P1: [(3, 1)]})])
+    store.write([popped(b"g", 2, {P0: [(3, 1)], P1: [(3, 1)]})])
     store.views.checkpoint(store.views.position)
-    store.write([control.settled(b"g", {P0: [(0, 1)], P1: [(0, 2)]}, {})])
+    store.write([settled(b"g", {P0: [(0, 1)], P1: [(0, 2)]})])
     assert store.views.pops.places(b"g") == [(P0, 1, 4, 3), (P1, 2, 4, 2)]
     store.close()
