@@ -14,7 +14,7 @@ import msgspec
 
 import record
 from record.layout import Kind
-from store.api import Owed, Rule, Subscription, User
+from store.api import PendingRetained, Rule, Subscription, User
 
 MAX_REACH: Final = 65_536  # of a session whose record does not name one
 
@@ -124,14 +124,22 @@ class InboundReleased(ControlRecord, frozen=True):
 
 
 class OutboundChanged(ControlRecord, frozen=True):
-    """Exchanges with the client, folded in the order of the fields."""
+    """Exchanges with the client, folded in the order of the fields. Filter and offset of a message that a replay of a
+    wildcard filter sends are `$replay/` with the filter, and the position of its record."""
 
     kind = Kind.OUTBOUND_CHANGED
     sent: Sequence[tuple[int, bytes, int, int]] = ()  # (packet id, filter, offset, QoS)
     received: Sequence[int] = ()  # packet ids for which PUBREC came
     completed: Sequence[int] = ()  # packet ids that are free again
-    owed: Sequence[Owed] = ()  # in place of what was owed for the same filter
-    settled: Sequence[bytes] = ()  # filters for which nothing is owed any more
+
+
+class RetainedSent(ControlRecord, frozen=True):
+    """Retained values were sent to the client, and what is pending for it now."""
+
+    kind = Kind.RETAINED_SENT
+    sent: Sequence[tuple[int, int, int]] = ()  # (packet id, position, QoS) of those that are not acknowledged
+    pending: Sequence[PendingRetained] = ()  # in place of what was pending for the same filter
+    finished: Sequence[bytes] = ()  # filters for which nothing is pending any more
 
 
 # --- wills
@@ -356,22 +364,6 @@ def subscribed(client_id: bytes, subscriptions: Sequence[Subscription]) -> bytes
 def user_set(user: User) -> bytes:
     """Return the frame of `UserSet`."""
     return UserSet(user.iterations, user.salt, user.stored_key, user.server_key).frame(user.name)
-
-
-def outbound_changed(
-    client_id: bytes,
-    sent: Sequence[tuple[int, bytes, int, int]] = (),
-    received: Sequence[int] = (),
-    completed: Sequence[int] = (),
-    owed: Sequence[Owed] = (),
-    settled: Sequence[bytes] = (),
-) -> bytes:
-    """Return the frame of `OutboundChanged`."""
-    return OutboundChanged(sent, received, completed, owed, settled).frame(client_id)
-
-
-def parse_outbound_changed(payload: bytes) -> OutboundChanged:
-    return OutboundChanged.parse(payload)
 
 
 # What the payload of each kind is.

@@ -17,7 +17,7 @@ from gateway.observe.throttled_log import tell_failure
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, Owed, Store, Subscription
+from store.api import Appended, PendingRetained, Store, Subscription
 from store.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -176,7 +176,8 @@ def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[byte
 
 
 def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:
-    return [control.outbound_changed(client_id, sent=part) for part in _parts_of_sent(sent)]
+    frames = _exchanges(client_id, [row for row in sent if row[1]], [], [])
+    return frames + _retained([row for row in sent if not row[1]], [], [], client_id)
 
 
 def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
@@ -186,33 +187,32 @@ def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
 
 
 def _exchanges(
-    client_id: bytes,
-    sent: list[tuple[int, bytes, int, int]],
-    received: list[int],
-    completed: list[int],
-    owed: list[Owed],
-    settled: list[bytes],
+    client_id: bytes, sent: list[tuple[int, bytes, int, int]], received: list[int], completed: list[int]
 ) -> list[bytes]:
-    """What `control.outbound_changed` says, in one record if it fits. What was sent last is with the first of what is
-    owed: the log has to know both."""
-    if not (sent or received or completed or owed or settled):
+    """OUTBOUND_CHANGED of these exchanges, in one record if they fit."""
+    if not (sent or received or completed):
         return []
-    *ahead, last = _parts_of_sent(sent) or [[]]
-    first, *rest = _parts_of_owed(owed) or [[]]
-    over, *behind = _parts(settled, list(map(len, settled))) or [[]]
-    frames = [control.outbound_changed(client_id, few) for few in ahead]
-    frames.append(control.outbound_changed(client_id, last, received, completed, first, over))
-    frames += [control.outbound_changed(client_id, owed=few) for few in rest]
-    return frames + [control.outbound_changed(client_id, settled=few) for few in behind]
+    *ahead, last = _parts(sent, [len(row[1]) for row in sent]) or [[]]
+    frames = [control.OutboundChanged(few).frame(client_id) for few in ahead]
+    return [*frames, control.OutboundChanged(last, received, completed).frame(client_id)]
 
 
-def _parts_of_sent(sent: list[tuple[int, bytes, int, int]]) -> list[list[tuple[int, bytes, int, int]]]:
-    return _parts(sent, [len(row[1]) for row in sent])
-
-
-def _parts_of_owed(owed: list[Owed]) -> list[list[Owed]]:
-    sizes = [len(o.topic_filter) + len(o.after or b"") + sum(len(t) + _BESIDES for t in o.ahead) for o in owed]
-    return _parts(owed, sizes)
+def _retained(
+    sent: list[tuple[int, bytes, int, int]], pending: list[PendingRetained], finished: list[bytes], client_id: bytes
+) -> list[bytes]:
+    """RETAINED_SENT, in one record if it fits. The last exchanges are in one record with what is pending after them."""
+    if not (sent or pending or finished):
+        return []
+    rows = [(packet_id, position, qos) for packet_id, _, position, qos in sent]
+    sizes = [len(p.topic_filter) + len(p.after or b"") + sum(len(t) + _BESIDES for t in p.ahead) for p in pending]
+    *ahead, last = _parts(rows, [0] * len(rows)) or [[]]
+    first, *rest = _parts(pending, sizes) or [[]]
+    over, *behind = _parts(finished, list(map(len, finished))) or [[]]
+    records = [control.RetainedSent(few) for few in ahead]
+    records.append(control.RetainedSent(last, first, over))
+    records += [control.RetainedSent(pending=few) for few in rest]
+    records += [control.RetainedSent(finished=few) for few in behind]
+    return [each.frame(client_id) for each in records]
 
 
 def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:

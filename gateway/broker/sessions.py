@@ -327,7 +327,7 @@ class Sessions:
                     # As in `QosExchanges.forget`: one with QoS 2 ends with PUBREL.
                     released = [each.packet_id for each in withheld if each.qos == 2]
                     completed = [each.packet_id for each in withheld if each.qos != 2]
-                    frames.append(control.outbound_changed(state.client_id, received=released, completed=completed))
+                    frames.append(control.OutboundChanged((), released, completed).frame(state.client_id))
                 if forbidden := self._authentication.forbidden_filters(identity, state):
                     frames += records_of_unsubscribed(state.client_id, forbidden)
             if state is not None and frames:

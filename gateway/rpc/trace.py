@@ -153,7 +153,7 @@ class Trace:
 
     async def _session(self, seen: _Seen, data: bytes, start: int, kind: int, client: bytes, payload: bytes) -> None:
         if kind == Kind.OUTBOUND_CHANGED:
-            for _, topic_filter, at, _ in control.parse_outbound_changed(payload).sent:
+            for _, topic_filter, at, _ in control.OutboundChanged.parse(payload).sent:
                 queue = self._queue_of(topic_filter)
                 if queue and await self._offset(seen, queue) == at:
                     self._tell(Event.SENT, data, start, client, queue, at)

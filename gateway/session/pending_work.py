@@ -3,7 +3,7 @@
 from gateway.session.pending_subscriptions import PendingSubscriptions
 from gateway.session.subscription import Subscription
 from matcher.names import matches
-from store.api import Owed
+from store.api import PendingRetained
 
 
 class RetainedRequest:
@@ -85,7 +85,7 @@ class PendingWork:
         self._settled.discard(topic_filter)
         self.retained[topic_filter] = request
 
-    def restore(self, subscription: Subscription, owed: Owed) -> None:
+    def restore(self, subscription: Subscription, owed: PendingRetained) -> None:
         """Go on with a request of an earlier connection."""
         request = RetainedRequest(subscription, owed.since, owed.after)
         for topic in owed.ahead:
@@ -128,15 +128,15 @@ class PendingWork:
         self._is_paged = not self._is_paged
         return self._is_paged or not has_messages
 
-    def pop_changes(self) -> tuple[list[Owed], list[bytes], bool]:
+    def pop_changes(self) -> tuple[list[PendingRetained], list[bytes], bool]:
         """What a record that is written now says of retained values: requests, those under way first, and filters that
         have none any more. And whether some values may be in flight that nobody would send again."""
-        owed: list[Owed] = []
+        owed: list[PendingRetained] = []
         for request in self.retained.values():
             name = request.subscription.topic_filter
             if request.subscription.qos:
                 if request.note_progress():
-                    owed.append(Owed(name, request.since, request.after, sorted(request.ahead)))
+                    owed.append(PendingRetained(name, request.since, request.after, sorted(request.ahead)))
             elif request.is_noted:
                 request.drop_progress()
                 self._settled.add(name)
@@ -147,5 +147,5 @@ class PendingWork:
         return owed, settled, is_changed
 
 
-def _is_new(owed: Owed) -> bool:
+def _is_new(owed: PendingRetained) -> bool:
     return owed.after is None and not owed.ahead

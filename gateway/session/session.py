@@ -28,7 +28,7 @@ from gateway.session.subscription import Route, SharedMembership, Subscriber, Su
 from gateway.session.subscriptions import Subscriptions
 from matcher.names import is_shared
 from matcher.reserved import filter_of
-from store.api import Moved, Outbound, Owed
+from store.api import Moved, Outbound, PendingRetained
 from store.errors import StoreBusy, StoreError
 
 # What a session has that has nothing. Shared by all of them, and never changed.
@@ -141,7 +141,7 @@ class Session(Subscriber):
                     places[cursor.topic_filter] = place
         return places
 
-    def pop_retained_changes(self) -> tuple[list[Owed], list[bytes], bool]:
+    def pop_retained_changes(self) -> tuple[list[PendingRetained], list[bytes], bool]:
         """See `PendingWork.pop_changes`."""
         return self._pending.pop_changes() if self._pending is not None else ([], [], False)
 
@@ -279,7 +279,7 @@ class Session(Subscriber):
         self.exchanges.queue_resends([outbound.packet_id for outbound in first])
         self.exchanges.mark_sent_before(self.cursors)
 
-    def restore_retained(self, owed: Owed) -> None:
+    def restore_retained(self, owed: PendingRetained) -> None:
         """Restore a request for retained values that an earlier connection did not finish."""
         subscription = self.subscriptions.get(owed.topic_filter)
         if subscription is not None:

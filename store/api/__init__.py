@@ -54,7 +54,7 @@ from store.api.queues import (
     subscription_queue,
     topic_queue,
 )
-from store.api.sessions import Outbound, Owed, SessionState, SessionStore, Subscription, Will
+from store.api.sessions import Outbound, PendingRetained, SessionState, SessionStore, Subscription, Will
 
 __all__ = [
     "AccountStore",
@@ -82,7 +82,7 @@ __all__ = [
     "Moved",
     "NamedClaim",
     "Outbound",
-    "Owed",
+    "PendingRetained",
     "PopRequest",
     "PopResult",
     "ProducerState",

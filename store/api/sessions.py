@@ -39,8 +39,9 @@ class Outbound:
 
 
 @dataclass(slots=True)
-class Owed:
-    """Retained values that a session is still to get, for a subscription that asked for them."""
+class PendingRetained:
+    """Retained values that a session has still to be sent, for a subscription that asked for them. They go out in the
+    order of the topics' levels."""
 
     topic_filter: bytes
     since: int  # log position: younger values come as the messages they are
@@ -60,7 +61,7 @@ class SessionState:
     inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
     outbound: list[Outbound] = field(default_factory=list)
     user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
-    owed: list[Owed] = field(default_factory=list)
+    pending_retained: list[PendingRetained] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

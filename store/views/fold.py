@@ -407,6 +407,7 @@ class Views:
             Kind.CURSORS_COMMITTED: sessions.cursors_committed,
             Kind.INBOUND_RELEASED: sessions.inbound_released,
             Kind.OUTBOUND_CHANGED: sessions.outbound_changed,
+            Kind.RETAINED_SENT: sessions.retained_sent,
             Kind.WILL_SET: sessions.will_set,
             Kind.WILL_DROPPED: self.wills.dropped,
             Kind.GROUP_OFFSETS_COMMITTED: self.groups.committed,

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
-from store.api import Outbound, Owed, SessionState, Subscription, subscription_queue
+from store.api import Outbound, PendingRetained, SessionState, Subscription, subscription_queue
 from store.control import (
     CursorsCommitted,
     InboundReleased,
     OutboundChanged,
+    RetainedSent,
     SessionClosed,
     SessionEnded,
     SessionLost,
@@ -37,7 +38,7 @@ _OPEN: Final = b"a"  # client → reach of its connection, and the gateway that 
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
-_OWED: Final = b"R"  # retained values that the session is owed, by filter
+_PENDING: Final = b"R"  # retained values that the session has still to be sent, by filter
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
@@ -162,7 +163,7 @@ class Sessions:
         for topic_filter in event.filters:
             if self._state.get(bucket, topic_filter) is not None:
                 self._unsubscribe(bucket, topic_filter)
-                self._settle(client, topic_filter)
+                self._finish_retained(client, topic_filter)
 
     def cursors_committed(self, client: bytes, event: CursorsCommitted) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
@@ -206,17 +207,21 @@ class Sessions:
                 self._state.put(bucket, packet_id.to_bytes(2, "big"), bytes([known[0] | _RELEASED]) + known[1:])
         for packet_id in event.completed:
             self._state.delete(bucket, packet_id.to_bytes(2, "big"))
-        self._owe(client, event)
 
-    def _owe(self, client: bytes, event: OutboundChanged) -> None:
-        for debt in event.owed:
-            if self._state.get(owned(_SUBSCRIPTIONS, client), debt.topic_filter) is not None:
-                self._state.put(owned(_OWED, client), debt.topic_filter, _owed_row(debt))
-        for topic_filter in event.settled:
-            self._settle(client, topic_filter)
+    def retained_sent(self, client: bytes, event: RetainedSent) -> None:
+        if self._row(client) is None:
+            return
+        for packet_id, position, qos in event.sent:
+            row = _OUTBOUND_ROW.pack(qos << 1, position)
+            self._state.put(owned(_OUTBOUND, client), packet_id.to_bytes(2, "big"), row)
+        for pending in event.pending:
+            if self._state.get(owned(_SUBSCRIPTIONS, client), pending.topic_filter) is not None:
+                self._state.put(owned(_PENDING, client), pending.topic_filter, _pending_row(pending))
+        for topic_filter in event.finished:
+            self._finish_retained(client, topic_filter)
 
-    def _settle(self, client: bytes, topic_filter: bytes) -> None:
-        bucket = owned(_OWED, client)
+    def _finish_retained(self, client: bytes, topic_filter: bytes) -> None:
+        bucket = owned(_PENDING, client)
         if self._state.get(bucket, topic_filter) is not None:
             self._state.delete(bucket, topic_filter)
 
@@ -234,8 +239,8 @@ class Sessions:
             is_released = bool(marks & _RELEASED)
             sent = Outbound(int.from_bytes(name, "big"), value[size:], offset, is_released, marks >> 1)
             found.outbound.append(sent)
-        for name, value in self._state.all(owned(_OWED, client_id)):
-            found.owed.append(_owed(name, value))
+        for name, value in self._state.all(owned(_PENDING, client_id)):
+            found.pending_retained.append(_pending(name, value))
         return found
 
     def session_row(self, client_id: bytes) -> SessionState | None:
@@ -318,7 +323,7 @@ class Sessions:
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
         self.inbound.drop(client_id, goes_on)
-        for bucket in (owned(_OUTBOUND, client_id), owned(_OWED, client_id)):
+        for bucket in (owned(_OUTBOUND, client_id), owned(_PENDING, client_id)):
             for name in [name for name, _ in self._state.scan(bucket)]:
                 self._state.delete(bucket, name)
 
@@ -338,19 +343,19 @@ def _expiry_name(client_id: bytes, expiry: int, closed_at: int) -> bytes:
     return (closed_at + expiry * 1000).to_bytes(8, "big") + client_id
 
 
-def _owed_row(debt: Owed) -> bytes:
-    topics = [debt.after or b"", *debt.ahead]
-    return debt.since.to_bytes(8, "big") + b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
+def _pending_row(pending: PendingRetained) -> bytes:
+    topics = [pending.after or b"", *pending.ahead]
+    return pending.since.to_bytes(8, "big") + b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
 
 
-def _owed(topic_filter: bytes, row: bytes) -> Owed:
+def _pending(topic_filter: bytes, row: bytes) -> PendingRetained:
     topics: list[bytes] = []
     at = 8
     while at < len(row):
         size = int.from_bytes(row[at : at + 2], "big")
         topics.append(row[at + 2 : at + 2 + size])
         at += 2 + size
-    return Owed(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
+    return PendingRetained(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
 
 
 def _options(wish: SubscribedFilter) -> int:

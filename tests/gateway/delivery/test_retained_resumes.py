@@ -13,7 +13,7 @@ from gateway.delivery import retained
 from gateway.node.node import Node
 from record.layout import Kind
 from store import control
-from store.api import Appended, Owed
+from store.api import Appended, PendingRetained
 from store.errors import StoreBusy
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
@@ -33,11 +33,11 @@ async def keep_twice(node: Node, count: int) -> None:
     await publisher.disconnect()
 
 
-async def owed(node: Node) -> list[Owed]:
+async def owed(node: Node) -> list[PendingRetained]:
     assert node._engine is not None
     state = await node._engine.session(b"c")
     assert state is not None
-    return state.owed
+    return state.pending_retained
 
 
 async def noted(node: Node) -> None:
@@ -151,7 +151,7 @@ async def test_a_store_that_was_busy_hears_of_the_rest_at_the_end(
 
     def busy(frames: list[bytes], done: Callable[[Appended], None]) -> None:
         fields = [record.decode(frame, 0) for frame in frames]
-        if any(each[0] == Kind.OUTBOUND_CHANGED and control.parse_outbound_changed(each[6]).owed for each in fields):
+        if any(each[0] == Kind.RETAINED_SENT and control.RetainedSent.parse(each[6]).pending for each in fields):
             monkeypatch.undo()
             asyncio.get_running_loop().call_soon(done, Appended(error=StoreBusy("no room")))
         else:

@@ -9,7 +9,7 @@ from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from record.layout import Kind
 from store import control
-from store.api import Outbound, Owed, SessionState, Subscription, Will, subscription_queue
+from store.api import Outbound, PendingRetained, SessionState, Subscription, Will, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -27,7 +27,7 @@ class Session:
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
     outbound: dict[int, Outbound] = field(default_factory=dict)
-    owed: dict[bytes, Owed] = field(default_factory=dict)
+    pending: dict[bytes, PendingRetained] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -107,13 +107,15 @@ class Sessions:
         elif kind == Kind.UNSUBSCRIBED:
             for name in control.Unsubscribed.parse(payload).filters:
                 session.subscriptions.pop(name, None)
-                session.owed.pop(name, None)
+                session.pending.pop(name, None)
         elif kind == Kind.CURSORS_COMMITTED:
             _commit(session, control.CursorsCommitted.parse(payload).offsets)
         elif kind == Kind.INBOUND_RELEASED:
             session.inbound.difference_update(control.InboundReleased.parse(payload).packet_ids)
         elif kind == Kind.OUTBOUND_CHANGED:
-            _outbound(session, control.parse_outbound_changed(payload))
+            _outbound(session, control.OutboundChanged.parse(payload))
+        elif kind == Kind.RETAINED_SENT:
+            _retained(session, control.RetainedSent.parse(payload))
 
     def received(self, client: bytes, packet_id: int) -> None:
         """A message with a tracked packet id came from the client."""
@@ -145,9 +147,9 @@ class Sessions:
             return None
         subscriptions = [s.subscriptions[name] for name in sorted(s.subscriptions)]
         outbound = [s.outbound[number] for number in sorted(s.outbound)]
-        owed = [s.owed[name] for name in sorted(s.owed)]
+        pending = [s.pending[name] for name in sorted(s.pending)]
         row = s.epoch, s.expiry, s.closed_at
-        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user, owed)
+        return SessionState(client, *row, subscriptions, sorted(s.inbound), outbound, s.user, pending)
 
     def open(self) -> list[tuple[bytes, int, int, bytes]]:
         return sorted((client, s.epoch, s.expiry, s.gateway) for client, s in self.by_client.items() if not s.closed_at)
@@ -231,8 +233,13 @@ def _outbound(session: Session, change: control.OutboundChanged) -> None:
             session.outbound[number].released = True
     for number in change.completed:
         session.outbound.pop(number, None)
-    for owed in change.owed:
-        if owed.topic_filter in session.subscriptions:
-            session.owed[owed.topic_filter] = owed
-    for name in change.settled:
-        session.owed.pop(name, None)
+
+
+def _retained(session: Session, change: control.RetainedSent) -> None:
+    for number, position, qos in change.sent:
+        session.outbound[number] = Outbound(number, b"", position, False, qos)
+    for pending in change.pending:
+        if pending.topic_filter in session.subscriptions:
+            session.pending[pending.topic_filter] = pending
+    for name in change.finished:
+        session.pending.pop(name, None)

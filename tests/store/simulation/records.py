@@ -18,7 +18,7 @@ from record.layout import (
 )
 from store import control
 from store.api import (
-    Owed,
+    PendingRetained,
     Rule,
     Subscription,
     User,
@@ -215,10 +215,12 @@ class Records:
                 if rng.random() < 0.5:
                     return control.InboundReleased(self._numbers()).frame(client)
                 sent = [(number, rng.choice(FILTERS), rng.randrange(9), rng.randrange(7)) for number in self._numbers()]
-                owed = [self._owed(name) for name in self._filters()] if rng.random() < 0.5 else []
-                settled = self._filters() if rng.random() < 0.2 else []
-                numbers = self._numbers(), self._numbers()
-                return control.outbound_changed(client, sent, *numbers, owed, settled)
+                if rng.random() < 0.5:
+                    return control.OutboundChanged(sent, self._numbers(), self._numbers()).frame(client)
+                retained = [(number, position, qos & 3) for number, _, position, qos in sent]
+                pending = [self._pending(name) for name in self._filters()] if rng.random() < 0.5 else []
+                finished = self._filters() if rng.random() < 0.2 else []
+                return control.RetainedSent(retained, pending, finished).frame(client)
             case 11:
                 return self._access()
             case 12:
@@ -292,10 +294,12 @@ class Records:
         replay = rng.choice((-1, -1, rng.randrange(20), rng.randrange(20_000)))
         return Subscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
 
-    def _owed(self, name: bytes) -> Owed:
+    def _pending(self, name: bytes) -> PendingRetained:
         """What retained values a client is to get."""
         rng = self._rng
-        return Owed(name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3)))
+        return PendingRetained(
+            name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3))
+        )
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
         """What a client has acknowledged of a filter's messages, or of its history in the log."""

@@ -197,9 +197,9 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
         rows[b"o" + _sized(client) + pack(">H", number)] = (
             pack(">BQ", sent.released | sent.qos << 1, sent.offset) + sent.topic_filter
         )
-    for name, owed in session.owed.items():
-        topics = b"".join(_sized(topic) for topic in (owed.after or b"", *owed.ahead))
-        rows[b"R" + _sized(client) + name] = pack(">Q", owed.since) + topics
+    for name, pending in session.pending.items():
+        topics = b"".join(_sized(topic) for topic in (pending.after or b"", *pending.ahead))
+        rows[b"R" + _sized(client) + name] = pack(">Q", pending.since) + topics
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:

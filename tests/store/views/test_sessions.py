@@ -139,7 +139,7 @@ async def test_clean_start_drops_what_was(bench: Bench):
     await bench.append(
         control.SessionOpened(1, 60, True).frame(b"c"),
         control.subscribed(b"c", [wish(b"a/+")]),
-        control.outbound_changed(b"c", sent=[(5, b"a/+", 0, 2)]),
+        control.OutboundChanged(sent=[(5, b"a/+", 0, 2)]).frame(b"c"),
         message(b"a/b", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=3),
     )
     await bench.append(control.SessionOpened(2, 60, True).frame(b"c"), message(b"a/b"))
@@ -173,8 +173,8 @@ async def test_qos_2_in_both_directions(bench: Bench):
         await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"c", packet_id=packet_id))
     await bench.append(message(b"a", flags=FLAG_TRACK_ID | 2, publisher=b"nobody", packet_id=1))
     await bench.append(control.InboundReleased([8, 100]).frame(b"c"))
-    await bench.append(control.outbound_changed(b"c", sent=[(1, b"a", 0, 2), (2, b"a", 1, 2), (3, b"a", 2, 1)]))
-    await bench.append(control.outbound_changed(b"c", received=[2, 44], completed=[1]))
+    await bench.append(control.OutboundChanged(sent=[(1, b"a", 0, 2), (2, b"a", 1, 2), (3, b"a", 2, 1)]).frame(b"c"))
+    await bench.append(control.OutboundChanged(received=[2, 44], completed=[1]).frame(b"c"))
     for _ in range(2):
         found = await bench.engine.session(b"c")
         assert found is not None
@@ -188,7 +188,7 @@ async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
         control.subscribed(b"c", [wish(b"a/+")]),
         control.Unsubscribed([b"a/+"]).frame(b"c"),
         control.CursorsCommitted({b"a/+": 1}).frame(b"c"),
-        control.outbound_changed(b"c", sent=[(1, b"a/+", 0, 2)]),
+        control.OutboundChanged(sent=[(1, b"a/+", 0, 2)]).frame(b"c"),
         control.InboundReleased([1]).frame(b"c"),
         control.SessionClosed(1, 60, 1).frame(b"c"),
         control.SessionEnded(1).frame(b"c"),

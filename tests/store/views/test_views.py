@@ -52,7 +52,7 @@ controls = st.one_of(
     st.builds(made(control.CursorsCommitted), clients, st.dictionaries(filters, numbers, max_size=2)),
     st.builds(made(control.InboundReleased), clients, st.lists(numbers, max_size=3)),
     st.builds(
-        control.outbound_changed,
+        made(control.OutboundChanged),
         clients,
         st.lists(st.tuples(numbers, filters, numbers, st.integers(1, 2)), max_size=3),
         st.lists(numbers, max_size=3),
