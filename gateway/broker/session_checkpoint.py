@@ -102,10 +102,11 @@ class SessionCheckpoint:
             entry = waiting.entry
             if entry is not None and entry.waits_for_record:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
-        owed, settled, is_changed = session.pop_retained_changes()
-        if is_changed:  # what was sent of them is behind their place: the log has to know both or neither
+        pending, finished, is_changed = session.pop_retained_changes()
+        if is_changed:  # retained values that were sent are not pending any more: the log has to know both or neither
             sent += exchanges.pop_unrecorded({b""})
-        frames += _exchanges(session.client_id, sent, received, completed, owed, settled)
+        frames += _exchanges(session.client_id, [row for row in sent if row[1]], received, completed)
+        frames += _retained([row for row in sent if not row[1]], pending, finished, session.client_id)
         if not frames and not staged:
             return
 
@@ -143,13 +144,12 @@ def last_records(session: Session) -> list[bytes]:
     sent, received, completed = session.exchanges.at_close()
     frames = [*session.unrecorded, *_sent(client_id, sent)]
     if received:
-        frames.append(control.outbound_changed(client_id, received=received))
+        frames.append(control.OutboundChanged(received=received).frame(client_id))
     frames += _records_of(client_id, session.places_at_close())
     if completed:
-        frames.append(control.outbound_changed(client_id, completed=completed))
-    owed, settled, _ = session.pop_retained_changes()
-    frames += [control.outbound_changed(client_id, owed=few) for few in _parts_of_owed(owed)]
-    frames += [control.outbound_changed(client_id, settled=few) for few in _parts(settled, list(map(len, settled)))]
+        frames.append(control.OutboundChanged(completed=completed).frame(client_id))
+    pending, finished, _ = session.pop_retained_changes()
+    frames += _retained([], pending, finished, client_id)
     frames.append(
         control.SessionClosed(session.epoch, session.expiry_interval, int(time() * 1000)).frame(session.client_id)
     )

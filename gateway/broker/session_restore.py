@@ -23,8 +23,8 @@ class SessionRestore:
                 self.take_up(session, stored)
         session.restore_inbound(state.inbound)
         session.restore_outbound(state.outbound)
-        for owed in state.owed:
-            session.restore_retained(owed)
+        for pending in state.pending_retained:
+            session.restore_retained(pending)
 
     def take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)

@@ -469,8 +469,6 @@ class Session(Subscriber):
         # Without a queue it was sent as a retained value (MQTT-3.3.1-8).
         retain = not entry.topic_filter or (message.retain and source is not None and source.retain_as_published)
         identifiers = source.identifiers if source is not None else ()
-        if entry.qos == 0:  # the record is of an older version, which did not tell: as it would be sent now
-            entry.qos = message.qos if source is None or source is not route else min(message.qos, source.qos)
         self.exchanges.send_again(packet_id, entry, message, retain, identifiers, now_ms)
 
 

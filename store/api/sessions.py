@@ -35,7 +35,7 @@ class Outbound:
     topic_filter: bytes
     offset: int
     released: bool  # PUBREC came: PUBREL is owed, the message itself must not be sent again
-    qos: int  # at which it was sent; 0: a record of an older version, which did not tell
+    qos: int  # at which it was sent
 
 
 @dataclass(slots=True)

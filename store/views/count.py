@@ -1,4 +1,4 @@
-"""How many rows a bucket has, kept beside it: reading a figure is not to cost a scan."""
+"""The number of rows of a bucket, kept beside it: reading the figure must not cost a scan."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _COUNTS: Final = b"C"  # by bucket
 
 
 class Count:
-    """Of one bucket. Whoever changes the bucket tells."""
+    """The number of rows of one bucket. `change` must follow each change of the bucket."""
 
     __slots__ = ("_bucket", "_state", "value")
 
@@ -17,8 +17,7 @@ class Count:
         self._state = state
         self._bucket = bucket
         row = state.get(_COUNTS, bucket)
-        # Views of an older version have no such row.
-        self.value = sum(1 for _ in state.scan(bucket)) if row is None else int.from_bytes(row, "big")
+        self.value = 0 if row is None else int.from_bytes(row, "big")
 
     def change(self, by: int) -> None:
         self.value += by

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 QUEUE_PREFIX: Final = 21  # bytes that the keys of a queue's index entries have in common, within a generation
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
-_FORMAT: Final = 2  # of all rows: 1 had topics in the order of their bytes, and did not say so
+_FORMAT: Final = 1  # of all rows
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
 RDICT_CONFIG: Final = "rocksdict-config.json"
@@ -252,7 +252,7 @@ def seen_checkpoint(path: Path) -> Checkpoint | None:
 def _checkpoint(row: bytes | None) -> Checkpoint:
     if row is None:
         return Checkpoint(0, 0, 0)
-    position, durable, store_time, form = _CHECKPOINT.unpack(row.ljust(_CHECKPOINT.size, b"\0"))
+    position, durable, store_time, form = _CHECKPOINT.unpack(row)
     return Checkpoint(position, durable, store_time, is_readable=form == _FORMAT)
 
 

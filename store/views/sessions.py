@@ -68,10 +68,7 @@ class Sessions:
     def load(self) -> None:
         """Count the sessions, as of the checkpoint."""
         row = self._state.get(_COUNT, b"")
-        if row is None:  # views of an older version
-            self.count = sum(1 for _ in self._state.scan(_SESSIONS))
-        else:
-            self.count = int.from_bytes(row, "big")
+        self.count = 0 if row is None else int.from_bytes(row, "big")
 
     def opened(self, client: bytes, event: SessionOpened) -> None:
         row = self._row(client)

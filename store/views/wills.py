@@ -15,10 +15,11 @@ from store.views.state import State
 
 _WILLS: Final = b"W"
 _WAITING: Final = b"V"  # due (u64 ms) and client id
-_ROW: Final = Struct(">QIQ")  # epoch, delay in seconds, due in ms or 0; the message follows as an unsealed frame
-_ACCOUNT: Final = 1  # marks, a byte behind the message; the user name follows
+# Epoch, delay in seconds, due in ms or 0, marks, length of the gateway's name and of the user's. The two names and the
+# message as an unsealed frame follow.
+_ROW: Final = Struct(">QIQBHH")
+_ACCOUNT: Final = 1  # marks
 _DENIED: Final = 2
-_OF_GATEWAY: Final = 4  # the gateway comes before the user name, behind its length
 
 
 class Wills:
@@ -33,7 +34,9 @@ class Wills:
         """The connection has this will."""
         self.drop(client)
         message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
-        self._state.put(_WILLS, client, _ROW.pack(event.epoch, event.delay, 0) + message + _sender(event))
+        marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED
+        head = _ROW.pack(event.epoch, event.delay, 0, marks, len(event.gateway), len(event.user))
+        self._state.put(_WILLS, client, head + event.gateway + event.user + message)
 
     def dropped(self, client: bytes, event: WillDropped) -> None:
         """The connection of this epoch has no will any more."""
@@ -56,11 +59,11 @@ class Wills:
         row = self._state.get(_WILLS, client)
         if row is None:
             return
-        epoch, delay, due = _ROW.unpack_from(row)
+        epoch, delay, due, *sender = _ROW.unpack_from(row)
         if due:
             return
         due = at_ms + min(delay, expiry_interval) * 1000
-        self._state.put(_WILLS, client, _ROW.pack(epoch, delay, due) + row[_ROW.size :])
+        self._state.put(_WILLS, client, _ROW.pack(epoch, delay, due, *sender) + row[_ROW.size :])
         self._state.put(_WAITING, _waiting_name(client, due), b"")
 
     def will(self, client: bytes) -> Will | None:
@@ -86,23 +89,15 @@ class Wills:
         return found
 
 
-def _sender(event: WillSet) -> bytes:
-    """Whose it is; nothing for somebody without a name, and with the right to send it by default, at no gateway."""
-    marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED | bool(event.gateway) * _OF_GATEWAY
-    gateway = len(event.gateway).to_bytes(2, "big") + event.gateway if event.gateway else b""
-    return bytes([marks]) + gateway + event.user if marks or event.user else b""
-
-
 def _will(client: bytes, row: bytes) -> Will:
-    epoch, delay, due = _ROW.unpack_from(row)
-    _, flags, _, topic, _, properties, payload = record.decode(row, _ROW.size)
-    sender = row[_ROW.size + record.length_of(row, _ROW.size) :]
-    marks, gateway, user = sender[0] if sender else 0, b"", sender[1:]
-    if marks & _OF_GATEWAY:
-        end = 2 + int.from_bytes(user[:2], "big")
-        gateway, user = user[2:end], user[end:]
+    epoch, delay, due, marks, gateway_size, user_size = _ROW.unpack_from(row)
+    user_at = _ROW.size + gateway_size
+    start = user_at + user_size
+    _, flags, _, topic, _, properties, payload = record.decode(row, start)
     message = topic, flags, properties, payload
-    return Will(client, delay, due, *message, epoch, user, bool(marks & _ACCOUNT), not marks & _DENIED, gateway)
+    is_account, is_allowed = bool(marks & _ACCOUNT), not marks & _DENIED
+    user, gateway = row[user_at:start], row[_ROW.size : user_at]
+    return Will(client, delay, due, *message, epoch, user, is_account, is_allowed, gateway)
 
 
 def _waiting_name(client: bytes, due: int) -> bytes:

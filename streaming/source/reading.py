@@ -99,8 +99,6 @@ class _Range:
             self._begin_of_the_rest = min(error.begin, self._piece.end)
             self._missed(offset, self._begin_of_the_rest, self._begin_of_the_rest - offset)
             return None
-        if page.next_offset > self._piece.end:
-            raise RuntimeError(f"{self._where()}: the node is of an older version, and reads too much")
         if page.gone:
             self._missed(offset, page.next_offset, page.gone)
         return page

@@ -300,7 +300,7 @@ async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_pa
     database = Database(tmp_path / "views", 0)
     row = database.get(b"mcheckpoint")
     assert row is not None
-    database.put_all([(b"mcheckpoint", row[:24]), (b"ta/b", b""), (b"pa", b"")])  # as format 1 had it
+    database.put_all([(b"mcheckpoint", row[:24] + (2).to_bytes(4, "big")), (b"pa", b"")])
     database.delete_ranges([(b"ta\0b", b"ta\0c")], b"pa", b"")
     database.close()
     if reclaimed:

@@ -24,7 +24,7 @@ from tests.store.simulation.model import Entry, Model
 from tests.store.simulation.model_sessions import NEVER, Session
 from tests.store.simulation.truth import Truth
 
-FORMAT = 2
+FORMAT = 1
 REFERENCE = 24  # bytes
 NOTHING = bytes(16)  # position, length and tag of a reference to what is gone
 NO_PAYLOAD, IS_KEPT = 1, 2
@@ -182,10 +182,10 @@ def _add_wills(rows: dict[bytes, bytes], model: Model) -> None:
     for client, waiting in model.sessions.wills.by_client.items():
         will = waiting.will(client)
         message = record.frame(Kind.MESSAGE, will.flags, 0, will.topic, client, will.properties, will.payload)
-        marks = will.is_account | (not will.is_allowed) << 1 | bool(will.gateway) << 2
-        gateway = _sized(will.gateway) if will.gateway else b""
-        sender = bytes([marks]) + gateway + will.user_name if marks or will.user_name else b""
-        rows[b"W" + client] = pack(">QIQ", will.epoch, will.delay_interval, will.due_ms) + message + sender
+        marks = will.is_account | (not will.is_allowed) << 1
+        head = pack(">QIQB", will.epoch, will.delay_interval, will.due_ms, marks)
+        sizes = pack(">HH", len(will.gateway), len(will.user_name))
+        rows[b"W" + client] = head + sizes + will.gateway + will.user_name + message
         if will.due_ms:
             rows[b"V" + pack(">Q", will.due_ms) + client] = b""
 

@@ -393,17 +393,6 @@ async def test_sessions_are_counted(bench: Bench):
     assert await count() == 1
 
 
-async def test_sessions_of_views_of_an_older_version_are_counted(bench: Bench):
-    """They have no count."""
-    await bench.append(*[control.SessionOpened(1, 60, True).frame(b"%d" % number) for number in range(3)])
-    bench.engine._views._state.delete(b"S", b"")
-    await bench.reopen()
-    assert bench.engine.stats().sessions == 3
-    await bench.append(control.SessionEnded(1).frame(b"1"))
-    await bench.reopen()
-    assert bench.engine.stats().sessions == 2
-
-
 async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
     """Of a topic's, as much as any cursor; of a wildcard filter's, whatever is left of it."""
     await bench.append(
