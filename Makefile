@@ -66,17 +66,17 @@ $(TOOLS): pyproject.toml | build
 	@touch $@
 
 $(NODE): $(TOOLS) | build
-	@echo "installing what a node needs: 20 MB, about 15 seconds"
+	@echo "installing what a node needs: 20 MB to download, about 15 seconds"
 	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[node]')
 	@touch $@
 
 $(DEMO): $(TOOLS) | build
-	@echo "installing a node, Spark and the demo's data: 800 MB, about 2 minutes"
+	@echo "installing a node, Spark and the demo's data: 600 MB to download, about 2 minutes"
 	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[demo]')
 	@touch $(NODE) $@
 
 $(ALL): $(TOOLS) | build
-	@echo "installing Sluice with all extras: 900 MB, about 2 minutes"
+	@echo "installing Sluice with all extras: 700 MB to download, about 3 minutes"
 	@SLUICE_PURE=1 $(call pip_install,--no-build-isolation --editable '.[all]')
 	@touch $(NODE) $(DEMO) $@
 
