@@ -21,6 +21,7 @@ from store.api import (
     StoreStats,
     TransactionListener,
 )
+from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.config import StoreConfig
 from store.data_folder import Folder
 from store.errors import StoreError, StoreFailed
@@ -83,7 +84,7 @@ class Engine(Queries):
         )
         self._retention.start()
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
-        self._listeners: list[CommitListener] = []
+        self._listeners = CommitListeners()
         self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
@@ -154,8 +155,8 @@ class Engine(Queries):
         order in which it was taken, or it fails with all that was taken behind it."""
         return self._log.offer(frames, done)
 
-    def on_commit(self, listener: CommitListener) -> None:
-        self._listeners.append(listener)
+    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> None:
+        self._listeners.add(listener, parts)
 
     async def release_due(self) -> None:
         """Fire and ask now what is due by the clock, instead of when the timer wakes."""
@@ -248,12 +249,9 @@ class Engine(Queries):
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)
         self._batches += 1
-        for listener in self._listeners:
-            try:
-                listener(commit)
-            except Exception:
-                logger.exception("a commit listener failed")
-        self._held.notice()
+        self._listeners.notify(commit)
+        if self._views.held.earlier.is_set:
+            self._held.reschedule()
         if self._views.is_full():
             self._checkpoint()
         elif self._checkpoint_timer is None:

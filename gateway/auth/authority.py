@@ -18,6 +18,7 @@ from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
 from store.api import Commit, Store, User, Will
+from store.commit_listeners import ACCOUNTS
 
 _MAX_RULE_BOOKS: Final = 16_384  # rule books in the cache, one for each user
 WRONG: Final = "wrong user name or password"
@@ -44,7 +45,7 @@ class Authority:
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # used until the store has one
         self._listeners: list[ChangeListener] = []
         self.service_logins_failed = {"grpc": 0, "http": 0}  # of services; those of devices are in `Counters`
-        store.on_commit(self._on_commit)
+        store.on_commit(self._on_commit, ACCOUNTS)
 
     def stop(self) -> None:
         self.passwords.stop()
@@ -113,11 +114,10 @@ class Authority:
         return book
 
     def _on_commit(self, commit: Commit) -> None:
-        if commit.users or commit.rules or commit.missed_from >= 0:
-            self.changes += 1
-            self._rule_books.clear()
-            for listener in self._listeners:
-                listener(commit)
+        self.changes += 1
+        self._rule_books.clear()
+        for listener in self._listeners:
+            listener(commit)
 
 
 def login_failure_line(name: bytes, peer: str, why: str = WRONG) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from matcher.names import parent_of
 from store.api import Commit, Store, dead_letter_queue
+from store.commit_listeners import GROUPS, MESSAGES
 
 _PARENT: Final = b"p"
 
@@ -21,7 +22,7 @@ class Wakeups:
     def __init__(self, store: Store) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
         self._parents = 0  # of the keys
-        store.on_commit(self._committed)
+        store.on_commit(self._committed, MESSAGES | GROUPS)
 
     def add(self, key: bytes, waiter: asyncio.Event) -> None:
         waiters = self._waiting.get(key)

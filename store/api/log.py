@@ -156,8 +156,9 @@ class LogStore(Protocol):
         """Take unsealed frames for the next batch, in order. `done` is called on the loop once they are
         committed and folded, or have failed. Raises nothing; a full backlog fails with `StoreBusy`."""
 
-    def on_commit(self, listener: CommitListener) -> None:
-        """Call `listener` with each commit, after the fold and before the `done`s of its appends."""
+    def on_commit(self, listener: CommitListener, parts: int = ...) -> None:
+        """Call `listener` with each commit, after the fold and before the `done`s of its appends. `parts`: only with
+        commits that have one of these (`store.commit_listeners`); every commit by default."""
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         """The sequence of the last append of a producer (`store.control.produced`), how many of its records are not in

@@ -73,9 +73,9 @@ class HeldMessages:
         """Call `listener` with halves whose publisher has to be asked."""
         self._listeners.append(listener)
 
-    def notice(self) -> None:
-        """A batch was folded: look sooner if something that is held now wants it."""
-        if self._held.is_sooner and self._round is None:
+    def reschedule(self) -> None:
+        """Wake earlier: a message was held that comes before all others."""
+        if self._round is None:
             self._arm()
 
     async def settle(self) -> None:
@@ -231,7 +231,7 @@ class HeldMessages:
         if self._stopped:
             return
         self._blocked = False
-        self._held.is_sooner = False
+        self._held.earlier.is_set = False
         new = self._held.new.first()
         times = [self._held.due.first(), self._held.asked.first(), None if new is None else new + self._check_ms]
         wakes = [time for time in times if time is not None]

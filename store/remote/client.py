@@ -33,6 +33,7 @@ from store.api import (
     StoreStats,
     TransactionListener,
 )
+from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.errors import StoreClosed, StoreError
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.calls import POP, Method, RemoteCalls, encode
@@ -111,7 +112,7 @@ class RemoteStore(RemoteCalls):
         self._producer = _producer(gateway)
         self._appends = Appends(self._loop, config.max_pending_bytes, 1 << 62, partial(self._put, Item.APPEND))
         self._questions = Questions(config.max_calls, self._put)
-        self._listeners: list[CommitListener] = []
+        self._listeners = CommitListeners()
         self._check_listeners: list[TransactionListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
@@ -176,8 +177,8 @@ class RemoteStore(RemoteCalls):
     def append(self, frames: list[bytes], done: Done) -> None:
         self._appends.append(frames, done)
 
-    def on_commit(self, listener: CommitListener) -> None:
-        self._listeners.append(listener)
+    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> None:
+        self._listeners.add(listener, parts)
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         self._check_listeners.append(listener)
@@ -401,11 +402,7 @@ class RemoteStore(RemoteCalls):
 
     def _told(self, commits: list[Commit]) -> None:
         for commit in commits:
-            for listener in self._listeners:
-                try:
-                    listener(commit)
-                except Exception:
-                    log.exception("a commit listener failed")
+            self._listeners.notify(commit)
 
     def _check(self, held: list[HeldMessage]) -> None:
         for listener in self._check_listeners:

@@ -83,24 +83,33 @@ class HeldRow:
         return HeldMessage(self.handle, self.topic, self.publisher, due, self.rounds)
 
 
+class Earlier:
+    """Whether a message was held that comes before all others of its order. Its reader resets it."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = True
+
+
 class Order:
     """Handles by a time. It remembers before which name there is none: what was taken out leaves traces in RocksDB,
     which a look from the beginning would have to step over each time."""
 
-    __slots__ = ("_bucket", "_from", "_state", "is_sooner")
+    __slots__ = ("_bucket", "_earlier", "_from", "_state")
 
-    def __init__(self, state: State, bucket: bytes) -> None:
+    def __init__(self, state: State, bucket: bytes, earlier: Earlier) -> None:
         self._state = state
         self._bucket = bucket
         self._from = b""
-        self.is_sooner = True  # since somebody set it to False, one was added that is before all others
+        self._earlier = earlier
 
     def add(self, time: int, handle: int) -> None:
         name = _NAME.pack(time, handle)
         self._state.put(self._bucket, name, b"")
         if name < self._from:
             self._from = name
-            self.is_sooner = True
+            self._earlier.is_set = True
 
     def remove(self, time: int, handle: int) -> None:
         self._state.delete(self._bucket, _NAME.pack(time, handle))
@@ -138,14 +147,15 @@ class Order:
 class Held:
     """Messages that are held, by handle and in the three orders of what they wait for."""
 
-    __slots__ = ("_state", "asked", "begin", "count", "due", "kept_below", "new")
+    __slots__ = ("_state", "asked", "begin", "count", "due", "earlier", "kept_below", "new")
 
     def __init__(self, state: State, begin: int) -> None:
         self._state = state
         self.count = Count(state, _HELD)
-        self.due = Order(state, _DUE)
-        self.new = Order(state, _NEW)
-        self.asked = Order(state, _ASKED)
+        self.earlier = Earlier()
+        self.due = Order(state, _DUE, self.earlier)
+        self.new = Order(state, _NEW, self.earlier)
+        self.asked = Order(state, _ASKED, self.earlier)
         self.begin = begin  # of the log: all messages before it are kept
         self.kept_below = begin  # only messages before it may be
 
@@ -193,15 +203,6 @@ class Held:
         """Whether the message is held and waits for its transaction (`half`), or for its time."""
         row = self.find(handle)
         return row is not None and row.is_half == half
-
-    @property
-    def is_sooner(self) -> bool:
-        """Whether, since it was set to False, one was held that comes before all others of its order."""
-        return self.due.is_sooner or self.new.is_sooner or self.asked.is_sooner
-
-    @is_sooner.setter
-    def is_sooner(self, value: bool) -> None:
-        self.due.is_sooner = self.new.is_sooner = self.asked.is_sooner = value
 
     def kept(self, handle: int) -> bytes | None:
         """The sealed frame of a message by a copy of which it enters its queues; None where it can do so by its record,

@@ -64,7 +64,7 @@ class MemoryStore:
         for frames, done in held:
             self._commit(frames, done)
 
-    def on_commit(self, listener: CommitListener) -> None:
+    def on_commit(self, listener: CommitListener, parts: int) -> None:
         self._listeners.append(listener)
 
     def may_hold(self) -> bool:

@@ -13,7 +13,7 @@ from store.api import Commit, Subscription, filter_queue, partition_queue, topic
 from store.config import StoreConfig
 from store.views.database import Database
 from store.views.fold import Views
-from store.views.held import Order
+from store.views.held import Earlier, Order
 from store.views.index import REFERENCE
 from store.views.keys import key_digest
 from store.views.state import State
@@ -182,20 +182,20 @@ def test_any_history_of_held_messages_equals_the_model(tmp_path_factory, history
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=40), st.integers(1, 4))
 def test_an_order_forgets_only_what_is_gone(tmp_path_factory, steps, limit):
     database = Database(tmp_path_factory.mktemp("order") / "views", 1 << 20)
-    order = Order(State(database), b"d")
+    order = Order(State(database), b"d", Earlier())
     there: set[tuple[int, int]] = set()
     first: tuple[int, int] | None = None
     assert order.first() is None
     for is_added, time, handle in steps:
         sooner = is_added and (first is None or (time, handle) < first)
-        order.is_sooner = False
+        order._earlier.is_set = False
         if is_added:
             order.add(time, handle)
             there.add((time, handle))
         else:
             order.remove(time, handle)
             there.discard((time, handle))
-        assert order.is_sooner or not sooner
+        assert order._earlier.is_set or not sooner
         due = sorted(name for name in there if name[0] <= 1)
         assert order.until(1, limit) == [handle for _, handle in due[:limit]]
         first = min(there, default=None)

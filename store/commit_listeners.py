@@ -1,0 +1,45 @@
+"""Calls the listeners of a store with each commit, each only for commits that have something for it."""
+
+import logging
+from typing import Final
+
+from store.api import Commit, CommitListener
+
+logger = logging.getLogger(__name__)
+
+# What a listener may ask for, added up.
+MESSAGES: Final = 1  # messages that entered their queues
+GROUPS: Final = 2  # groups whose dead letters grew, or whose messages were returned
+ACCOUNTS: Final = 4  # users or rules that changed
+EVERY_COMMIT: Final = 8
+
+
+class CommitListeners:
+    """The listeners of one store, in the order in which they were added."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[int, CommitListener]] = []
+
+    def add(self, listener: CommitListener, parts: int) -> None:
+        """Call `listener` with commits that have one of these parts, and with commits whose content was missed."""
+        self._listeners.append((parts, listener))
+
+    def notify(self, commit: Commit) -> None:
+        """Call all listeners that want the commit. The failure of one is logged, and the others are called."""
+        parts = EVERY_COMMIT
+        if commit.missed_from >= 0:
+            parts |= MESSAGES | GROUPS | ACCOUNTS
+        if commit.topics or commit.moved:
+            parts |= MESSAGES
+        if commit.dead_letters or commit.again:
+            parts |= GROUPS
+        if commit.users or commit.rules:
+            parts |= ACCOUNTS
+        for wanted, listener in self._listeners:
+            if wanted & parts:
+                try:
+                    listener(commit)
+                except Exception:
+                    logger.exception("a commit listener failed")
