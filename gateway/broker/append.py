@@ -1,4 +1,4 @@
-"""Appending to the log from a task: until the commit, or until the store has room for what must not be lost."""
+"""Appends to the log from a task, waiting for the commit; the last records of a connection wait for a busy store."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
-_BUSY_SECONDS: Final = 0.1  # until a store that was busy is asked again
+_BUSY_SECONDS: Final = 0.1  # until a busy store is tried again
 _SIZE: Final = 1 << 20  # bytes of a session's records in one append, unless one record is larger
 
 
@@ -34,8 +34,8 @@ async def append(store: Store, frames: list[bytes]) -> None:
 
 
 class LastRecords:
-    """The last records of connections that have ended, on their way to the log. They wait while the store is busy: a
-    will would be lost without them, or one be sent that was dropped."""
+    """The last records of connections that have ended. They wait while the store is busy: without them a will would be
+    lost, or a dropped one be sent."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class LastRecords:
         self._under_way: dict[bytes, asyncio.Future[None]] = {}  # by client id; one connection each
 
     def of(self, client_id: bytes) -> asyncio.Future[None] | None:
-        """Done when those of the client are in the log; None: there are none."""
+        """A future that is done when those of the client are in the log. None: there are none."""
         return self._under_way.get(client_id)
 
     def all(self) -> Iterable[asyncio.Future[None]]:
@@ -56,8 +56,8 @@ class LastRecords:
         on_recorded: Callable[[], None],
         on_ended: Callable[[bytes], None],
     ) -> None:
-        """Append the last records of the client's connection, in order; what is large, piece by piece. `on_recorded`
-        when they are committed, `on_ended` in any case."""
+        """Append the last records of the client's connection in order, in pieces of a bounded size. Call `on_recorded`
+        when they are committed, and `on_ended` in any case."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._under_way[client_id] = future
         left = pieces(frames)
@@ -84,7 +84,7 @@ class LastRecords:
 
 
 def pieces(frames: list[bytes]) -> Iterator[list[bytes]]:
-    """The records in their order, in appends of a bounded size; one without records when there are none."""
+    """The records in order, in appends of a bounded size. At least one append, which may be empty."""
     piece: list[bytes] = []
     size = 0
     for frame in frames:

@@ -161,8 +161,8 @@ class SubscribeHandler:
         self._store.append(frames, done)
 
     def _wane(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
-        """These are granted with QoS 0: the log has no cursor of theirs from here on, and others that match the same
-        messages send them. Returns the records of what such cursors did."""
+        """Subscriptions are granted with QoS 0: from here on the log has no cursor of theirs, and other subscriptions
+        send the messages that both match. Returns the records of their messages in flight."""
         frames = records_without(session, {stored.topic_filter for stored in granted})
         waning: list[StoredSubscription] = []
         for stored in granted:
@@ -183,7 +183,7 @@ class SubscribeHandler:
         fresh: list[bool],
         reply: bytes,
     ) -> None:
-        """From here on nothing that these subscriptions match is missed."""
+        """Send SUBACK. From here on the subscriptions miss nothing."""
         connection.send(reply)
         self._want_retained(session, granted, fresh)
         subscriptions = [session.subscriptions.get(stored.topic_filter) for stored in granted if stored.replay >= 0]
@@ -200,7 +200,7 @@ class SubscribeHandler:
         fresh: list[bool],
         reply: bytes,
     ) -> None:
-        """The same, as soon as the store knows what to tell us of."""
+        """Send SUBACK when the store knows which commits this gateway wants."""
         try:
             await wants.settled()
         except StoreError as error:
@@ -254,7 +254,7 @@ class SubscribeHandler:
         return old is None
 
     def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
-        """`_attach`, in a session that leaves no trace in the log."""
+        """Make a subscription of a transient session live. Whether it is new."""
         if not is_shared(stored.topic_filter):
             return self._attach(session, stored)
 
@@ -297,7 +297,7 @@ class SubscribeHandler:
             self._end_grants(requests)
 
     def _end_grants(self, requests: list[SubscribeRequest]) -> None:
-        """The shared subscriptions among them are made, or came to nothing."""
+        """The shared subscriptions among the requests are made, or have failed."""
         self._shared.end_grants([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
     def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
@@ -366,7 +366,7 @@ class SubscribeHandler:
         return True
 
     def make(self, session: Session, stored: StoredSubscription) -> Subscription:
-        """The subscription as the session works with it."""
+        """Make a session's subscription of what the log has of it, or is about to have."""
         topic_filter = stored.topic_filter
         is_wild = has_wildcard(topic_filter)
         is_recorded = session.durable and stored.qos > 0
@@ -395,7 +395,7 @@ class SubscribeHandler:
         )
 
     async def learn_ends(self, session: Session, cursors: list[QueueCursor]) -> None:
-        """Find out how far the queues go, now that commits reach the session, and read what it missed."""
+        """Ask for the ends of the queues, now that commits reach the session, and have it catch up."""
         for cursor in cursors:
             bounds = await self._store.bounds(cursor.queue)
             cursor.extend(bounds.end)
@@ -409,8 +409,8 @@ def _is_in_use(
     count: int,
     answer: Callable[[int, int, list[ReasonCode], Explanation | None, int], bytes],
 ) -> bool:
-    """Whether the packet id of a SUBSCRIBE or UNSUBSCRIBE with so many filters is that of a message whose exchange has
-    not ended; the client was told then. 3.1.1 has no word for it."""
+    """Whether a QoS 2 exchange uses the packet id of a SUBSCRIBE or UNSUBSCRIBE with `count` filters. If so, the packet
+    is refused; MQTT 3.1.1 has no reason code for that."""
     if connection.version < 5 or packet_id not in session.inbound:
         return False
     reasons, why = [ReasonCode.PACKET_IDENTIFIER_IN_USE] * count, connection.explain(PACKET_ID_IN_USE)

@@ -1,8 +1,8 @@
-"""Recording how far durable sessions have come: acknowledged offsets, packet ids, and all of it at the end.
+"""Records the progress of durable sessions: acknowledged offsets and packet ids.
 
-Acknowledgements are gathered and recorded a few times a second, of many sessions less often: what they make of the
-log, and of a turn of the loop, is bounded. What a packet to the client rests on (the packet id of a QoS 2 message, a
-PUBREC that came) is recorded at once, and the packet follows its commit.
+Acknowledgements are gathered and recorded a few times a second; if there are many sessions, less often, so that records
+take a bounded share of the log and of the event loop. A packet id of QoS 2 and a PUBREC are recorded at once: the
+packet that depends on them is sent when the record is committed.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ _BESIDES: Final = 32  # bytes of it for each filter, at the most
 
 
 class SessionCheckpoint:
-    """Writes the progress of a node's durable sessions to the log."""
+    """Writes the progress of this node's durable sessions to the log."""
 
     def __init__(self, store: Store, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
-        self._on_failed = on_failed  # a record was not taken: the session cannot go on
+        self._on_failed = on_failed  # the store did not take a record: the session cannot go on
         self._loop = asyncio.get_running_loop()
-        self._changed: dict[Session, None] = {}  # held sessions only, who waits longest first
-        self._urgent: dict[Session, None] = {}  # the same
+        self._changed: dict[Session, None] = {}  # held sessions only; the one that waits longest comes first
+        self._urgent: dict[Session, None] = {}  # those that are recorded in this turn of the loop
         self._timer: asyncio.TimerHandle | None = None
-        self._scheduled = False  # `_write_urgent` is on its way
+        self._scheduled = False  # `_write_urgent` is scheduled
 
     def forget(self, session: Session) -> None:
-        """The session is closed: `last_records` says the rest."""
+        """The session is closed: `last_records` records the rest."""
         self._changed.pop(session, None)
         self._urgent.pop(session, None)
 
@@ -53,8 +53,8 @@ class SessionCheckpoint:
             self._timer.cancel()
 
     def note(self, session: Session, urgent: bool) -> None:
-        """Something of the session has to be recorded; `urgent`: a packet to the client waits for it. Of one that is
-        closed, `last_records` said it."""
+        """Schedule a record of the session; `urgent`: a packet to the client waits for it. A closed session is not
+        recorded again: `last_records` did."""
         if session.closed:
             return
         if urgent:
@@ -82,7 +82,7 @@ class SessionCheckpoint:
             self._try_to_record(session)
 
     def _try_to_record(self, session: Session) -> None:
-        """One that cannot be recorded must not keep the others from it: its connection ends."""
+        """Record a session. If that fails its connection ends, and other sessions are recorded."""
         try:
             self._record(session)
         except Exception as error:
@@ -103,7 +103,7 @@ class SessionCheckpoint:
             if entry is not None and entry.waits_for_record:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
         pending, finished, is_changed = session.pop_retained_changes()
-        if is_changed:  # retained values that were sent are not pending any more: the log has to know both or neither
+        if is_changed:  # values that were sent are not pending any more: the log must have both or neither
             sent += exchanges.pop_unrecorded({b""})
         frames += _exchanges(session.client_id, [row for row in sent if row[1]], received, completed)
         frames += _retained([row for row in sent if not row[1]], pending, finished, session.client_id)
@@ -133,12 +133,10 @@ class SessionCheckpoint:
 
 
 def last_records(session: Session) -> list[bytes]:
-    """What the log must know when a connection ends: every open exchange, then exact cursors.
+    """The records that end a connection: open exchanges, exact cursors, and the end of the session's connection.
 
-    Everything below a cursor's `next` is either acknowledged or listed as an exchange, so the committed
-    offset is `next`, or the floor, where an exchange that an earlier connection left ended before the cursor came by
-    it; where the log has that already nothing is said. The exchanges come first: a torn write may lose the cursors,
-    never the messages. The last record closes the session.
+    Every message before a cursor's `next` is acknowledged or recorded as an exchange, so the cursor goes on at `next`.
+    The exchanges come first: a torn write may lose the cursors, but no message.
     """
     client_id = session.client_id
     sent, received, completed = session.exchanges.at_close()
@@ -157,8 +155,7 @@ def last_records(session: Session) -> list[bytes]:
 
 
 def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
-    """What the log must know of messages on their way by these filters, when their cursors are to be no more: only a
-    record tells of them then."""
+    """The records of messages in flight by these filters, whose subscriptions end: no cursor leads to them then."""
     if not session.durable:
         return []
     names = {*filters, *map(replay_name, filters)}
@@ -166,12 +163,12 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
 
 
 def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:
-    """As `control.subscribed`: a packet may name more than a record holds."""
+    """Records of subscriptions that are granted. A packet may name more than one record holds."""
     return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
 
 
 def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
-    """The same of `control.unsubscribed`."""
+    """Records of filters that are unsubscribed. A packet may name more than one record holds."""
     return [control.Unsubscribed(few).frame(client_id) for few in _parts(filters, list(map(len, filters)))]
 
 
@@ -181,7 +178,7 @@ def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[byt
 
 
 def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
-    """Cursors and where they are, by filter."""
+    """Records of the places of cursors, by their names."""
     parts = _parts(list(offsets.items()), list(map(len, offsets)))
     return [control.CursorsCommitted(dict(few)).frame(client_id) for few in parts]
 

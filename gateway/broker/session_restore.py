@@ -1,4 +1,4 @@
-"""A session of the log, taken up where the log has it."""
+"""Restores a session from the log when its client connects."""
 
 from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.delivery.router import Router
@@ -10,14 +10,14 @@ from store.api import Subscription as StoredSubscription
 
 
 class SessionRestore:
-    """Of all sessions of a node."""
+    """Restores the sessions of this node."""
 
     def __init__(self, router: Router, subscriptions: SubscribeHandler) -> None:
         self._router = router
         self._subscriptions = subscriptions
 
     def restore(self, session: Session, state: SessionState) -> None:
-        """Take up a session where the log has it."""
+        """Restore subscriptions, exchanges and requests for retained values."""
         for stored in state.subscriptions:
             if not is_shared(stored.topic_filter):
                 self.take_up(session, stored)

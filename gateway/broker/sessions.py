@@ -1,7 +1,7 @@
-"""The sessions this node holds: opening them at CONNECT, taking them over, closing them.
+"""The sessions that this node holds: it opens them at CONNECT, takes them over, and closes them.
 
-State that is not a message changes only by a control record. What a client is told (CONNACK, SUBACK,
-PUBREL …) goes out when the record it rests on is committed.
+State other than messages changes only by control records. A packet that depends on a record (CONNACK, SUBACK, PUBREL)
+is sent when the record is committed.
 """
 
 import asyncio
@@ -447,7 +447,7 @@ class Sessions:
             await self._end_connection(client_id, reason)
         self._free(client_id)
 
-    # --- on behalf of who runs the node
+    # --- for the operator
 
     @property
     def connected(self) -> Collection[bytes]:

@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _SIZE: Final = 1 << 20  # bytes of wills in one append
-_TAKEN_SECONDS: Final = 1.0  # until clients are looked at again for whom others speak
-_LOOK_SECONDS: Final = 60.0  # between looks at the clock, which somebody may set
+_TAKEN_SECONDS: Final = 1.0  # until wills are tried again whose clients other nodes own
+_LOOK_SECONDS: Final = 60.0  # at most, between two readings of the clock: it may be set
 
 
 def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> bytes:
-    """The record of the will of a connection that the gateway has, and of who may be asked about when it is sent."""
+    """The record of a connection's will, with the user whose rules decide whether it may be sent."""
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
     message = will.topic, flags, will.properties, will.payload
     sender = identity.user_name, identity.credential is not None, identity.allows_by_default
@@ -48,7 +48,7 @@ def will_message(client_id: bytes, will: Will) -> bytes:
 
 
 def stored_message(will: StoredWill) -> bytes:
-    """The same of one that is read from the store."""
+    """The record that sends a will that was read from the store, and ends it."""
     return _message(will.client_id, will.topic, will.flags, will.properties, will.payload)
 
 
@@ -71,7 +71,7 @@ class Wills:
         lock_client: LockClient,
         may_send: Callable[[StoredWill], Awaitable[bool]],
     ) -> None:
-        """may_send: whether a will may go where it goes, by the users and rules of now."""
+        """may_send: whether the current rules allow the will's user to publish it."""
         self._store = store
         self._may_send = may_send
         self._throttled_log = ThrottledLog(log)
@@ -80,8 +80,8 @@ class Wills:
         self._new = asyncio.Event()  # one has begun to wait
 
     async def send_left(self, is_gone: Callable[[bytes], bool]) -> None:
-        """Send those that do not wait, of connections that were open when their node died: one that `is_gone` names.
-        Raises StoreError."""
+        """Send the wills of connections that were open when their node died, but for those with a delay. is_gone:
+        whether the node of this name has died. Raises StoreError."""
         after: bytes | None = None
         while page := await self._store.wills(after, _PAGE):
             wills: list[StoredWill] = []
@@ -94,11 +94,11 @@ class Wills:
                     wills = []
             await self._send(wills)
             after = page[-1].client_id
-            await asyncio.sleep(0)  # there may be very many: others have their turn
+            await asyncio.sleep(0)  # there may be very many: let other tasks run
 
     async def overdue(self, client_id: bytes, state: SessionState | None) -> tuple[list[bytes], int]:
-        """What has to be recorded before the client, which has no connection, gets one, and how many wills that sends:
-        its will, if that is due or its session ends here (`state` is None)."""
+        """The records of a client's will that is due before the client's next connection, and how many wills they send.
+        A will is due after its delay, or with the end of its session (`state` is None)."""
         will = await self._store.will(client_id)
         if will is None:
             return [], 0
@@ -106,7 +106,7 @@ class Wills:
         return await self._ends([will] if due or state is None else [])
 
     def sent(self, count: int) -> None:
-        """So many wills are in the log."""
+        """Count wills that are committed."""
         self._counters.wills_sent += count
 
     def waits(self) -> None:
@@ -114,7 +114,7 @@ class Wills:
         self._new.set()
 
     async def run(self) -> None:
-        """Send each when its time has come."""
+        """Send each will when its delay has passed."""
         while True:
             try:
                 seconds = await self._send_due()
@@ -127,7 +127,7 @@ class Wills:
             self._new.clear()
 
     async def _send_due(self) -> float:
-        """Send what is due. Returns in how many seconds to look again."""
+        """Send the wills that are due. Returns the seconds until the next one may be."""
         while True:
             now_ms = int(time() * 1000)
             waiting = await self._store.wills_waiting(_PAGE)
@@ -142,7 +142,7 @@ class Wills:
                 return _TAKEN_SECONDS
 
     async def _send_one(self, client_id: bytes) -> bool:
-        """Whether that is done with: not while another node is about to open the client's session."""
+        """Send a will if it is due. False: another node is about to open the client's session."""
         async with self._lock_client(client_id) as is_ours:
             will = await self._store.will(client_id) if is_ours else None
             if will is not None and will.due_ms and will.due_ms <= int(time() * 1000):

@@ -1,4 +1,4 @@
-"""What a session was not sent, and why. Counted for the node as well (`gateway.observe.counters`)."""
+"""Messages that a session was not sent, by reason. The node counts them too (`gateway.observe.counters`)."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _MAX_KEPT: Final = 65_536  # sessions without a connection
 
 
 class DropCounters:
-    """Messages that one session did not get, since the node started. Made for a session when there is one."""
+    """Messages that one session was not sent since the node started. Made with the first of them."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -40,7 +40,7 @@ class DropCounters:
 
 
 class OfflineDropCounters:
-    """The counts of durable sessions that have no connection now, the oldest of which are forgotten first."""
+    """The counters of durable sessions without a connection. The oldest ones are dropped first."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, DropCounters] = {}

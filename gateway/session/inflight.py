@@ -1,4 +1,4 @@
-"""What was sent to a client under a packet id, and where its exchange stands."""
+"""A message that was sent to a client with a packet id, and the phase of its exchange."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from gateway.session.cursor import Cursor
 
 SENT: Final = 0  # PUBLISH is out (or staged), PUBACK or PUBREC is awaited
 RELEASED: Final = 1  # PUBREC came, PUBCOMP is awaited
-COMPLETED: Final = 2  # done, but the cursor has not passed it: its packet id stays taken
+COMPLETED: Final = 2  # over, but the cursor has not passed it: its packet id stays in use
 WAITING: Final = 3  # from an earlier connection, to be sent again once there is room
 RESERVED: Final = 4  # it has a packet id, and waits for a record before it is sent
 
@@ -32,14 +32,14 @@ class Inflight:
         self.offset = offset
         self.qos = qos
         self.phase = SENT
-        self.has_other_id = False  # another packet id than its cursor would give it once more: a record has to say so
+        self.has_other_id = False  # not the packet id that its cursor would give: it has to be recorded
         self.recorded = False  # the log knows of this packet id
         self.released = False  # PUBREC came on an earlier connection
         self.leased = False  # from a shared subscription: the session has it for this connection only
 
     @property
     def waits_for_record(self) -> bool:
-        """Whether the log of a durable session has to know the packet id before the message goes out."""
+        """Whether a durable session records the packet id before it sends the message."""
         return self.qos == 2 or self.has_other_id
 
     def acknowledged(self) -> None:

@@ -1,7 +1,7 @@
-"""Filters that a session was granted and that are no subscriptions yet: their records are on the way.
+"""Filters that were granted to a session and are no subscriptions yet: their records are not committed.
 
-A client may say more before it has its SUBACK. So each SUBSCRIBE has what it was granted by itself: another one with
-the same filter changes it a second time, and UNSUBSCRIBE ends what was granted before it, not what is granted behind.
+A client need not wait for SUBACK. So what was granted is kept for each SUBSCRIBE: a later one with the same filter
+changes the subscription again, and UNSUBSCRIBE ends what was granted before it, but not what is granted after it.
 """
 
 from collections.abc import Collection, Iterable

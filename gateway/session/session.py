@@ -143,7 +143,13 @@ class Session(Subscriber):
 
     def pop_retained_changes(self) -> tuple[list[PendingRetained], list[bytes], bool]:
         """See `PendingWork.pop_changes`."""
-        return self._pending.pop_changes() if self._pending is not None else ([], [], False)
+        pending = self._pending
+        if pending is None:
+            return [], [], False
+        changes = pending.pop_changes()
+        if pending.is_empty:
+            self._pending = None
+        return changes
 
     def keep_unrecorded(self, frames: list[bytes], error: StoreError) -> None:
         """The store did not take these records. If it was only too busy, they go with the last ones of the connection;
@@ -223,7 +229,8 @@ class Session(Subscriber):
 
     def awaits_retained(self, topic: bytes) -> bool:
         """Whether a message on this topic has to wait for the retained value of its topic."""
-        return self._pending is not None and self._pending.awaits(topic)
+        pending = self._pending
+        return pending is not None and bool(pending.retained) and pending.awaits(topic)
 
     def finish_retained(self, topic_filter: bytes) -> None:
         """All retained values of a subscription are sent."""
