@@ -93,13 +93,13 @@ async def test_the_later_of_two_counts_though_it_looks_for_its_beginning(
 ) -> None:
     """The second has another filter that replays the past, which takes a while; the first is done meanwhile."""
     go_on = asyncio.Event()
-    find = SubscribeRequest.find
+    find = SubscribeRequest.find_start
 
     async def slow(request: SubscribeRequest, store: Store, delivered_end: int, is_durable: bool) -> None:
         await go_on.wait()
         await find(request, store, delivered_end, is_durable)
 
-    monkeypatch.setattr(SubscribeRequest, "find", slow)
+    monkeypatch.setattr(SubscribeRequest, "find_start", slow)
     node = await make_node()
     await publish(node, b"past/1", b"old")
     client = await durable(node)
