@@ -1,1 +1,1 @@
-"""The command `sluice`: serve, demo, pub, sub. The roof of the house: may import everything, imported by nothing."""
+"""The command `sluice` and its demo. May import every other package; no other package imports it."""

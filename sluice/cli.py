@@ -1,4 +1,7 @@
-"""The command `sluice`: finds the subcommand and runs it. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+"""The command line: parse the arguments and run the subcommand.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C.
+"""
 
 import argparse
 import os
@@ -28,16 +31,15 @@ from sluice.commands import (
 )
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
-# The packages of the distribution: that one of these is missing is a bug.
+# The packages of the distribution. A missing one is a bug, not a missing extra.
 PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluice", "store", "streaming")
-# The extra of `pyproject.toml` that a command needs. The others need `node` or, as `find` and `topics`, none.
+# The extra of `pyproject.toml` that a command needs. Other commands need `node`, or none (`find`, `topics`).
 EXTRAS: Final = {"demo": "demo", "history": "spark", "sql": "spark", "stream": "spark"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `sluice` with `argv` (default: the process's arguments) and return its exit code."""
-    # Before gRPC is there, which else has lines of its own for each handshake of TLS that fails: a command tells it in
-    # one, and strangers are not to fill a node's log.
+    # Set before gRPC is imported. By default it logs every failed TLS handshake, so strangers could fill a node's log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     root = parser()
     arguments, rest = root.parse_known_args(argv)
@@ -55,17 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `sluice sub … | head`: whoever read us has had enough
+    except BrokenPipeError:  # `sluice sub … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Build the parser of the whole command line."""
     root = argparse.ArgumentParser(
         prog="sluice",
         description="An MQTT and IoT gateway over one shared log.",
-        epilog="`sluice COMMAND --help` explains a command with an example.",
+        epilog="`sluice COMMAND --help` explains a command and shows an example.",
     )
     commands = root.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in (

@@ -1,4 +1,4 @@
-"""What of the kernel is compiled in this installation."""
+"""The installed version of Sluice, and which of its modules are compiled."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
@@ -6,13 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-DISTRIBUTION: Final = "sluicemq"  # what `pip install` calls Sluice
-# The packages that hold hot modules: those of `compiled.txt`, and of the Cython extensions.
+DISTRIBUTION: Final = "sluicemq"  # the name for `pip install`
+# Packages with compiled modules: those in `compiled.txt` and the Cython extensions.
 PACKAGES: Final = ("gateway", "matcher", "notify", "record", "store")
 
 
 def release() -> str:
-    """The installed version of Sluice, or "unreleased" in a tree that was never installed."""
+    """Return the installed version of Sluice, or "unreleased" in a source tree that was never installed."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -20,7 +20,7 @@ def release() -> str:
 
 
 def compiled_modules() -> list[str]:
-    """Dotted names of the modules that have compiled code beside their source, sorted."""
+    """Return the sorted dotted names of the modules with compiled code beside their source."""
     found: set[str] = set()
     for package in PACKAGES:
         spec = find_spec(package)
@@ -34,7 +34,7 @@ def _compiled_in(package: str, folder: Path) -> list[str]:
     for suffix in EXTENSION_SUFFIXES:
         for path in folder.rglob(f"*{suffix}"):
             stem = path.relative_to(folder).as_posix().removesuffix(suffix)
-            # ".so" also ends ".cpython-311-x86_64-linux-gnu.so"; "__mypyc" is the library behind the modules.
+            # ".so" also matches ".cpython-311-x86_64-linux-gnu.so". A "__mypyc" file is a library that modules share.
             if "." not in stem and not stem.endswith("__mypyc"):
                 names.append(f"{package}.{stem.replace('/', '.')}")
     return names

@@ -45,7 +45,7 @@ class _Reader:
         """The next item as what JSON has."""
         if depth > _MAX_DEPTH:
             raise CborError("items nest too deep")
-        first = self._take(1)[0]
+        first = self._read(1)[0]
         major, info = first >> 5, first & 31
         if major == 7:
             return self._simple(info)
@@ -62,7 +62,7 @@ class _Reader:
 
     def _sized(self, major: int, size: int, depth: int) -> object:
         if major in (2, 3):
-            return _string(major, self._take(size))
+            return _string(major, self._read(size))
         if size > len(self._data) - self.at:  # an element has a byte at least
             raise CborError("an array or map is longer than the data")
         if major == 4:
@@ -74,10 +74,10 @@ class _Reader:
         if major in (2, 3):
             pieces = bytearray()
             while not self._is_break():
-                first = self._take(1)[0]
+                first = self._read(1)[0]
                 if first >> 5 != major or first & 31 == _INDEFINITE:
                     raise CborError("a piece of a string is no string of its kind")
-                pieces += self._take(self._argument(first & 31))
+                pieces += self._read(self._argument(first & 31))
             return _string(major, bytes(pieces))
         if major == 4:
             items: list[object] = []
@@ -98,10 +98,10 @@ class _Reader:
 
     def _tagged(self, tag: int, depth: int) -> object:
         if tag in _BIGNUMS and self.at < len(self._data) and self._data[self.at] >> 5 == 2:
-            size = self._argument(self._take(1)[0] & 31)
+            size = self._argument(self._read(1)[0] & 31)
             if size > _MAX_BIGNUM:
                 raise CborError("a number is too large")
-            number = int.from_bytes(self._take(size), "big")
+            number = int.from_bytes(self._read(size), "big")
             return number if _BIGNUMS[tag] > 0 else -1 - number
         value = self.item(depth + 1)
         if tag == _EPOCH and isinstance(value, int | float):
@@ -115,7 +115,7 @@ class _Reader:
         if info in _SIMPLE:
             return _SIMPLE[info]
         if info in _FLOATS:
-            value = struct.unpack(_FLOATS[info], self._take(1 << info - 24))[0]
+            value = struct.unpack(_FLOATS[info], self._read(1 << info - 24))[0]
             return value if math.isfinite(value) else None
         raise CborError(f"the simple value {info} means nothing here")
 
@@ -124,7 +124,7 @@ class _Reader:
             return info
         if info > 27:
             raise CborError(f"a length of the kind {info} is reserved")
-        return int.from_bytes(self._take(1 << info - 24), "big")
+        return int.from_bytes(self._read(1 << info - 24), "big")
 
     def _is_break(self) -> bool:
         if self.at < len(self._data) and self._data[self.at] == _BREAK:
@@ -132,7 +132,7 @@ class _Reader:
             return True
         return False
 
-    def _take(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         piece = self._data[self.at : self.at + size]
         if len(piece) != size:
             raise CborError("the data is cut short")

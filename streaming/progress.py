@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from streaming.source.offsets import Progress
+from streaming.source.offsets import StreamProgress
 
-_NONE = Progress({})
+_NONE = StreamProgress({})
 
 
 def lag(progress: Mapping[str, Any]) -> int:
@@ -24,10 +24,10 @@ def skipped(progress: Mapping[str, Any]) -> int:
     return sum(_progress(source.get("endOffset")).skipped for source in progress.get("sources", ()))
 
 
-def _progress(value: object) -> Progress:
+def _progress(value: object) -> StreamProgress:
     """Offsets as Spark gives them, an object or its text. A source of another kind has none."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
-        return Progress.from_json(found, None) if isinstance(found, Mapping) else _NONE
+        return StreamProgress.from_json(found, None) if isinstance(found, Mapping) else _NONE
     except ValueError:
         return _NONE

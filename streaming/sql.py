@@ -54,10 +54,10 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
         try:
             frame = spark.sql(query)
         except ParseException as error:
-            raise QueryError(said(error)) from error
+            raise QueryError(message_of(error)) from error
         except AnalysisException as error:
             if error.getCondition() != _NOT_FOUND:
-                raise QueryError(said(error)) from error
+                raise QueryError(message_of(error)) from error
             name = _name(error)
             _add_table(spark, catalog, name)
             added[name.lower()] = name
@@ -70,7 +70,7 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
 def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
     if name not in catalog.parents and not (catalog.is_there is not None and catalog.is_there(name)):
         near = difflib.get_close_matches(name, catalog.parents, 3, 0.5)
-        known = f"did you mean {' or '.join(near)}?" if near else _told(catalog)
+        known = f"did you mean {' or '.join(near)}?" if near else _known_tables(catalog)
         raise QueryError(f"there is no table {name!r}: a table is a parent topic, the first level of topics; {known}")
     table(spark, catalog, name).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
 
@@ -108,7 +108,7 @@ def _name(error: AnalysisException) -> str:
     return parts[0]
 
 
-def said(error: PySparkException) -> str:
+def message_of(error: PySparkException) -> str:
     """Spark's words, without its stack and plan; of a task or a plan in Python its last ones."""
     text = str(error)
     if TRACEBACK in text:
@@ -116,7 +116,7 @@ def said(error: PySparkException) -> str:
     return _PLAN.sub(r"\1", text.partition("JVM stacktrace")[0]).strip()
 
 
-def _told(catalog: Catalog) -> str:
+def _known_tables(catalog: Catalog) -> str:
     parents = catalog.parents
     if catalog.is_there is not None:
         return "which there are is told to who may read all"

@@ -1,5 +1,4 @@
-"""One file per subcommand of `sluice`. Each has `add(subparsers)`; what it runs takes the parsed arguments.
+"""One module per subcommand of `sluice`. Its `add(subparsers)` declares the arguments and the function to run.
 
-Imports of a command's machinery stay inside its run function, so that `sluice --help` is quick and
-`sluice pub` starts without loading a store.
+A command imports what it runs inside its function. So `sluice --help` is quick, and `sluice pub` loads no store.
 """

@@ -1,4 +1,4 @@
-"""`sluice acl`: which topics users may publish and subscribe to."""
+"""`sluice acl`: rules about the topics to which users may publish and subscribe."""
 
 import argparse
 import sys
@@ -13,14 +13,14 @@ _EVERYBODY: Final = "everybody"
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "say which topics users may publish and subscribe to"
+    about = "manage the rules that allow or deny users to publish and subscribe"
     parser = declare(subparsers, "acl", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    setting = declare(actions, "set", "set the rules of a user, in place of those there are", EXAMPLE, admin.run)
+    setting = declare(actions, "set", "replace the rules of a user", EXAMPLE, admin.run)
     setting.set_defaults(action=_set, name_of_command="sluice acl set")
     _add_who(setting)
-    text = "such as 'allow publish home/%%c/#': allow or deny; publish, subscribe or both; a topic filter, in which %%c"
-    text += " is the client id and %%u the user name (default: lines of standard input)"
+    text = "a rule such as 'allow publish home/%%c/#': allow or deny; publish, subscribe or both; a topic filter, where"
+    text += " %%c stands for the client id and %%u for the user name (default: one rule per line of standard input)"
     setting.add_argument("rules", nargs="*", metavar="RULE", help=text)
     removing = declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", admin.run)
     removing.set_defaults(action=_remove, name_of_command="sluice acl remove")
@@ -29,33 +29,35 @@ def add(subparsers: Subparsers) -> None:
     listing.set_defaults(action=_list, name_of_command="sluice acl list")
     admin.add_arguments(listing)
     example = "sluice acl check --user alice --client-id sensor-7 publish home/alice/temp"
-    about = f"tell what the rules say of a topic (exit code {DENIED}: denied)"
+    about = f"check whether the rules allow an action on a topic (exit code {DENIED}: denied)"
     checking = declare(actions, "check", about, example, admin.run)
     checking.set_defaults(action=_check, name_of_command="sluice acl check")
-    checking.add_argument("does", choices=("publish", "subscribe"))
+    checking.add_argument("does", choices=("publish", "subscribe"), help="the action to check")
     checking.add_argument(
         "topic",
         metavar="TOPIC",
-        help="a topic, or the filter to subscribe to, also of $share, $replay, $delayed, $topics or an inbox",
+        help="the topic to publish to or the filter to subscribe to; may begin with $share, $replay or $delayed",
     )
-    checking.add_argument("--user", default="", metavar="NAME", help="default: nobody in particular")
-    checking.add_argument("--client-id", default="", metavar="CLIENT")
-    text = "what applies where no rule does (default: deny)"
+    checking.add_argument("--user", default="", metavar="NAME", help="the user name (default: no user)")
+    checking.add_argument("--client-id", default="", metavar="CLIENT", help="the client id (default: empty)")
+    text = "the listener's answer when no rule matches (default: deny)"
     checking.add_argument("--default", choices=("allow", "deny"), default="deny", help=text)
     admin.add_arguments(checking)
 
 
 def _add_who(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--user", metavar="NAME")
-    who.add_argument("--everybody", action="store_true", help="rules for all, asked behind the user's own")
+    who.add_argument("--user", metavar="NAME", help="the user to whom the rules apply")
+    who.add_argument(
+        "--everybody", action="store_true", help="rules for every user; they apply after the user's own rules"
+    )
     admin.add_arguments(parser)
 
 
 def _set(arguments: Arguments) -> int:
     rules = arguments.rules or [line.strip() for line in sys.stdin if line.strip() and not line.startswith("#")]
     if not rules:
-        raise ValueError("no rule is given; acl remove takes rules away")
+        raise ValueError("no rule is given; use `acl remove` to remove rules")
     return _replace(arguments, rules)
 
 
@@ -65,24 +67,26 @@ def _remove(arguments: Arguments) -> int:
 
 def _replace(arguments: Arguments, rules: list[str]) -> int:
     if arguments.user == "":
-        raise ValueError("a user has a name")
+        raise ValueError("the user name must not be empty")
     answer = admin.ask(arguments.data_dir, "acl-set", {"user": arguments.user or "", "rules": rules})
     if rules and not answer["is_user"]:
         _warn(arguments)
     count = "1 rule" if len(rules) == 1 else f"{len(rules) or 'no'} rules"
-    admin.tell(arguments, {"user": arguments.user, "rules": rules}, f"{count} for {arguments.user or _EVERYBODY}")
+    admin.print_result(
+        arguments, {"user": arguments.user, "rules": rules}, f"{count} for {arguments.user or _EVERYBODY}"
+    )
     return 0
 
 
 def _warn(arguments: Arguments) -> None:
-    """Somebody may have mistyped the name; or a certificate or access key proves it."""
-    text = f"there is no user {arguments.user!r}: these rules are for who has a certificate or access key of this name"
+    """Warn of a user name without an account. It may be mistyped, or belong to a certificate or an access key."""
+    text = f"there is no user {arguments.user!r}: only a certificate or an access key can have this name"
     print(f"{arguments.name_of_command}: {text}", file=sys.stderr)
 
 
 def _list(arguments: Arguments) -> int:
     for row in admin.pages(arguments.data_dir, "acl-list", "acl"):
-        admin.tell(arguments, {**row, "user": row["user"] or None}, _listed(row))
+        admin.print_result(arguments, {**row, "user": row["user"] or None}, _listed(row))
     return 0
 
 
@@ -101,5 +105,5 @@ def _check(arguments: Arguments) -> int:
     answer = admin.ask(arguments.data_dir, "acl-check", body)
     if not answer["is_user"]:
         _warn(arguments)
-    admin.tell(arguments, answer, f"{'allowed' if answer['allowed'] else 'denied'}: {answer['because']}")
+    admin.print_result(arguments, answer, f"{'allowed' if answer['allowed'] else 'denied'}: {answer['because']}")
     return 0 if answer["allowed"] else DENIED

@@ -1,4 +1,4 @@
-"""`sluice backup`: a consistent copy of a data folder, of a running node or a stopped one."""
+"""`sluice backup`: make a consistent copy of the data folder of a running or stopped node."""
 
 import json
 import sys
@@ -9,40 +9,42 @@ from typing import TYPE_CHECKING, Final
 from sluice.console.command import Arguments, Subparsers, declare
 
 if TYPE_CHECKING:
-    from sluice.console.progress import Progress
+    from sluice.console.progress import ProgressLine
     from store.exports.backup import Made
 
 EXAMPLE: Final = "sluice backup --data-dir /var/lib/sluice /mnt/backups/2025-06-01"
-REST: Final = 1.0  # as long as each piece takes: a node that runs has half of the disk at least
+REST: Final = 1.0  # pause as long as each copy took: a running node gets at least half of the disk
 
 
 def add(subparsers: Subparsers) -> None:
-    summary = "back up a data folder, while its node runs or when it is stopped"
+    summary = "back up the data folder of a running or stopped node"
     parser = declare(subparsers, "backup", summary, EXAMPLE, run)
-    parser.add_argument("target", type=Path, metavar="TARGET", help="the backup to make: no folder yet")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="default: data")
+    parser.add_argument("target", type=Path, metavar="TARGET", help="the folder to create for the backup")
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder (default: data)"
+    )
     parser.add_argument("--copy", action="store_true",
-                        help="share no file with the data folder or an earlier backup: copy everything")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object when it is done")
+                        help="copy every file; share none with the data folder or an earlier backup")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.console.progress import Progress  # noqa: PLC0415
-    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
+    from sluice.console.progress import ProgressLine  # noqa: PLC0415
+    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     began = time.monotonic()
     try:
-        with Progress() as progress:
+        with ProgressLine() as progress:
             made = _back_up(arguments, progress)
-    except (StoreError, NodeError, OSError) as error:
+    except (StoreError, AdminError, OSError) as error:
         print(f"sluice backup: {error}", file=sys.stderr)
         return 1
     _tell(arguments, made, time.monotonic() - began)
     return 0
 
 
-def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
+def _back_up(arguments: Arguments, progress: "ProgressLine") -> "Made":
     from sluice.node.admin_socket import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
@@ -52,7 +54,7 @@ def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
     data, target = arguments.data_dir, arguments.target
     if not is_data_folder(data):
         raise StoreError(f"there is no data folder at {data}")
-    options = Options(may_link=not arguments.copy, tell=progress.tell)
+    options = Options(may_link=not arguments.copy, tell=progress.report)
     node = NodeLink.find(data)
     if node is None:
         return back_up_stopped(data, target, options)
@@ -64,7 +66,7 @@ def _back_up(arguments: Arguments, progress: "Progress") -> "Made":
 
 
 def _tell(arguments: Arguments, made: "Made", seconds: float) -> None:
-    from sluice.console.times import size, told  # noqa: PLC0415
+    from sluice.console.times import format_size, format_time  # noqa: PLC0415
 
     manifest = made.manifest
     if arguments.json:
@@ -81,6 +83,10 @@ def _tell(arguments: Arguments, made: "Made", seconds: float) -> None:
         }
         print(json.dumps(facts))
         return
-    print(f"{arguments.target}: the log from {manifest.begin} to {manifest.position}, as of {told(manifest.time_ms)}")
-    shared = f"{size(made.linked_bytes)} shared with the data folder, {size(made.reused_bytes)} with earlier backups"
-    print(f"{size(made.copied_bytes)} copied, {shared}, in {seconds:.1f} s; what is new of the log was read back")
+    print(
+        f"{arguments.target}: the log from {manifest.begin} to {manifest.position}, "
+        f"as of {format_time(manifest.time_ms)}"
+    )
+    shared = f"{format_size(made.linked_bytes)} shared with the data folder"
+    shared += f", {format_size(made.reused_bytes)} with earlier backups"
+    print(f"{format_size(made.copied_bytes)} copied, {shared}, in {seconds:.1f} s; new parts of the log were read back")

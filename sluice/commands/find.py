@@ -1,4 +1,4 @@
-"""`sluice find`: messages of a node by business key, or one by its id."""
+"""`sluice find`: find messages by business key, or one message by its position in the log."""
 
 import json
 import sys
@@ -19,19 +19,26 @@ _PAGE: Final = 100
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(subparsers, "find", "find messages by key (user property `key`), or one by its id", EXAMPLE, run)
-    parser.add_argument("parent", nargs="?", default="", help="with --key: the first level of their topics")
+    parser = declare(
+        subparsers, "find", "find messages by their business key, or one message by its position", EXAMPLE, run
+    )
+    parser.add_argument("parent", nargs="?", metavar="PARENT", help="the first level of the topics; needed with --key")
     way = parser.add_mutually_exclusive_group(required=True)
-    way.add_argument("--key", help="the value of one of their user properties `key`")
-    way.add_argument("--id", type=position, metavar="POSITION", help="the message's position in the log")
-    parser.add_argument("--limit", type=positive, default=100, metavar="N", help="messages to print (default: 100)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    way.add_argument("--key", help="the value of the user property `key`")
+    way.add_argument("--id", type=position, metavar="POSITION", help="the position of the message in the log")
+    parser.add_argument(
+        "--limit", type=positive, default=100, metavar="N", help="print at most N messages (default: 100)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
     from cloud_sdk.errors import SluiceError  # noqa: PLC0415
 
+    if arguments.key is not None and arguments.parent is None:
+        print("sluice find: --key needs PARENT, the first level of the topics to search", file=sys.stderr)
+        return 2
     try:
         with grpc_client.connect(arguments) as client:
             found = _found(client, arguments)
@@ -39,7 +46,7 @@ def run(arguments: Arguments) -> int:
                 row = _fields(message)
                 print(json.dumps(row) if arguments.json else human(row))
             if next(found, None) is not None:
-                print("sluice find: there are more: raise --limit", file=sys.stderr)
+                print("sluice find: there are more messages: raise --limit", file=sys.stderr)
     except SluiceError as error:
         print(f"sluice find: {error}", file=sys.stderr)
         return 1

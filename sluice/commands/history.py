@@ -1,4 +1,4 @@
-"""`sluice history export|show|verify|compact|clean`: what the log holds as Parquet files that outlive it."""
+"""`sluice history export|show|verify|compact|clean`: export the log to Parquet files and maintain them."""
 
 import argparse
 import json
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluice.console.command import Arguments, Subparsers, declare, positive, seconds
 from sluice.console.signals import stopped_by_signals
-from sluice.console.times import milliseconds, size, told
-from sluice.console.times import time as moment
+from sluice.console.times import format_size, format_time, milliseconds, parse_time
 from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
     from streaming.history.export import Exported
     from streaming.history.folder import HistoryFolder
-    from streaming.history.manifest import Manifest
+    from streaming.history.manifest import HistoryManifest
 
 FAULTY: Final = 1
 _MIB: Final = 1 << 20
@@ -28,51 +27,55 @@ _MIB: Final = 1 << 20
 
 def add(subparsers: Subparsers) -> None:
     example = "sluice history export /mnt/history sensors orders"
-    parser = declare(subparsers, "history", "export the log as Parquet, and look after what was exported", example, run)
+    parser = declare(
+        subparsers, "history", "export the log to Parquet files, and maintain the exported files", example, run
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    summary = "export what the log has and the history has not yet"
+    summary = "export the records that the history does not have yet"
     export = declare(actions, "export", summary, example, run)
-    show = declare(actions, "show", "tell what a history holds", "sluice history show /mnt/history", run)
-    summary = "read every file again, and tell what is wrong"
+    show = declare(actions, "show", "show what a history holds", "sluice history show /mnt/history", run)
+    summary = "read every file and report faults"
     verify = declare(actions, "verify", summary, "sluice history verify s3://bucket/history sensors", run)
-    summary = "make one file of small ones of the same partition and date"
+    summary = "merge small files of the same partition and date"
     compact = declare(actions, "compact", summary, "sluice history compact /mnt/history", run)
-    summary = "remove files that do not count: compacted ones, and those of exporters that were killed"
+    summary = "remove unused files: compacted ones, and those of exporters that were killed"
     clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run)
     works = ((export, run_export), (show, run_show), (verify, run_verify), (compact, run_compact), (clean, run_clean))
     for action, work in works:
         action.set_defaults(action=work)
-        action.add_argument("folder", metavar="FOLDER", help="the history: a path, s3://bucket/folder, …")
-        action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all that there are)")
-        action.add_argument("--json", action="store_true", help="one JSON object a line")
+        action.add_argument("folder", metavar="FOLDER", help="the history: a path or a URI such as s3://bucket/folder")
+        action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all)")
+        action.add_argument("--json", action="store_true", help="print one JSON object per line")
     _add_export_arguments(export)
-    compact.add_argument("--file-mib", type=positive, default=256, metavar="N", help="largest file (default: 256)")
-    compact.add_argument("--today", action="store_true", help="today's files as well, of which more are to come")
+    compact.add_argument("--file-mib", type=positive, default=256, metavar="N",
+                         help="the size of the largest file, in MiB (default: 256)")  # fmt: skip
+    compact.add_argument("--today", action="store_true", help="also merge today's files, although more will follow")
     clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS",
-                       help="leave what is younger: an exporter or a query may be at it (default: a day)")  # fmt: skip
+                       help="keep younger files, which may still be in use (default: 86400)")  # fmt: skip
 
 
 def _add_export_arguments(export: argparse.ArgumentParser) -> None:
-    export.add_argument("--until", type=moment, metavar="TIME", help="only what was stored before this time")
+    export.add_argument("--until", type=parse_time, metavar="TIME", help="export only records stored before this time")
     export.add_argument(
-        "--every", type=seconds, metavar="SECONDS", help="go on until Ctrl-C or SIGTERM, once in so long"
+        "--every", type=seconds, metavar="SECONDS", help="repeat the export at this interval until Ctrl-C or SIGTERM"
     )
-    export.add_argument("--file-mib", type=positive, default=256, metavar="N", help="largest file (default: 256)")
+    export.add_argument("--file-mib", type=positive, default=256, metavar="N",
+                        help="the size of the largest file, in MiB (default: 256)")  # fmt: skip
     export.add_argument("--max-mib-per-second", type=positive, metavar="N",
-                        help="read no more of the log than this (default: as fast as it goes)")  # fmt: skip
+                        help="limit the rate at which the log is read (default: no limit)")  # fmt: skip
     export.add_argument("--allow-losses", action="store_true",
-                        help="go on where records are gone from the log and in no file; they are counted")  # fmt: skip
+                        help="continue when records were removed before they were exported; count them")  # fmt: skip
     grpc_client.add_arguments(export)
 
 
 def run(arguments: Arguments) -> int:
-    """Run the action, its errors told in a line."""
+    """Run the action. Print an error as one line."""
     from cloud_sdk.errors import SluiceError  # noqa: PLC0415
     from streaming.history.manifest import HistoryError  # noqa: PLC0415
 
     try:
         return int(arguments.action(arguments))
-    except BrokenPipeError:  # the whole command's matter
+    except BrokenPipeError:  # handled by `sluice.cli`
         raise
     except (HistoryError, SluiceError, OSError) as error:
         print(f"sluice history: {error}", file=sys.stderr)
@@ -94,7 +97,8 @@ def run_export(arguments: Arguments) -> int:
 def _export_parent(
     arguments: Arguments, client: "Client", folder: "HistoryFolder", parent: str, stopping: threading.Event
 ) -> bool:
-    """Whether it went well. Another parent topic does not wait for one that cannot be exported: devices name them."""
+    """Export one parent topic. Return whether that succeeded: a topic that cannot be exported does not stop the others,
+    because devices choose the names."""
     from streaming.history.manifest import HistoryError  # noqa: PLC0415
 
     try:
@@ -129,7 +133,7 @@ def _tell_exported(arguments: Arguments, done: "Exported") -> None:
         print(json.dumps(facts), flush=True)
         return
     lost = f", {done.lost} lost" if done.lost else ""
-    print(f"{done.parent}: {done.rows} records in {done.files} files, {size(done.size)}{lost}", flush=True)
+    print(f"{done.parent}: {done.rows} records in {done.files} files, {format_size(done.size)}{lost}", flush=True)
 
 
 def run_show(arguments: Arguments) -> int:
@@ -151,8 +155,9 @@ def run_show(arguments: Arguments) -> int:
         if arguments.json:
             print(json.dumps(facts))
             continue
-        print(f"{manifest.parent}: {facts['records']} records in {facts['files']} files, {size(facts['bytes'])}, "
-              f"stored from {told(first)} to {told(last)}; {facts['lost']} lost")  # fmt: skip
+        print(f"{manifest.parent}: {facts['records']} records in {facts['files']} files, "
+              f"{format_size(facts['bytes'])}, stored from {format_time(first)} to {format_time(last)}; "
+              f"{facts['lost']} lost")  # fmt: skip
         for number, span in sorted(spans.items()):
             print(f"  partition {number}: [{span.begin}, {span.end})")
     return 0
@@ -170,10 +175,10 @@ def run_verify(arguments: Arguments) -> int:
             print(json.dumps(facts | {"faults": [asdict(each) for each in found]}))
             continue
         for fault in found:
-            print(f"FAULT: {fault.path}: {fault.said}")
-        state = f"{len(found)} of them faulty" if found else "all whole"
-        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} were compacted and "
-              f"{len(left)} left over by exporters: `sluice history clean` removes them")  # fmt: skip
+            print(f"FAULT: {fault.path}: {fault.problem}")
+        state = f"{len(found)} of them faulty" if found else "no faults"
+        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} compacted and "
+              f"{len(left)} abandoned files remain: `sluice history clean` removes them")  # fmt: skip
     return FAULTY if faulty else 0
 
 
@@ -189,7 +194,7 @@ def run_compact(arguments: Arguments) -> int:
                 print(json.dumps(asdict(done)), flush=True)
                 continue
             print(f"{done.parent}: {done.old_files} files became {done.new_files}, {done.rows} records, "
-                  f"{size(done.old_size)} before and {size(done.new_size)} now", flush=True)  # fmt: skip
+                  f"{format_size(done.old_size)} before and {format_size(done.new_size)} now", flush=True)  # fmt: skip
     return 0
 
 
@@ -212,8 +217,8 @@ def _folder(arguments: Arguments) -> "HistoryFolder":
     return HistoryFolder(arguments.folder)
 
 
-def _manifests(arguments: Arguments) -> "Sequence[Manifest]":
-    """Of the parent topics asked for. Raises `HistoryError` where there are none."""
+def _manifests(arguments: Arguments) -> "Sequence[HistoryManifest]":
+    """Return the manifests of the requested parent topics. Raises `HistoryError` when a topic has no history."""
     from streaming.history.manifest import HistoryError  # noqa: PLC0415
 
     folder = _folder(arguments)

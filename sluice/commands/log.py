@@ -1,4 +1,4 @@
-"""`sluice log verify|dump|repair`: look at a data folder's log, and mend it."""
+"""`sluice log verify|dump|repair`: check, print or repair the log of a data folder."""
 
 import json
 import sys
@@ -17,31 +17,37 @@ def add(subparsers: Subparsers) -> None:
     example = "sluice log verify --data-dir /var/lib/sluice"
     parser = declare(subparsers, "log", "verify, dump or repair the log of a data folder", example, run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    verify = declare(actions, "verify", "read the whole log and tell where it is damaged", example, run)
+    verify = declare(actions, "verify", "read the whole log and report damage", example, run)
     example = "sluice log dump --data-dir /var/lib/sluice --topic 'home/#' --kind message --json"
-    dump = declare(actions, "dump", "print records of the log, a line each", example, run)
+    dump = declare(actions, "dump", "print the records of the log, one per line", example, run)
     example = "sluice log repair --data-dir /var/lib/sluice --yes"
-    repair = declare(actions, "repair", "cut the log at its first damage, keeping a copy", example, run)
+    repair = declare(actions, "repair", "cut the log at its first damage, and keep a copy of the rest", example, run)
     for action, work in ((verify, run_verify), (dump, run_dump), (repair, run_repair)):
         action.set_defaults(action=work)
-        action.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="default: data")
+        action.add_argument(
+            "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder (default: data)"
+        )
     for action in (verify, dump):
-        action.add_argument("--json", action="store_true", help="print JSON: verify an object, dump a line a record")
-    dump.add_argument("--from", type=position, default=0, dest="begin", metavar="POSITION", help="first position")
-    dump.add_argument("--to", type=position, dest="end", metavar="POSITION", help="the position to stop before")
-    dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="messages whose topic matches")
-    dump.add_argument("--kind", metavar="KIND", help="records of this kind: message, subscribed, …")
-    dump.add_argument("--limit", type=positive, metavar="N", help="stop after so many records")
-    repair.add_argument("--yes", action="store_true", help="do it: what is behind the damage leaves the log")
+        action.add_argument(
+            "--json", action="store_true", help="print JSON: one object (verify) or one object per record (dump)"
+        )
+    dump.add_argument(
+        "--from", type=position, default=0, dest="begin", metavar="POSITION", help="the first position to print"
+    )
+    dump.add_argument("--to", type=position, dest="end", metavar="POSITION", help="stop before this position")
+    dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="print only messages whose topic matches")
+    dump.add_argument("--kind", metavar="KIND", help="print only records of this kind: message, subscribed, …")
+    dump.add_argument("--limit", type=positive, metavar="N", help="print at most N records")
+    repair.add_argument("--yes", action="store_true", help="cut the log; without this, only report what would be cut")
 
 
 def run(arguments: Arguments) -> int:
-    """Run the action, its errors told in a line."""
+    """Run the action. Print an error as one line."""
     from store.errors import StoreError  # noqa: PLC0415
 
     try:
         return int(arguments.action(arguments))
-    except BrokenPipeError:  # the whole command's matter
+    except BrokenPipeError:  # handled by `sluice.cli`
         raise
     except (StoreError, OSError, ValueError) as error:
         print(f"sluice log: {error}", file=sys.stderr)
@@ -59,10 +65,10 @@ def run_verify(arguments: Arguments) -> int:
     else:
         for segment in found.segments:
             print(f"{segment.name}  {segment.records} records, up to {segment.end}")
-        torn = f", {found.torn} bytes of a torn tail behind it" if found.torn else ""
+        torn = f", followed by {found.torn} bytes of a torn record" if found.torn else ""
         print(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
         for damage in found.damage:
-            print(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_told_damage(damage)}")
+            print(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_describe_damage(damage)}")
     return DAMAGED if found.unknown_damage else 0
 
 
@@ -75,21 +81,21 @@ def run_repair(arguments: Arguments) -> int:
     if not arguments.yes:
         found = audit(path)
         for damage in found.unknown_damage:
-            print(f"DAMAGED: {_told_damage(damage)}")
+            print(f"DAMAGED: {_describe_damage(damage)}")
         if found.unknown_damage:
             where = found.unknown_damage[0].position
-            print(f"would cut the log at {where} (of {found.end}); say --yes to do it", file=sys.stderr)
-            print("a node told to --serve-damaged loses nothing that is whole", file=sys.stderr)
+            print(f"would cut the log at {where} (of {found.end}); use --yes to do so", file=sys.stderr)
+            print("`sluice serve --serve-damaged` keeps every intact record instead", file=sys.stderr)
         else:
-            print("all records are whole: there is nothing to repair", file=sys.stderr)
+            print("all records are intact: there is nothing to repair", file=sys.stderr)
         return DAMAGED if found.unknown_damage else 0
     with left_to_owner(path):
-        cut, aside = repair(path, Disk())
+        cut, copy = repair(path, Disk())
     if cut is None:
         print("nothing to repair")
         return 0
-    print(f"was damaged: {_told_damage(cut)}")
-    print(f"cut at {cut.position}; what was there is in {aside}; the next start folds the views anew")
+    print(f"was damaged: {_describe_damage(cut)}")
+    print(f"cut at {cut.position}; the removed part is in {copy}; the next start rebuilds the views")
     return 0
 
 
@@ -98,7 +104,7 @@ def run_dump(arguments: Arguments) -> int:
 
     if arguments.kind is not None and arguments.kind.upper() not in Kind.__members__:
         known = ", ".join(kind.name.lower() for kind in Kind)
-        print(f"sluice log dump: {arguments.kind} is no kind of record; there are {known}", file=sys.stderr)
+        print(f"sluice log dump: {arguments.kind} is not a kind of record; the kinds are {known}", file=sys.stderr)
         return 2
     for number, (line, is_damage) in enumerate(_lines(arguments), 1):
         if is_damage:
@@ -111,22 +117,22 @@ def run_dump(arguments: Arguments) -> int:
 
 
 def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
-    """(line, whether it tells of damage) for what `arguments` wants of the log."""
+    """Yield (line, whether it reports damage) for each record that `arguments` select."""
     import record  # noqa: PLC0415
     from store.repair.verify import Damage, known_damage, open_segments, pieces  # noqa: PLC0415
 
     segments, _ = open_segments(arguments.data_dir)
     with closing(segments):
-        # A segment begins with a record, wherever the range begins.
+        # A segment begins with a record; the range may not.
         start = max([segments.base_of(arguments.begin), *segments.bases[:1]])
         for damage in known_damage(segments):
             if arguments.begin < (damage.resumes or 0) and (arguments.end is None or damage.position < arguments.end):
-                print(f"sluice log dump: {_told_damage(damage)}", file=sys.stderr)
+                print(f"sluice log dump: {_describe_damage(damage)}", file=sys.stderr)
         for piece in pieces(segments, start):
             if isinstance(piece, Damage):
                 if piece.resumes is not None and piece.resumes <= arguments.begin:
                     continue
-                yield _told_damage(piece), True
+                yield _describe_damage(piece), True
                 return
             for at in record.split(piece.data):
                 where = piece.position + at
@@ -148,6 +154,6 @@ def _is_wanted(arguments: Arguments, data: bytes, at: int) -> bool:
     return arguments.topic is None or (kind == Kind.MESSAGE and matches(arguments.topic.encode(), topic))
 
 
-def _told_damage(damage: Any) -> str:
-    resumes = "nothing sound behind it" if damage.resumes is None else f"the next sound record is at {damage.resumes}"
+def _describe_damage(damage: Any) -> str:
+    resumes = "no intact record follows" if damage.resumes is None else f"the next intact record is at {damage.resumes}"
     return f"{damage.what} in segment {damage.segment} at position {damage.position}; {resumes}"

@@ -1,4 +1,4 @@
-"""`sluice pub`: publish to any MQTT broker, from the command line, a file or standard input."""
+"""`sluice pub`: publish messages from the command line, a file or standard input to any MQTT broker."""
 
 import json
 import sys
@@ -19,15 +19,17 @@ EXAMPLE: Final = "sluice pub --topic home/bath/temp --message 21.5 --qos 1"
 
 def add(subparsers: Subparsers) -> None:
     parser = declare(subparsers, "pub", "publish messages to any MQTT broker", EXAMPLE, run)
-    parser.add_argument("-t", "--topic", required=True, help="topic to publish to")
+    parser.add_argument("-t", "--topic", required=True, help="the topic to publish to")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("-m", "--message", help="the payload; empty clears a retained value")
-    source.add_argument("-f", "--file", type=Path, help="a file that is the payload")
-    source.add_argument("-l", "--lines", action="store_true", help="each line of stdin is a payload (default)")
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
-    parser.add_argument("-r", "--retain", action="store_true", help="keep as the topic's retained value")
-    parser.add_argument("--count", type=positive, default=1, help="publish --message or --file so many times")
-    parser.add_argument("--json", action="store_true", help="print what was done as one JSON object")
+    source.add_argument("-m", "--message", help="the payload; an empty one with --retain clears the retained message")
+    source.add_argument("-f", "--file", type=Path, help="a file with the payload")
+    source.add_argument("-l", "--lines", action="store_true", help="publish each line of standard input (the default)")
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="the QoS (default: 0)")
+    parser.add_argument("-r", "--retain", action="store_true", help="publish as the retained message of the topic")
+    parser.add_argument(
+        "--count", type=positive, default=1, metavar="N", help="publish --message or --file N times (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     mqtt_arguments.add_arguments(parser)
 
 
@@ -58,7 +60,7 @@ def run(arguments: Arguments) -> int:
 
 
 def payloads(arguments: Arguments) -> Iterator[bytes]:
-    """What to publish, in order. Lines come without their line end."""
+    """Yield the payloads in order, lines without their line ends."""
     if arguments.message is not None:
         yield from repeat(arguments.message.encode(), arguments.count)
     elif arguments.file is not None:

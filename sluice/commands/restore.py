@@ -1,4 +1,4 @@
-"""`sluice restore`: a backup into a new data folder, whole or up to a moment."""
+"""`sluice restore`: restore a backup into a new data folder, whole or up to a moment."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.console.command import Arguments, Subparsers, declare
-from sluice.console.times import moment, size, told
+from sluice.console.times import format_size, format_time, position_or_time
 
 if TYPE_CHECKING:
     from store.exports.restore import Restored
@@ -19,18 +19,20 @@ def add(subparsers: Subparsers) -> None:
     summary = "restore a backup into a new data folder, whole or up to a moment"
     parser = declare(subparsers, "restore", summary, EXAMPLE, run)
     parser.add_argument("backup", type=Path, metavar="BACKUP", help="a backup, or the data folder of a stopped node")
-    parser.add_argument("data", type=Path, metavar="DATA", help="the data folder to make: not there yet, or empty")
-    parser.add_argument("--until", type=moment, metavar="WHEN",
-                        help="leave out what was stored later: a time (ISO 8601, UTC unless it says else) or a "
-                             "position of the log to stop before")  # fmt: skip
+    parser.add_argument(
+        "data", type=Path, metavar="DATA", help="the data folder to create; it may exist if it is empty"
+    )
+    parser.add_argument("--until", type=position_or_time, metavar="WHEN",
+                        help="leave out what was stored later: a time (ISO 8601, UTC without an offset), or a "
+                             "position of the log before which to stop")  # fmt: skip
     parser.add_argument("--base", type=Path, action="append", default=[], metavar="BACKUP",
-                        help="an older backup of the same node: where its log is cut behind the views of BACKUP, and "
-                             "does not begin at 0, these are folded on from; may be repeated")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object when it is done")
+                        help="an older backup of the same node. Its views are the starting point when WHEN is before "
+                             "the views of BACKUP and the log no longer begins at 0; may be repeated")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.console.progress import Progress  # noqa: PLC0415
+    from sluice.console.progress import ProgressLine  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import Options  # noqa: PLC0415
     from store.exports.restore import restore  # noqa: PLC0415
@@ -38,8 +40,8 @@ def run(arguments: Arguments) -> int:
 
     began = time.monotonic()
     try:
-        with Progress() as progress:
-            options = Options(tell=progress.tell)
+        with ProgressLine() as progress:
+            options = Options(tell=progress.report)
             until = arguments.until or Until()
             found = restore(arguments.backup, arguments.data, until, arguments.base, options)
     except (StoreError, OSError) as error:
@@ -62,8 +64,8 @@ def _tell(arguments: Arguments, found: "Restored", seconds: float) -> None:
         }
         print(json.dumps(facts))
         return
-    print(f"{arguments.data}: the log from {found.begin} to {found.position}, as of {told(found.time_ms)}")
+    print(f"{arguments.data}: the log from {found.begin} to {found.position}, as of {format_time(found.time_ms)}")
     if found.dropped_bytes:
-        print(f"left out: {size(found.dropped_bytes)} of the log behind that")
+        print(f"left out: {format_size(found.dropped_bytes)} of the log after that position")
     if found.views < found.position:
-        print(f"the first start folds {size(found.position - found.views)} of the log")
+        print(f"the first start replays {format_size(found.position - found.views)} of the log into the views")

@@ -10,7 +10,7 @@ from sluice.console.command import Arguments, Subparsers, declare, listener_port
 if TYPE_CHECKING:
     from gateway.config.config import Config
 
-# Which setting of the configuration each flag is.
+# The setting of the configuration that each flag overrides.
 SETTINGS: Final = {
     "data_dir": "data_dir",
     "host": "host",
@@ -32,30 +32,34 @@ SETTINGS: Final = {
 def add(subparsers: Subparsers) -> None:
     example = "sluice serve --data-dir /var/lib/sluice --mqtt-port 1883 --http-port 0"
     parser = declare(subparsers, "serve", "run a node until SIGTERM or Ctrl-C", example, run)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file; flags go before it")
-    parser.add_argument("--data-dir", metavar="DIR", help="where log and views live (default: data)")
-    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file; flags override it")
+    parser.add_argument("--data-dir", metavar="DIR", help="the folder of the log and the views (default: data)")
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
     for name, text in (
-        ("mqtt", "MQTT over TCP (default: 1883; -1: none)"),
-        ("ws", "MQTT over WebSocket (default: 8083; -1: none)"),
-        ("http", "health and metrics (default: 8080; -1: none, of a gateway)"),
+        ("mqtt", "the port of MQTT over TCP (default: 1883; -1: off)"),
+        ("ws", "the port of MQTT over WebSocket (default: 8083; -1: off)"),
+        ("http", "the port of health and metrics (default: 8080; -1: off, for a gateway)"),
     ):
         parser.add_argument(f"--{name}-port", type=listener_port, metavar="PORT", help=text)
-    parser.add_argument("--grpc-port", type=port_number, metavar="PORT", help="cloud services (default: 7070)")
+    parser.add_argument(
+        "--grpc-port", type=port_number, metavar="PORT", help="the port of cloud services (default: 7070)"
+    )
     ways = ("anonymous", "password", "scram", "certificate")
-    text = "how MQTT clients may say who they are; again for another way (default: anonymous)"
+    text = "how MQTT clients may authenticate; may be repeated (default: anonymous)"
     parser.add_argument("--auth", action="append", choices=ways, help=text)
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    text = "what this process is: both sides (the default), the store, or a gateway of a store"
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="the least level to log (default: info)"
+    )
+    text = "run the gateway and the store in one process (both, the default), or only one of them"
     parser.add_argument("--roles", choices=("both", "store", "gateway"), help=text)
-    text = "of a store: where gateways reach it, host:port or unix:/path"
+    text = "for --roles store: the address for gateways, host:port or unix:/path"
     parser.add_argument("--store-listen", metavar="ADDRESS", help=text)
-    parser.add_argument("--store", metavar="ADDRESS", help="of a gateway: where its store listens")
-    text = "of a gateway: its name; who comes with the same name replaces it"
+    parser.add_argument("--store", metavar="ADDRESS", help="for --roles gateway: the address of the store")
+    text = "for --roles gateway: its name; a new gateway with the same name replaces it"
     parser.add_argument("--place", metavar="NAME", help=text)
-    text = "start a store and N gateways, each a process, on the same ports, and restart what ends"
+    text = "start a store process and N gateway processes on the same ports, and restart any that ends"
     parser.add_argument("--gateways", type=int, metavar="N", help=text)
-    text = "read the whole log first; write down where it is damaged, and serve the rest from then on"
+    text = "read the whole log first, record its damaged ranges, and serve everything else"
     parser.add_argument("--serve-damaged", action="store_true", default=None, help=text)
 
 
@@ -74,7 +78,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
-    from gateway.node.process import run as run_process  # noqa: PLC0415  late: a typo is told at once, and a fork has no gRPC
+    from gateway.node.process import run as run_process  # noqa: PLC0415  late: errors of usage appear at once, and the supervisor forks before gRPC
 
     return run_process(config, ready, lifeline)
 

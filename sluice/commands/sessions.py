@@ -1,4 +1,4 @@
-"""`sluice sessions`: who is connected to a node and whose session waits there, what is behind, and an end to it."""
+"""`sluice sessions`: list, show, disconnect and remove the sessions of a running node."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sluice.console.command import Arguments, Subparsers, declare, positive
 from sluice.console.records import printable
-from sluice.console.times import told
+from sluice.console.times import format_time
 from sluice.node import admin
 
 EXAMPLE: Final = "sluice sessions list --data-dir /var/lib/sluice --connected"
@@ -18,23 +18,25 @@ Row = dict[str, Any]
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "list and show the sessions of a running node, disconnect and remove them"
+    about = "list, show, disconnect and remove the sessions of a running node"
     parser = declare(subparsers, "sessions", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = declare(actions, "list", "list sessions by client id", EXAMPLE, admin.run)
+    listing = declare(actions, "list", "list the sessions in the order of their client ids", EXAMPLE, admin.run)
     listing.set_defaults(action=_list, name_of_command="sluice sessions list")
-    listing.add_argument("--connected", action="store_true", help="only those that are connected")
-    listing.add_argument("--after", metavar="CLIENT", help="go on behind this one")
-    listing.add_argument("--limit", type=positive, default=1000, metavar="N", help="sessions to show (default: 1000)")
+    listing.add_argument("--connected", action="store_true", help="list only connected sessions")
+    listing.add_argument("--after", metavar="CLIENT", help="begin after this client id")
+    listing.add_argument(
+        "--limit", type=positive, default=1000, metavar="N", help="list at most N sessions (default: 1000)"
+    )
     admin.add_arguments(listing)
     for name, summary, action in (
-        ("show", "show a session with its subscriptions", _show),
-        ("kick", "close a client's connection (MQTT 5 hears 0x98); its session stays", _kick),
-        ("remove", "end a session with all it has, and its connection", _remove),
+        ("show", "show a session and its subscriptions", _show),
+        ("kick", "disconnect a client (reason code 0x98 in MQTT 5) and keep its session", _kick),
+        ("remove", "disconnect a client and delete its session", _remove),
     ):
         one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", admin.run)
         one.set_defaults(action=action, name_of_command=f"sluice sessions {name}")
-        one.add_argument("client", metavar="CLIENT", help="client id")
+        one.add_argument("client", metavar="CLIENT", help="the client id")
         admin.add_arguments(one)
 
 
@@ -42,7 +44,10 @@ def _list(arguments: Arguments) -> int:
     left = arguments.limit
     for row in _rows(arguments):
         if not left:
-            print("sluice sessions list: there are more: go on with --after, or raise --limit", file=sys.stderr)
+            print(
+                "sluice sessions list: there are more sessions: continue with --after, or raise --limit",
+                file=sys.stderr,
+            )
             break
         left -= 1
         print(json.dumps(row) if arguments.json else _line(row))
@@ -70,7 +75,7 @@ def _show(arguments: Arguments) -> int:
         print(f"  {printable(each['filter'])} qos {each['qos']}, backlog {each['backlog']}")
     if row["will"] is not None:
         due = row["will"]["due_ms"]
-        print(f"  will to {printable(row['will']['topic'])}" + (f", due {told(due)}" if due is not None else ""))
+        print(f"  will on {printable(row['will']['topic'])}" + (f", due {format_time(due)}" if due is not None else ""))
     dropped = [f"{count} {reason}" for reason, count in row["dropped"].items() if count]
     if dropped:
         print(f"  dropped since the node started: {', '.join(dropped)}")
@@ -93,18 +98,18 @@ def _end(arguments: Arguments, question: str, done: str) -> int:
 
 
 def _line(row: Row) -> str:
-    """A session on a line."""
+    """Format a session as one line."""
     if row["connected"]:
         where = f"connected from {printable(row['address'])} with MQTT {row['version']}"
     else:
-        where = f"away since {told(row['closed_at_ms'])}" if row["closed_at_ms"] else "away"
+        where = f"offline since {format_time(row['closed_at_ms'])}" if row["closed_at_ms"] else "offline"
     expiry = row["expiry_interval"]
     lasts = (
         "ends with its connection"
         if not expiry
         else "never expires"
         if expiry == _NEVER
-        else f"expires {expiry} s after"
+        else f"expires {expiry} s after disconnecting"
     )
     dropped = sum(row["dropped"].values())
     user = f" of user {printable(row['user'])}" if row["user"] else ""
@@ -115,5 +120,5 @@ def _line(row: Row) -> str:
 
 
 def _ask(arguments: Arguments, question: str, body: Row) -> Row:
-    """What the node answers. Raises what `admin.run` tells."""
+    """Return the answer of the node. Raises what `admin.run` prints."""
     return admin.ask_node(arguments.data_dir, f"/sessions/{question}", body)

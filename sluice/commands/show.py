@@ -1,4 +1,4 @@
-"""`sluice show`: what a store holds, or held at a moment, without a node and beside one. Changes nothing."""
+"""`sluice show`: read what a data folder or a backup holds, now or at an earlier moment. Changes nothing."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluice.console.command import Arguments, Subparsers, declare, topic_filter
 from sluice.console.records import describe, human, printable
-from sluice.console.times import moment, told
+from sluice.console.times import format_time, position_or_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,20 +30,20 @@ Row = dict[str, Any]
 
 
 def add(subparsers: Subparsers) -> None:
-    summary = "show what a data folder or a backup holds, or held at a moment"
+    summary = "show what a data folder or a backup holds, now or at an earlier moment"
     parser = declare(subparsers, "show", summary, EXAMPLE, run)
     parser.set_defaults(data_dir=Path("data"), at=None, base=[], more_bases=[], temp=None, json=False)
     _add_options(parser, "base")
     parts = parser.add_subparsers(title="what to show", metavar="WHAT", required=True)
     for name, about, argument, meaning, example, show in (
-        ("session", "a session with its subscriptions", "CLIENT", "client id", "meter-17", _session),
-        ("sessions", "the sessions that are open", None, "", "", _sessions),
-        ("retained", "retained messages", "FILTER", "topic filter", "'home/#'", _retained),
-        ("topics", "topics that were published to", "PREFIX", "their beginning", "home/", _topics),
-        ("groups", "groups that take messages, and where they are in their queues", None, "", "", _groups),
-        ("offsets", "the offsets that a group has committed", "GROUP", "name of the group", "billing", _offsets),
-        ("delayed", "messages that wait for their time", None, "", "", _delayed),
-        ("transactions", "messages that wait for their transaction to end", None, "", "", _transactions),
+        ("session", "a session and its subscriptions", "CLIENT", "the client id", "meter-17", _session),
+        ("sessions", "the open sessions", None, "", "", _sessions),
+        ("retained", "retained messages", "FILTER", "a topic filter", "'home/#'", _retained),
+        ("topics", "the topics that have messages", "PREFIX", "the beginning of the topics", "home/", _topics),
+        ("groups", "consumer groups and their place in each queue", None, "", "", _groups),
+        ("offsets", "the committed offsets of a group", "GROUP", "the name of the group", "billing", _offsets),
+        ("delayed", "delayed messages that are not due yet", None, "", "", _delayed),
+        ("transactions", "messages of open transactions", None, "", "", _transactions),
     ):
         part = declare(parts, name, about, f"sluice show --data-dir data {name} {example}".rstrip(), run)
         part.set_defaults(show=show)
@@ -55,19 +55,19 @@ def add(subparsers: Subparsers) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser, bases: str) -> None:
-    """They may stand before or behind what is to be shown. Defaults are those of the whole command."""
-    group = parser.add_argument_group("what to look into", argument_default=argparse.SUPPRESS)
+    """Add the options that may stand before or after WHAT. The defaults are set on the parser of the command."""
+    group = parser.add_argument_group("what to read", argument_default=argparse.SUPPRESS)
     group.add_argument("--data-dir", type=Path, metavar="DIR",
-                       help="a data folder, also while its node runs, or a backup (default: data)")  # fmt: skip
-    group.add_argument("--at", type=moment, metavar="WHEN",
-                       help="as of then: a time (ISO 8601, UTC unless it says else) or a position of the log "
+                       help="a data folder, whether its node runs or not, or a backup (default: data)")  # fmt: skip
+    group.add_argument("--at", type=position_or_time, metavar="WHEN",
+                       help="the moment to show: a time (ISO 8601, UTC without an offset) or a position of the log "
                             "(default: now)")  # fmt: skip
     group.add_argument("--base", type=Path, action="append", dest=bases, metavar="BACKUP",
-                       help="an older backup of the same node: its views lead back to where those of DIR, which only "
-                            "go forward, do not; may be repeated")  # fmt: skip
+                       help="an older backup of the same node. Its views are the starting point when WHEN is before "
+                            "the views of DIR; may be repeated")  # fmt: skip
     group.add_argument("--temp", type=Path, metavar="DIR",
-                       help="where the views are put together; quickest on the file system of DIR")  # fmt: skip
-    group.add_argument("--json", action="store_true", help="print JSON objects, one a line")
+                       help="where to build the views; fastest on the file system of DIR")  # fmt: skip
+    group.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(arguments: Arguments) -> int:
@@ -75,7 +75,7 @@ def run(arguments: Arguments) -> int:
 
     try:
         return asyncio.run(_show(arguments))
-    except BrokenPipeError:  # the whole command's matter
+    except BrokenPipeError:  # handled by `sluice.cli`
         raise
     except (StoreError, OSError) as error:
         print(f"sluice show: {error}", file=sys.stderr)
@@ -83,24 +83,24 @@ def run(arguments: Arguments) -> int:
 
 
 async def _show(arguments: Arguments) -> int:
-    from sluice.console.progress import Progress  # noqa: PLC0415
+    from sluice.console.progress import ProgressLine  # noqa: PLC0415
     from store.exports.snapshot import Snapshot  # noqa: PLC0415
     from store.exports.until import Until  # noqa: PLC0415
 
     until = arguments.at or Until()
-    with Progress() as progress:
-        folded = 0
+    with ProgressLine() as progress:
+        replayed = 0
 
-        def tell(count: int) -> None:
-            nonlocal folded
-            folded += count
-            progress.tell("folding", folded, 0)
+        def report(count: int) -> None:
+            nonlocal replayed
+            replayed += count
+            progress.report("replaying the log:", replayed, 0)
 
         bases = [*arguments.base, *arguments.more_bases]
-        snapshot = await Snapshot.open(arguments.data_dir, until, bases, arguments.temp, tell)
+        snapshot = await Snapshot.open(arguments.data_dir, until, bases, arguments.temp, report)
     try:
         if not arguments.json:
-            print(f"as of {told(snapshot.time_ms)}, position {snapshot.position}", file=sys.stderr)
+            print(f"as of {format_time(snapshot.time_ms)}, position {snapshot.position}", file=sys.stderr)
         found = False
         async with aclosing(arguments.show(snapshot, arguments)) as rows:
             async for row, line in rows:
@@ -109,7 +109,7 @@ async def _show(arguments: Arguments) -> int:
     finally:
         await snapshot.close()
     if not found:
-        print("sluice show: there is nothing of the kind", file=sys.stderr)
+        print("sluice show: nothing found", file=sys.stderr)
     return 0 if found else NOT_FOUND
 
 
@@ -118,7 +118,7 @@ async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
     if session is None:
         return
     row = {name: _text(value) for name, value in asdict(session).items()}
-    state = f"closed at {told(session.closed_at)}" if session.closed_at else "open"
+    state = f"closed at {format_time(session.closed_at)}" if session.closed_at else "open"
     expiry = "never" if session.expiry_interval == NEVER else f"{session.expiry_interval} s after it closes"
     lines = [f"{printable(arguments.name)}: {state}, epoch {session.epoch}, expires {expiry}"]
     for each in session.subscriptions:
@@ -126,7 +126,7 @@ async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
             f"  {printable(each.topic_filter.decode())} qos {each.qos}, acknowledged up to offset {each.offset}"
         )
     if session.inbound:
-        lines.append(f"  received and not released: {', '.join(map(str, session.inbound))}")
+        lines.append(f"  received, waiting for PUBREL: {', '.join(map(str, session.inbound))}")
     for sent in session.outbound:
         state = "released" if sent.released else "sent"
         where = f"offset {sent.offset} of {printable(sent.topic_filter.decode())}"
@@ -186,8 +186,8 @@ async def _groups(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row
             queues = [queue_row(queue) for queue in group.queues]
             lines = [printable(group.group.decode())]
             for queue in queues:
-                where = f"finished up to offset {queue['floor']}, {queue['unfinished']} out or to come again"
-                lines.append(f"  {queue['kind']} {printable(queue['name'])}: {where}, {queue['lag']} not finished")
+                where = f"finished up to offset {queue['floor']}, {queue['unfinished']} leased or to be retried"
+                lines.append(f"  {queue['kind']} {printable(queue['name'])}: {where}, lag {queue['lag']}")
             yield {"group": group.group.decode(), "queues": queues}, "\n".join(lines)
         after = page[-1].group
 
@@ -195,14 +195,14 @@ async def _groups(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row
 async def _delayed(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.timers):
         topic, publisher = printable(row["topic"]), printable(row["publisher"]) or "-"
-        yield row, f"{row['id']:>12} {topic} due {told(row['due_ms'])} from {publisher}"
+        yield row, f"{row['id']:>12} {topic} due {format_time(row['due_ms'])} from {publisher}"
 
 
 async def _transactions(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.transactions):
-        due = "" if row["due_ms"] is None else f" due {told(row['due_ms'])}"
+        due = "" if row["due_ms"] is None else f" due {format_time(row['due_ms'])}"
         topic, publisher = printable(row["topic"]), printable(row["publisher"]) or "-"
-        yield row, f"{row['id']:>12} {topic}{due} from {publisher}, asked {row['rounds']}×"
+        yield row, f"{row['id']:>12} {topic}{due} from {publisher}, checked {row['rounds']} times"
 
 
 async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> AsyncIterator[Row]:
@@ -218,7 +218,7 @@ async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> 
 
 
 def queue_row(queue: "GroupQueueState") -> Row:
-    """A queue with what it is of, and where a group is in it."""
+    """Describe a queue of a group: its kind, its name and the group's place in it."""
     name = queue.queue[1:]
     row: Row = {"kind": QUEUES[queue.queue[:1]]}
     if queue.queue[:1] == b"p":
@@ -229,7 +229,7 @@ def queue_row(queue: "GroupQueueState") -> Row:
 
 
 def _text(value: Any) -> Any:
-    """With strings in place of bytes, which are UTF-8 here."""
+    """Replace bytes, which are UTF-8 here, by strings."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list):

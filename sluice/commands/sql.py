@@ -1,4 +1,4 @@
-"""`sluice sql`: a query over what the log and its history hold."""
+"""`sluice sql`: run an SQL query over the log and its history."""
 
 import sys
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.console.command import Arguments, Subparsers, declare, positive, spark_master
-from sluice.console.times import time
+from sluice.console.times import parse_time
 from sluice.node import grpc_client
 
 if TYPE_CHECKING:
@@ -19,20 +19,28 @@ _MOST_ROWS: Final = 1000
 
 
 def add(subparsers: Subparsers) -> None:
-    summary = "run an SQL query: a table is a parent topic, what was exported and what the log holds"
+    summary = "run an SQL query; a table is a parent topic with its exported and its stored records"
     parser = declare(subparsers, "sql", summary, EXAMPLE, run)
-    parser.add_argument("query", metavar="QUERY", help="Spark SQL; - reads it from standard input")
-    parser.add_argument("--history", metavar="FOLDER", help="a history (see `sluice history`): a path or s3://…")
-    parser.add_argument("--history-only", action="store_true", help="do not ask a node for the rest")
-    parser.add_argument("--since", type=time, metavar="TIME", help="only what was stored at or after this time")
-    parser.add_argument("--until", type=time, metavar="TIME", help="only what was stored before it")
-    parser.add_argument("--output", choices=("table", "json", "csv"), default="table", help="default: table")
+    parser.add_argument("query", metavar="QUERY", help="a query in Spark SQL; - reads it from standard input")
+    parser.add_argument(
+        "--history",
+        metavar="FOLDER",
+        help="a history (see `sluice history`): a path or a URI such as s3://bucket/folder",
+    )
+    parser.add_argument("--history-only", action="store_true", help="read the history only, and ask no node")
+    parser.add_argument(
+        "--since", type=parse_time, metavar="TIME", help="read only records stored at or after this time"
+    )
+    parser.add_argument("--until", type=parse_time, metavar="TIME", help="read only records stored before this time")
+    parser.add_argument(
+        "--output", choices=("table", "json", "csv"), default="table", help="the form of the result (default: table)"
+    )
     parser.add_argument("--chart", type=Path, metavar="FILE",
-                        help="draw a PNG instead: the first column across, numbers as lines")  # fmt: skip
+                        help="draw a PNG instead: a line per column of numbers over the first column")  # fmt: skip
     parser.add_argument("--limit", type=positive, default=_MOST_ROWS, metavar="N",
-                        help=f"rows to show (default: {_MOST_ROWS})")  # fmt: skip
+                        help=f"show at most N rows (default: {_MOST_ROWS})")  # fmt: skip
     parser.add_argument("--master", type=spark_master, default="local[*]", metavar="URL",
-                        help="where Spark runs (default: local[*])")  # fmt: skip
+                        help="the Spark master (default: local[*])")  # fmt: skip
     grpc_client.add_arguments(parser)
 
 
@@ -80,20 +88,20 @@ def _answer(arguments: Arguments) -> int:
 
 
 def _rows(frame: "DataFrame", limit: int) -> "list[Row]":
-    """The result, and one row more than is to be shown. Raises `QueryError` for what only running it shows."""
+    """Run the query and return at most `limit` + 1 rows, to tell whether there are more. Raises `QueryError`."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from streaming.sql import QueryError, said  # noqa: PLC0415
+    from streaming.sql import QueryError, message_of  # noqa: PLC0415
 
     try:
         return frame.limit(limit + 1).collect()
     except PySparkException as error:
-        raise QueryError(said(error)) from error
+        raise QueryError(message_of(error)) from error
 
 
 def _catalog(arguments: Arguments) -> "Catalog":
-    """The tables that there are. Asks the node, which says at once when it cannot be reached; about each name that the
-    query has where this user may not know them all."""
+    """Return the tables, those of the node included. A user who may not list all parent topics gets a catalog that asks
+    the node about each name in the query. Raises `SluiceError`."""
     from cloud_sdk.errors import InvalidArgument, NotAllowed, Unauthenticated  # noqa: PLC0415
     from streaming.history.folder import HistoryFolder  # noqa: PLC0415
     from streaming.sql import Catalog  # noqa: PLC0415
@@ -115,6 +123,6 @@ def _catalog(arguments: Arguments) -> "Catalog":
 
 
 def _is_there(arguments: Arguments, parent: str) -> bool:
-    """Whether anything was published to a parent topic. Raises `SluiceError`."""
+    """Return whether a parent topic has had messages. Raises `SluiceError`."""
     with grpc_client.connect(arguments) as client:
         return any(each.end for each in client.partitions(parent))

@@ -1,4 +1,4 @@
-"""`sluice stream`: ready-made pipelines of Spark over the log, on any Spark master."""
+"""`sluice stream`: run a ready-made Spark pipeline over the log."""
 
 import argparse
 import sys
@@ -14,92 +14,129 @@ _SCHEMA: Final = "device string, time timestamp, value double"
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(subparsers, "stream", "run a pipeline of Spark over the log", EXAMPLE, run)
+    parser = declare(subparsers, "stream", "run a ready-made Spark pipeline over the log", EXAMPLE, run)
     names = parser.add_subparsers(dest="pipeline", required=True, metavar="PIPELINE")
     windows = _pipeline(names, "windows", "statistics per device and window of event time")
-    windows.add_argument("--window", default="1 minute", help="its length (default: %(default)s)")
-    windows.add_argument("--late", default="1 minute", help="how late a reading may be (default: %(default)s)")
-    liveness = _pipeline(names, "liveness", "who fell silent, and who is back")
-    liveness.add_argument("--silent-after", type=_span, default=60.0, metavar="S", help="seconds (default: 60)")
+    windows.add_argument("--window", default="1 minute", help="the length of a window (default: %(default)s)")
+    windows.add_argument("--late", default="1 minute", help="how late a reading may come (default: %(default)s)")
+    liveness = _pipeline(names, "liveness", "devices that fell silent, and devices that are back")
     liveness.add_argument(
-        "--forget-after", type=_span, metavar="S", help="forget a device that is silent for so long (default: never)"
+        "--silent-after",
+        type=_span,
+        default=60.0,
+        metavar="S",
+        help="seconds after which a device counts as silent (default: 60)",
     )
-    anomalies = _pipeline(names, "anomalies", "readings that a device should not have")
-    anomalies.add_argument("--threshold", type=float, help="how much a shift must sum up to (default: 2.5)")
-    anomalies.add_argument("--spike", type=float, metavar="SIGMA", help="one reading, so far away (default: 5)")
-    anomalies.add_argument("--min-scale", type=float, metavar="V", help="a deviation that is nothing (default: 0)")
-    anomalies.add_argument("--warm-up", type=positive, metavar="N", help="readings before the first one (default: 300)")
+    liveness.add_argument(
+        "--forget-after", type=_span, metavar="S", help="forget a device after S silent seconds (default: never)"
+    )
+    anomalies = _pipeline(names, "anomalies", "readings that are unusual for their device")
     anomalies.add_argument(
-        "--warm-up-time", dest="warm_up_s", type=seconds, metavar="S", help="and seconds of readings (default: a day)"
+        "--threshold", type=float, metavar="X", help="the sum that a shift must reach (default: 2.5)"
     )
     anomalies.add_argument(
-        "--rest", dest="rest_s", type=seconds, metavar="S", help="seconds between two of a device (default: a day)"
+        "--spike", type=float, metavar="SIGMA", help="deviation that makes one reading a spike (default: 5)"
+    )
+    anomalies.add_argument(
+        "--min-scale", type=float, metavar="V", help="the smallest deviation that counts (default: 0)"
+    )
+    anomalies.add_argument("--warm-up", type=positive, metavar="N", help="readings that only teach (default: 300)")
+    anomalies.add_argument(
+        "--warm-up-time",
+        dest="warm_up_s",
+        type=seconds,
+        metavar="S",
+        help="seconds of readings that only teach (default: 86400)",
+    )
+    anomalies.add_argument(
+        "--rest",
+        dest="rest_s",
+        type=seconds,
+        metavar="S",
+        help="seconds between two anomalies of a device (default: 86400)",
     )
     anomalies.add_argument(
         "--forget-after",
         type=_span,
         metavar="S",
-        help="forget a device of which nothing comes for so long (default: never)",
+        help="forget a device after S seconds without readings (default: never)",
     )
-    enrich = _pipeline(names, "enrich", "readings with what a registry knows of their device")
+    enrich = _pipeline(names, "enrich", "readings joined with a registry of devices")
     enrich.add_argument("--registry", required=True, help="a CSV, JSON or Parquet file or folder, or a JDBC table")
-    enrich.add_argument("--registry-format", choices=("csv", "json", "parquet", "jdbc"), help="default: its suffix")
-    enrich.add_argument("--registry-key", default="device", help="its column of devices (default: device)")
+    enrich.add_argument(
+        "--registry-format", choices=("csv", "json", "parquet", "jdbc"), help="the format (default: by the suffix)"
+    )
+    enrich.add_argument("--registry-key", default="device", help="the column with the device (default: device)")
     enrich.add_argument(
         "--registry-option", action="append", type=_assignment, default=[], metavar="NAME=VALUE",
-        help="for Spark's reader, such as url=",
+        help="an option of Spark's reader, such as url=…; may be repeated",
     )  # fmt: skip
     enrich.add_argument(
         "--registry-option-file",
         type=Path,
         metavar="FILE",
-        help="more of these, one a line: for the password of a table",
+        help="a file with more options, one per line, such as the password of a table",
     )
-    archive = _pipeline(names, "archive", "down-sampled readings as hourly Parquet files", publishes=False)
-    archive.add_argument("--window", default="1 minute", help="one row each (default: %(default)s)")
-    archive.add_argument("--late", default="10 minutes", help="how late a reading may be (default: %(default)s)")
-    archive.add_argument("--folder", required=True, help="where: a path or a URI such as s3://bucket/folder")
+    archive = _pipeline(names, "archive", "down-sampled readings in hourly Parquet files", publishes=False)
+    archive.add_argument("--window", default="1 minute", help="the window of one row (default: %(default)s)")
+    archive.add_argument("--late", default="10 minutes", help="how late a reading may come (default: %(default)s)")
+    archive.add_argument("--folder", required=True, help="where to write: a path or a URI such as s3://bucket/folder")
 
 
 def _pipeline(
     names: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, *, publishes: bool = True
 ) -> argparse.ArgumentParser:
-    """A pipeline with the arguments that all have."""
+    """Add a pipeline with the arguments that all pipelines share."""
     example = f"sluice stream {name} --parent sensors"
     example += " --to results" if publishes else " --folder archive"
     example += " --registry devices.csv" if name == "enrich" else ""
     parser = declare(names, name, summary, example, run)
     source = parser.add_argument_group("source")
     what = source.add_mutually_exclusive_group(required=True)
-    what.add_argument("--parent", help="parent topics, comma between them")
+    what.add_argument("--parent", help="parent topics, separated by commas")
     what.add_argument("--filter", type=topic_filter, help="an MQTT filter, such as sensors/+/temperature")
-    source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest", help="at first")
-    source.add_argument("--max-records", type=positive, metavar="N", help="of a micro-batch")
+    source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest",
+                        help="where a query without a checkpoint begins (default: earliest)")  # fmt: skip
+    source.add_argument("--max-records", type=positive, metavar="N", help="the most records in a micro-batch")
     source.add_argument(
-        "--skip-lost", action="store_true", help="go on where retention was faster, and count what is gone"
+        "--skip-lost", action="store_true", help="skip and count records that retention removed before they were read"
     )
-    source.add_argument("--schema", default=_SCHEMA, help="of the JSON payload (default: %(default)s)")
+    source.add_argument("--schema", default=_SCHEMA, help="the schema of the JSON payload (default: %(default)s)")
     source.add_argument(
-        "--device", type=_field_or_level, default="device", help="the field that is the device, or level:N of the topic"
+        "--device",
+        type=_field_or_level,
+        default="device",
+        help="the field with the device, or level:N of the topic (default: device)",
     )
-    source.add_argument("--time", default="time", help="the field with the time; stored_at: when it was stored")
     source.add_argument(
-        "--ahead", default="1 hour", help="leave out readings of a time so far behind their storing (default: 1 hour)"
+        "--time", default="time", help="the field with the time, or stored_at for the time of storing (default: time)"
     )
-    source.add_argument("--value", default="value", help="the field with the value")
+    source.add_argument(
+        "--ahead",
+        default="1 hour",
+        help="drop readings whose time is this far after the time of storing (default: 1 hour)",
+    )
+    source.add_argument("--value", default="value", help="the field with the value (default: value)")
     spark = parser.add_argument_group("Spark")
-    spark.add_argument("--master", type=spark_master, default="local[2]", help="default: local[2]")
     spark.add_argument(
-        "--checkpoint", type=str, help="where the query remembers how far it is (default: checkpoints/…)"
+        "--master", type=spark_master, default="local[2]", metavar="URL", help="the Spark master (default: local[2])"
     )
-    spark.add_argument("--every", default="5 seconds", help="a micro-batch begins (default: %(default)s)")
-    spark.add_argument("--once", action="store_true", help="end when what is there now is worked off")
     spark.add_argument(
-        "--conf", action="append", type=_assignment, default=[], metavar="NAME=VALUE", help="a setting of Spark"
+        "--checkpoint", metavar="FOLDER", help="where Spark keeps the query's progress (default: checkpoints/PIPELINE)"
+    )
+    spark.add_argument("--every", default="5 seconds", help="the interval between micro-batches (default: %(default)s)")
+    spark.add_argument("--once", action="store_true", help="process what the log holds now, then exit")
+    spark.add_argument(
+        "--conf",
+        action="append",
+        type=_assignment,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be repeated",
     )
     if publishes:
         output = parser.add_mutually_exclusive_group()
-        output.add_argument("--to", metavar="TOPIC", help="publish results as JSON on TOPIC/device")
+        output.add_argument("--to", metavar="TOPIC", help="publish results as JSON to TOPIC/device")
         output.add_argument("--parquet", type=Path, metavar="FOLDER", help="append results to Parquet files")
     grpc_client.add_arguments(parser)
     return parser
@@ -113,24 +150,24 @@ def run(arguments: Arguments) -> int:
     except InvalidArgument as error:
         print(f"sluice stream: {error}", file=sys.stderr)
         return 2
-    with stopped_by_signals() as stopping:  # from here on: to import Spark takes seconds
+    with stopped_by_signals() as stopping:  # before the import of Spark, which takes seconds
         from sluice.commands import stream_job  # noqa: PLC0415
 
         return stream_job.run(arguments, connection, stopping)
 
 
 def _field_or_level(text: str) -> str:
-    """`level:N`, a level of the topic; or a name, of a field."""
+    """Check the name of a field, or `level:N` for a level of the topic."""
     if text.startswith("level:") and not text[6:].isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no level of a topic: level:0 is the first one")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a level of the topic: level:0 is the first one")
     return text
 
 
 def _span(text: str) -> float:
-    """A time span in seconds, which is none where it is 0."""
+    """Parse a time span in seconds above 0."""
     value = seconds(text)
     if value == 0:
-        raise argparse.ArgumentTypeError("0 seconds are no time span")
+        raise argparse.ArgumentTypeError("the time must be above 0 seconds")
     return value
 
 

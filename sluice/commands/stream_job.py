@@ -1,4 +1,4 @@
-"""The Spark side of `sluice stream`: the pipeline as a query, run until it is told to stop."""
+"""The Spark side of `sluice stream`: start a pipeline as a query and run it until it is stopped."""
 
 import logging
 import socketserver
@@ -35,23 +35,23 @@ from streaming.session import spark_session, stop
 from streaming.source.options import SourceOptions
 from streaming.source.topics import Topics
 
-_AGAIN_S: Final = 5.0  # between attempts while the node is away
-_START_S: Final = 60.0  # until a query that has begun its first batch says its name
+_AGAIN_S: Final = 5.0  # between attempts while the node is unreachable
+_START_S: Final = 60.0  # until a query that has begun its first batch has an id
 _FIELDS: Final = ("topic", "levels", "payload", "stored_at")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Failed(Exception):
-    """The query failed for a reason that does not pass."""
+    """The query failed for a reason that a retry does not cure."""
 
 
-# What says in a line why it failed.
-_TOLD: Final = (_Failed, PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError)
+# Errors that are printed as one line, without a stack.
+_EXPECTED: Final = (_Failed, PySparkException, Py4JError, SluiceError, JavaNotFound, ValueError, OSError)
 
 
 def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Event) -> int:
-    """Run the pipeline over the node that `connection` says, in options of `format("sluice")`, until `stopping` is set.
-    Exit code 0: it was told to stop, or `--once` is done; 1: it failed; 2: an option makes no sense."""
+    """Run the pipeline until `stopping` is set. `connection` has the options of `format("sluice")` that name the node.
+    Return the exit code: 0 when it was stopped or `--once` is done, 1 when it failed, 2 for a wrong option."""
     try:
         source = SourceOptions.parse(_source(arguments, connection))
         if arguments.pipeline == "anomalies":
@@ -63,14 +63,14 @@ def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Ev
         return 2
     _quiet_pyspark()
     try:
-        _until_reached(arguments, source.topics, stopping)
+        _wait_for_node(arguments, source.topics, stopping)
         if not stopping.is_set():
             _run_on_spark(arguments, connection, stopping)
     except Exception as error:
-        if stopping.is_set():  # whoever stops us may have stopped Spark's processes, too
-            _say("stopped within a batch, which the next start does again")
+        if stopping.is_set():  # Ctrl-C may have stopped Spark's processes as well
+            _say("stopped within a batch, which the next start repeats")
             return 0
-        if not isinstance(error, _TOLD):
+        if not isinstance(error, _EXPECTED):
             raise
         _say(f"sluice stream: {failure_of(str(error)).reason}")
         return 1
@@ -79,26 +79,26 @@ def run(arguments: Arguments, connection: dict[str, str], stopping: threading.Ev
 
 
 def _quiet_pyspark() -> None:
-    """PySpark tells with stacks of its own what is told in a line here, and what ends its threads when whoever stops us
-    stops Spark's processes, too."""
+    """Silence PySpark's stack traces of errors that are printed as one line here, and of threads that end with Spark's
+    processes."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
-    logging.getLogger().addFilter(lambda _: False)  # what has no logger of its own, as some of Py4J
+    logging.getLogger().addFilter(lambda _: False)  # messages of the root logger, such as some of Py4J
     socketserver.BaseServer.handle_error = _nothing  # type: ignore[assignment]
 
 
 def _nothing(*_: object) -> None:
-    """In the place of what would print a stack."""
+    """Replace a handler that would print a stack trace."""
 
 
-def _until_reached(arguments: Arguments, topics: Topics, stopping: threading.Event) -> None:
-    """Wait for the node, with `--once` not for long: Spark takes seconds to start, and longer to say that it is away.
+def _wait_for_node(arguments: Arguments, topics: Topics, stopping: threading.Event) -> None:
+    """Wait for the node before Spark starts, which takes seconds. With `--once`, fail when the node is unreachable.
     Raises `SluiceError`."""
     while not stopping.is_set():
         try:
             with grpc_client.connect(arguments) as client:
                 for parent in client.parents()[:1] if topics.parents is None else topics.parents:
-                    client.partitions(parent)  # which says, too, whether this user may read it
+                    client.partitions(parent)  # this also checks that the user may read it
         except Unavailable as error:
             if arguments.once or isinstance(error, Untrusted):
                 raise
@@ -120,7 +120,7 @@ def _run_on_spark(arguments: Arguments, connection: dict[str, str], stopping: th
             except (PySparkException, Py4JError) as error:
                 if stopping.is_set():
                     raise
-                failure = failure_of(str(error))  # which asks the JVM, while there is one
+                failure = failure_of(str(error))  # this asks the JVM, which must still run
                 if arguments.once or not failure.is_away:
                     raise _Failed(failure.reason) from error
                 _say(f"waiting for the node: {failure.reason}")
@@ -145,7 +145,7 @@ def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]
             options=_registry_options(arguments),
             key=arguments.registry_key,
         )
-        registry.frame()  # that it cannot be read is said now
+        registry.frame()  # fails now if the registry cannot be read
 
         def write(batch: DataFrame, number: int) -> None:
             rows = enriched(batch, registry.frame(), registry_key=arguments.registry_key)
@@ -172,17 +172,17 @@ def _settings(arguments: Arguments) -> Settings:
 
 
 def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, str]) -> DataFrame:
-    """The stream as `device`, `time`, `value` and the payload's other fields."""
+    """Return the stream as `device`, `time`, `value` and the other fields of the payload."""
     records = spark.readStream.format("sluice").options(**_source(arguments, connection)).load()
     body = records.withColumn("body", F.from_json(F.col("payload").cast("string"), arguments.schema))
     device = arguments.device
-    # Of a topic with fewer levels: null.
+    # Null for a topic with fewer levels.
     named = F.get("levels", F.lit(int(device[6:]))) if device.startswith("level:") else F.col(f"body.{device}")
     time = F.col("stored_at") if arguments.time == "stored_at" else F.col(f"body.{arguments.time}")
     if arguments.pipeline == "liveness":
         return body.select(named.cast("string").alias("device"), F.col("stored_at").alias("time"))
     if arguments.pipeline != "enrich":
-        # A clock that is far ahead would carry the watermark there, and all other devices would be late.
+        # A device clock far ahead would advance the watermark, and all other devices would be late.
         time = F.when(time.between(_EPOCH, F.col("stored_at") + F.expr(f"INTERVAL {arguments.ahead}")), time)
     chosen = {"device": named.cast("string"), "time": time, "value": F.col(f"body.{arguments.value}")}
     if arguments.pipeline == "anomalies":
@@ -195,7 +195,7 @@ def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, s
 
 
 def _source(arguments: Arguments, connection: dict[str, str]) -> dict[str, str]:
-    """What is read, as options of `format("sluice")`."""
+    """Return the options of `format("sluice")` that select what is read."""
     options = {**connection, "startingOffsets": arguments.begin, "columns": ",".join(_FIELDS)}
     options.update({"parent": arguments.parent} if arguments.parent else {"filter": arguments.filter})
     if arguments.max_records:
@@ -228,7 +228,7 @@ def _triggered(writer: DataStreamWriter, arguments: Arguments) -> DataStreamWrit
 
 
 def _write_batch(rows: DataFrame, arguments: Arguments, connection: dict[str, str], query: str, number: int) -> None:
-    """One batch of a pipeline that Spark does not write by itself; done again, it replaces what it wrote."""
+    """Write one batch in `foreachBatch`. A repeated batch replaces what the first attempt wrote."""
     if arguments.to:
         sink = alerts(rows, arguments.to).write.format("sluice").mode("append").options(**connection)
         sink.options(publisher="sluice-stream", producer=query, batch=str(number)).save()
@@ -244,7 +244,7 @@ def _print(rows: DataFrame, _number: int) -> None:
 
 
 def _registry_options(arguments: Arguments) -> dict[str, str]:
-    """For the reader of the registry. Raises `OSError`, and `ValueError` for a line that is none."""
+    """Return the options of the registry's reader. Raises `OSError`, and `ValueError` for a malformed line."""
     path: Path | None = arguments.registry_option_file
     given: list[str] = list(arguments.registry_option)
     if path is not None:
@@ -252,7 +252,7 @@ def _registry_options(arguments: Arguments) -> dict[str, str]:
         given += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     for each in given:
         if "=" not in each[1:]:
-            raise ValueError(f"{path}: a line is not NAME=VALUE")
+            raise ValueError(f"{path}: {each!r} is not NAME=VALUE")
     return dict(_pair(each) for each in given)
 
 

@@ -1,4 +1,4 @@
-"""`sluice sub`: subscribe at any MQTT broker and print what comes."""
+"""`sluice sub`: subscribe to topics of any MQTT broker and print the messages."""
 
 import base64
 import json
@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
 EXAMPLE: Final = "sluice sub --topic 'home/#' --qos 1 --json"
-TIMED_OUT: Final = 124  # as timeout(1) has it
+TIMED_OUT: Final = 124  # like timeout(1)
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(subparsers, "sub", "subscribe at any MQTT broker and print what comes", EXAMPLE, run)
-    parser.add_argument("-t", "--topic", required=True, action="append", help="topic filter; may be repeated")
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
-    parser.add_argument("--count", type=positive, help="end after so many messages")
+    parser = declare(subparsers, "sub", "subscribe to topics of any MQTT broker and print the messages", EXAMPLE, run)
+    parser.add_argument("-t", "--topic", required=True, action="append", help="the topic filter; may be repeated")
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="the maximum QoS (default: 0)")
+    parser.add_argument("--count", type=positive, metavar="N", help="exit after N messages")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help=f"end with exit code {TIMED_OUT} after so long"
+        "--timeout", type=seconds, metavar="SECONDS", help=f"exit with code {TIMED_OUT} after this time"
     )
     parser.add_argument("--session", type=within(0, 0xFFFF_FFFF), default=0, metavar="SECONDS",
-                        help="keep the session so long after leaving (with --id; 3.1.1: any number but 0)")  # fmt: skip
-    parser.add_argument("--payload-only", action="store_true", help="print payloads without their topics")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+                        help="keep the session for this time after the end; needs --id "
+                             "(MQTT 3.1.1: any number but 0)")  # fmt: skip
+    parser.add_argument("--payload-only", action="store_true", help="print payloads without topics")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     mqtt_arguments.add_arguments(parser)
 
 
@@ -36,7 +37,7 @@ def run(arguments: Arguments) -> int:
     from sluice.mqtt.subscriber import Subscriber  # noqa: PLC0415
 
     if arguments.session and not arguments.id:
-        print("sluice sub: a session that is kept needs --id to be found again", file=sys.stderr)
+        print("sluice sub: --session needs --id", file=sys.stderr)
         return 2
     try:
         subscriber = Subscriber(arguments, lambda message: show(message, arguments))
@@ -54,7 +55,7 @@ def run(arguments: Arguments) -> int:
 
 
 def show(message: "MQTTMessage", arguments: Arguments) -> None:
-    """Print one message in the way asked for; raw payload bytes go out as they came."""
+    """Print one message in the requested form. Raw payloads are written byte for byte."""
     if arguments.json:
         line = json.dumps(as_json(message), ensure_ascii=False).encode()
     elif arguments.payload_only:
@@ -66,7 +67,7 @@ def show(message: "MQTTMessage", arguments: Arguments) -> None:
 
 
 def as_json(message: "MQTTMessage") -> dict[str, object]:
-    """A message for `--json`. A payload that is not UTF-8 is `payload_base64` in place of `payload`."""
+    """Return a message for `--json`. A payload that is not UTF-8 becomes `payload_base64` instead of `payload`."""
     facts: dict[str, object] = {"topic": message.topic, "qos": message.qos, "retain": bool(message.retain)}
     facts["received_ms"] = int(time.time() * 1000)
     try:

@@ -1,4 +1,4 @@
-"""`sluice topics`: browse the topics of a node, a level at a time or whole."""
+"""`sluice topics`: browse the topics of a node, level by level or as a list."""
 
 import json
 import sys
@@ -20,13 +20,17 @@ _INDENT: Final = "  "
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(subparsers, "topics", "browse the topics that were ever published to", EXAMPLE, run)
-    parser.add_argument("above", nargs="?", default="", metavar="LEVELS", help="show what is below, such as home/bath")
-    parser.add_argument("--depth", type=positive, default=1, metavar="N", help="show so many levels (default: 1)")
-    parser.add_argument("--list", action="store_true", help="show whole topics instead, of all levels below")
-    parser.add_argument("--after", metavar="NAME", help="go on behind this one, of the first level that is shown")
-    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="names to show (default: 1000)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser = declare(subparsers, "topics", "browse the topics that have had messages", EXAMPLE, run)
+    parser.add_argument(
+        "above", nargs="?", default="", metavar="LEVELS", help="show the topics below these levels, such as home/bath"
+    )
+    parser.add_argument("--depth", type=positive, default=1, metavar="N", help="show N levels (default: 1)")
+    parser.add_argument("--list", action="store_true", help="list whole topics of all levels instead")
+    parser.add_argument("--after", metavar="NAME", help="begin after this name of the first level that is shown")
+    parser.add_argument(
+        "--limit", type=positive, default=1000, metavar="N", help="show at most N names (default: 1000)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     grpc_client.add_arguments(parser)
 
 
@@ -43,7 +47,7 @@ def run(arguments: Arguments) -> int:
             for text in islice(shown, arguments.limit):
                 print(text)
             if next(shown, None) is not None:
-                print("sluice topics: there are more: go on with --after, or raise --limit", file=sys.stderr)
+                print("sluice topics: there are more names: continue with --after, or raise --limit", file=sys.stderr)
     except SluiceError as error:
         print(f"sluice topics: {error}", file=sys.stderr)
         return 1
@@ -51,7 +55,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _topics(client: "Client", arguments: Arguments, above: str) -> Iterator[str]:
-    """A line for each topic below."""
+    """Yield a line for each topic below `above`."""
     after = arguments.after
     more = True
     while more:
@@ -63,26 +67,26 @@ def _topics(client: "Client", arguments: Arguments, above: str) -> Iterator[str]
 
 
 def _tree(client: "Client", arguments: Arguments, above: str, depth: int = 1) -> Iterator[str]:
-    """The lines of each name below, and of what is below that."""
+    """Yield a line for each name below `above`, and those of the levels below it."""
     after = arguments.after if depth == 1 else None
     more = True
     while more:
         page = client.children(above, after=after, limit=_PAGE)
         for child in page:
-            yield _told(child, above) if arguments.json else _drawn(child, depth)
+            yield _json_line(child, above) if arguments.json else _tree_line(child, depth)
             if child.has_children and depth < arguments.depth:
                 yield from _tree(client, arguments, f"{above}{child.name}/", depth + 1)
         after = page[-1].name if page else None
         more = len(page) == _PAGE
 
 
-def _told(child: "Child", above: str) -> str:
+def _json_line(child: "Child", above: str) -> str:
     name = above + child.name
     return json.dumps({"name": name, "is_topic": child.is_topic, "has_children": child.has_children})
 
 
-def _drawn(child: "Child", depth: int) -> str:
-    """A topic is a line with its name; a name with others below it, one with a slash behind."""
+def _tree_line(child: "Child", depth: int) -> str:
+    """Format a name: a line for a topic, and a line that ends with a slash for a name with levels below it."""
     start = _INDENT * (depth - 1) + printable(child.name)
     lines = [start] if child.is_topic else []
     if child.has_children:

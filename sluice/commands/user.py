@@ -1,4 +1,4 @@
-"""`sluice user`: who may connect with a password. The node never sees the password, only what proves it."""
+"""`sluice user`: manage the users that may connect with a password. The node gets only SCRAM keys, no password."""
 
 import getpass
 import secrets
@@ -12,20 +12,20 @@ EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "add, change, remove and list those who may connect with a password"
+    about = "add, change, remove and list users that connect with a password"
     parser = declare(subparsers, "user", about, EXAMPLE, admin.run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for action, summary, work in (
-        ("add", "add a user; the password is asked for, or the first line of standard input", _add),
-        ("passwd", "give a user another password, and disconnect who has come with the old one", _change),
-        ("remove", "remove a user with all rules and sessions, and disconnect who has come as it", _remove),
+        ("add", "add a user; the password comes from a prompt or the first line of standard input", _add),
+        ("passwd", "change the password of a user, and disconnect the user's clients", _change),
+        ("remove", "remove a user with its rules and sessions, and disconnect its clients", _remove),
     ):
         example = f"sluice user {action} alice --data-dir /var/lib/sluice"
         one = declare(actions, action, summary, example, admin.run)
         one.set_defaults(action=work, name_of_command=f"sluice user {action}")
         one.add_argument("name", metavar="NAME", help="the user name")
         if work is not _remove:
-            text = "of PBKDF2: what a guess costs, and a login (default: 15000)"
+            text = "iterations of PBKDF2; more make guessing and logging in slower (default: 15000)"
             one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
         admin.add_arguments(one)
     example = "sluice user list --data-dir /var/lib/sluice --json"
@@ -56,7 +56,7 @@ def _set(arguments: Arguments, question: str, done: str) -> int:
         "server_key": user.server_key.hex(),
     }
     admin.ask(arguments.data_dir, question, body)
-    admin.tell(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
+    admin.print_result(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
     return 0
 
 
@@ -64,24 +64,24 @@ def _remove(arguments: Arguments) -> int:
     count = admin.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
     sessions = "" if not count else " with 1 session" if count == 1 else f" with {count} sessions"
     facts = {"user": arguments.name, "done": "removed", "sessions": count}
-    admin.tell(arguments, facts, f"removed {arguments.name}{sessions}")
+    admin.print_result(arguments, facts, f"removed {arguments.name}{sessions}")
     return 0
 
 
 def _list(arguments: Arguments) -> int:
     for row in admin.pages(arguments.data_dir, "user-list", "users"):
-        admin.tell(arguments, row, row["name"])
+        admin.print_result(arguments, row, row["name"])
     return 0
 
 
 def _password() -> bytes:
-    """From whoever sits there, twice; else the first line of standard input. Raises ValueError."""
+    """Ask for the password twice at a terminal, or read the first line of standard input. Raises ValueError."""
     if sys.stdin.isatty():
         password = getpass.getpass("password: ").encode()
         if getpass.getpass("again: ").encode() != password:
-            raise ValueError("these were two different passwords")
+            raise ValueError("the two passwords differ")
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if not password:
-        raise ValueError("a password is not empty")
+        raise ValueError("the password must not be empty")
     return password

@@ -1,4 +1,4 @@
-"""`sluice version`: which version this is, and whether its kernel is compiled."""
+"""`sluice version`: print the version and whether the kernel is compiled."""
 
 import json
 import platform
@@ -10,7 +10,7 @@ def add(subparsers: Subparsers) -> None:
     parser = declare(
         subparsers, "version", "print the version and whether the kernel is compiled", "sluice version", run
     )
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: Arguments) -> int:

@@ -1,4 +1,4 @@
-"""How every subcommand is declared: its help, its example, what it runs."""
+"""Declaring a subcommand, and the types of command-line values."""
 
 import argparse
 from collections.abc import Callable
@@ -12,9 +12,9 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def declare(
     subparsers: Subparsers, name: str, summary: str, example: str, run: Run, add_help: bool = True
 ) -> argparse.ArgumentParser:
-    """Add subcommand `name`; `example` ends its help. Returns its parser, for the arguments.
+    """Add the subcommand `name`, whose help ends with `example`. Return its parser.
 
-    A command that sets the default `takes_rest` finds what this parser does not know in `arguments.rest`.
+    With the default `takes_rest` set, unknown arguments are kept in `arguments.rest` for the command to parse.
     """
     parser = subparsers.add_parser(
         name,
@@ -29,20 +29,20 @@ def declare(
 
 
 def port_number(text: str) -> int:
-    """A TCP port; 0 picks a free one."""
+    """Parse a TCP port; 0 picks a free one."""
     number = int(text)
     if not 0 <= number <= 0xFFFF:
-        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{number} is not a port: 0 to 65535")
     return number
 
 
 def listener_port(text: str) -> int:
-    """A TCP port; 0 picks a free one, -1 leaves the listener out."""
+    """Parse a TCP port; 0 picks a free one, -1 turns the listener off."""
     return -1 if text == "-1" else port_number(text)
 
 
 def within(low: int, high: int) -> Callable[[str], int]:
-    """A number between `low` and `high`, both included."""
+    """Return a parser of numbers from `low` to `high`, both included."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -54,7 +54,7 @@ def within(low: int, high: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """A time span, which may be 0."""
+    """Parse a time span in seconds, which may be 0."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
@@ -62,14 +62,14 @@ def seconds(text: str) -> float:
 
 
 def spark_master(text: str) -> str:
-    """Where Spark runs. Spark itself shows the stack of a Java program for a name that is none."""
+    """Check a Spark master. Spark itself would print a Java stack trace for a wrong one."""
     if text != "yarn" and not text.startswith(("local", "spark://", "k8s://")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no master of Spark: yarn, local[N], spark://…, k8s://…")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Spark master: yarn, local[N], spark://… or k8s://…")
     return text
 
 
 def positive(text: str) -> int:
-    """A count of at least one."""
+    """Parse a number of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a positive number")
@@ -77,17 +77,19 @@ def positive(text: str) -> int:
 
 
 def position(text: str) -> int:
-    """A position of the log."""
+    """Parse a position of the log."""
     number = int(text)
     if not 0 <= number < 1 << 64:
-        raise argparse.ArgumentTypeError(f"{number} is no position")
+        raise argparse.ArgumentTypeError(f"{number} is not a position of the log")
     return number
 
 
 def topic_filter(text: str) -> str:
-    """A topic filter that may match something."""
+    """Check a topic filter."""
     from matcher.names import is_valid_filter  # noqa: PLC0415
 
     if not is_valid_filter(text.encode(errors="surrogateescape")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no topic filter: # is its last level, + and # are whole levels")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a topic filter: + and # must be whole levels, and # the last one"
+        )
     return text

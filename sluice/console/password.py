@@ -1,4 +1,4 @@
-"""The user name and password that commands say to a broker or a node, and where the password comes from."""
+"""The user name and the password that a command gives to a broker or a node."""
 
 import argparse
 import getpass
@@ -13,23 +13,23 @@ VARIABLE: Final = "MQTT_PASSWORD"
 
 
 class NoPassword(Exception):
-    """It cannot be read, or is of nobody; the text is for the user."""
+    """The password cannot be read, or the user name is missing. The text is for the user."""
 
 
-def add_arguments(parser: "argparse._ArgumentGroup", whose: str) -> None:
-    """The flags. whose: what the user name is for."""
-    parser.add_argument("--username", help=whose)
+def add_arguments(parser: "argparse._ArgumentGroup", about: str) -> None:
+    """Add the flags. `about` is the help text of --username."""
+    parser.add_argument("--username", metavar="NAME", help=about)
     secret = parser.add_mutually_exclusive_group()
-    secret.add_argument("--password-file", type=Path, metavar="FILE", help=f"its first line is the password (default: "
-                        f"{VARIABLE} in the environment; else it is asked for at a terminal)")  # fmt: skip
-    secret.add_argument("--password", help="the password, for tests: other users of this machine can read it here")
+    secret.add_argument("--password-file", type=Path, metavar="FILE", help="a file whose first line is the password "
+                        f"(default: {VARIABLE} in the environment, then a prompt at a terminal)")  # fmt: skip
+    secret.add_argument("--password", help="the password, for tests only: other users of the machine can read it")
 
 
 def password_of(arguments: Arguments) -> str | None:
-    """From where the arguments say; None: there is none, or no user name. Raises `NoPassword`."""
+    """Read the password. Return None without a password or a user name. Raises `NoPassword`."""
     if arguments.username is None:
         if arguments.password is not None or arguments.password_file is not None:
-            raise NoPassword("a password is of a user: --username is missing")
+            raise NoPassword("a password needs a user: --username is missing")
         return None
     if arguments.password is not None:
         return str(arguments.password)

@@ -1,17 +1,17 @@
-"""A record as a JSON object, and as a line for people: what `log dump`, `find` and `show` print."""
+"""Records of the log as JSON objects and as lines for people, for `log dump`, `find` and `show`."""
 
 import base64
 import json
 from typing import Any, Final
 
-from sluice.console.times import told
+from sluice.console.times import format_time
 
-SHOWN: Final = 60  # bytes of a payload on a line for people
+SHOWN: Final = 60  # characters of a payload on a line for people
 HIDDEN: Final = "hidden"
 
 
 def describe(data: bytes, at: int) -> dict[str, Any]:
-    """The record at `at` as JSON fields; bytes that are no UTF-8 are base64 under a name that says so."""
+    """Return the record at `at` as JSON fields. Bytes that are not UTF-8 become base64, in a field named so."""
     import msgspec  # noqa: PLC0415
 
     import record  # noqa: PLC0415
@@ -27,7 +27,7 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
     }
     if kind != Kind.MESSAGE:
         fields = _shown(msgspec.msgpack.decode(payload))
-        if kind == Kind.USER_SET:  # passwords can be guessed from these, and the server key impersonates the server
+        if kind == Kind.USER_SET:  # the others allow guessing the password or impersonating the server
             fields = {name: value if name == "iterations" else HIDDEN for name, value in fields.items()}
         return row | {"subject": topic.decode(), "fields": fields}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
@@ -42,7 +42,7 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """A value of a control record as JSON has it: bytes are text, or base64 if they are no UTF-8."""
+    """Convert a value of a control record to JSON: bytes become text, or base64 if they are not UTF-8."""
     if isinstance(value, dict):
         return {_shown(name): _shown(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -56,7 +56,7 @@ def _shown(value: Any) -> Any:
 
 
 def payload_field(payload: bytes) -> dict[str, str]:
-    """A payload as a JSON field."""
+    """Return a payload as a JSON field."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:
@@ -64,8 +64,8 @@ def payload_field(payload: bytes) -> dict[str, str]:
 
 
 def human(row: dict[str, Any]) -> str:
-    """The line for people that says what the fields do."""
-    start = f"{row['position']:>12} {told(row['time_ms'])} {row['kind']}"
+    """Format a record's fields as one line for people."""
+    start = f"{row['position']:>12} {format_time(row['time_ms'])} {row['kind']}"
     if "subject" in row:
         return f"{start} {printable(row['subject'])} {json.dumps(row['fields'])}"
     retain = " retain" if row["retain"] else ""
@@ -78,5 +78,5 @@ def human(row: dict[str, Any]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as it is, but for characters that a terminal obeys."""
+    """Escape the characters of a name that a terminal would interpret."""
     return name if name.isprintable() else repr(name)[1:-1]

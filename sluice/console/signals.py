@@ -1,4 +1,4 @@
-"""Commands that go on until they are told to stop, and then end what they are at."""
+"""Signals as an event, for commands that finish their current work before they stop."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT set the event while the block runs. For the main thread."""
+    """Let SIGTERM and SIGINT set the event while the block runs. For the main thread only."""
     stopping = threading.Event()
 
     def on_signal(_signal: int, _frame: FrameType | None) -> None:

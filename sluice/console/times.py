@@ -1,4 +1,4 @@
-"""Moments of the log as they are written on a command line, and told."""
+"""Times, log positions and sizes: parsing them from a command line and formatting them for people."""
 
 import argparse
 from datetime import UTC, datetime, timedelta
@@ -10,39 +10,39 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _YEAR_MS: Final = 31_556_952_000
-_LAST_MS: Final = 253_402_300_800_000  # 10000-01-01: there are no dates from there on, but messages may be due
+_LAST_MS: Final = 253_402_300_800_000  # 10000-01-01: datetime ends here, but a message may be due later
 
 
-def moment(text: str) -> "Until":
-    """A position of the log, or a time: ISO 8601, UTC unless it says else."""
+def position_or_time(text: str) -> "Until":
+    """Parse a position of the log, or a time in ISO 8601 (UTC without an offset)."""
     from store.exports.until import Until  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
         return Until(position=int(text))
     try:
-        return Until(time_ms=milliseconds(time(text)))
+        return Until(time_ms=milliseconds(parse_time(text)))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither a position nor a time such as 2025-06-01T12:00:00Z"
         ) from None
 
 
-def time(text: str) -> datetime:
-    """A time: ISO 8601, UTC unless it says else."""
+def parse_time(text: str) -> datetime:
+    """Parse a time in ISO 8601 (UTC without an offset)."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2025-06-01T12:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2025-06-01T12:00:00Z") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def milliseconds(time: datetime) -> int:
-    """Since 1970-01-01 UTC."""
+    """Convert a time to milliseconds since 1970-01-01 UTC."""
     return (time - _EPOCH) // _MS
 
 
-def told(time_ms: int) -> str:
-    """A store time for people."""
+def format_time(time_ms: int) -> str:
+    """Format milliseconds since 1970 for people; 0 is "never"."""
     if time_ms == 0:
         return "never"
     if time_ms >= _LAST_MS:
@@ -50,8 +50,8 @@ def told(time_ms: int) -> str:
     return (_EPOCH + time_ms * _MS).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def size(count: int) -> str:
-    """Bytes for people."""
+def format_size(count: int) -> str:
+    """Format a number of bytes for people."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:

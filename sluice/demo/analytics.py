@@ -1,9 +1,11 @@
-"""The Spark job: three streaming queries over the log, then a chart. A process of its own.
+"""The Spark job of the demo, a process of its own: three streaming queries over the log, then an export and a chart.
 
-One query appends every reading to Parquet, the second keeps statistics and anomalies per device and window, the third
-finds anomalies as they come and publishes them to MQTT, on `alerts/` and the device. JSON lines: out `{"ready": true}`,
-then `{"rows": …}` every second; in `finish` (or end of file), after which it works off what the log holds, exports it,
-draws and says `{"windows": …, "anomalies": …, "alerts": …, …}`.
+The first query appends every reading to Parquet. The second computes statistics and anomalies per device and window.
+The third finds anomalies as they arrive and publishes them to the MQTT topics `alerts/DEVICE`.
+
+The process writes JSON lines: `{"ready": true}`, then `{"rows": …}` every second. When it reads `finish` or the end of
+its input, it processes the rest of the log, exports it, draws the chart and writes
+`{"windows": …, "anomalies": …, "alerts": …, …}`.
 """
 
 import argparse
@@ -31,31 +33,31 @@ from streaming.pipelines.stateful import STATE_CONFIG
 from streaming.pipelines.windows import window_statistics
 from streaming.session import spark_session, stop
 
-ALERTS: Final = "alerts"  # the parent topic of what is found
+ALERTS: Final = "alerts"  # the parent topic of the alerts
 WINDOW: Final = "6 hours"
-_LATE: Final = "2 days"  # of replay time: some seconds of the demo's
+_LATE: Final = "2 days"  # of replay time, which is some seconds of the demo
 _EVERY: Final = "2 seconds"
 _K: Final = 6.0
-_MIN_SPREAD: Final = 0.3  # the sensors' resolution: below it nothing is an anomaly
+_MIN_SPREAD: Final = 0.3  # the resolution of the sensors; smaller deviations are no anomalies
 _HOURS_S: Final = 6 * 3600.0
-_DETECTING: Final = Settings(  # the stretches are days, not months
+_DETECTING: Final = Settings(  # a device sends days of readings, not months
     warm_up=40, warm_up_s=_HOURS_S, spike=4.0, min_scale=_MIN_SPREAD, rest_s=_HOURS_S
 )
 _KEYS: Final = ("device", "window_start")
-_RESTARTS: Final = 5  # of queries that failed, in a run
+_RESTARTS: Final = 5  # of failed queries in one run
 _FINISH_POLL: Final = 1.0  # seconds between progress lines
 
 
 def readings_of(spark: SparkSession, endpoint: str) -> DataFrame:
-    """The stream of readings: the payload's fields, and where in the log each one lies."""
+    """Return the stream of readings: the fields of the payload, and the offset of each record."""
     options = {"endpoint": endpoint, "parent": PARENT, "maxRecordsPerTrigger": "20000"}
     records = spark.readStream.format("sluice").options(**options).load()
     return with_json(records, PAYLOAD_SCHEMA).select("body.*", "topic", "partition", "offset", "stored_at")
 
 
-class Queries:
-    """The queries, which are started again when they fail: Spark waits for its Python processes for ten seconds, which
-    on a busy machine is too short, and whatever it was, checkpoints and sinks make each row count once."""
+class StreamingQueries:
+    """The three queries. A failed query is restarted: Spark waits ten seconds for its Python processes, which is too
+    short on a busy machine. Checkpoints and sinks make each row count once."""
 
     def __init__(self, spark: SparkSession, endpoint: str, folder: Path) -> None:
         self._spark = spark
@@ -67,15 +69,18 @@ class Queries:
         self._rows: dict[int, int] = {}  # by batch
 
     def start(self) -> None:
-        """Start one after the other: the processes of all at once would slow each other down."""
+        """Start the queries one after the other, so that their processes do not slow each other down."""
         for start in self._starts:
             self._running.append(start())
-            if len(self._running) < len(self._starts):  # nobody waits for alerts
+            if len(self._running) < len(self._starts):  # nothing depends on the alerts
                 self._work_off(len(self._running) - 1)
 
     def rows(self) -> int:
-        """Readings that are in Parquet so far. Spark remembers the last hundred batches; we keep the others' counts.
-        Starts again what has failed; raises why when that happens too often."""
+        """Return the number of readings in Parquet so far, and restart failed queries.
+
+        Spark remembers a hundred batches only, so older counts are kept here. Raises the failure of a query that fails
+        too often.
+        """
         for number in range(len(self._running)):
             self._revive(number)
         progress = self._running[0].recentProgress
@@ -83,7 +88,7 @@ class Queries:
         return sum(self._rows.values())
 
     def finish(self) -> int:
-        """Work off what the log holds, then stop. Returns the rows."""
+        """Process what the log holds, then stop the queries. Return the number of readings."""
         for number in range(len(self._running)):
             self._work_off(number)
         rows = self.rows()
@@ -133,7 +138,7 @@ class Queries:
 
 
 def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
-    """Write each window's newest statistics to Parquet and draw them. Returns figures for the summary."""
+    """Write the newest statistics of each window to Parquet and draw them. Return figures for the summary."""
     newest = read_updates(spark, folder / "updates", _KEYS).coalesce(1)
     newest.write.mode("overwrite").parquet(str(folder / "windows"))
     rows = [
@@ -153,8 +158,8 @@ def draw(spark: SparkSession, folder: Path) -> dict[str, int]:
     return {"windows": len(rows), "anomalies": flagged, "devices": len({row.device for row in rows})}
 
 
-def keep(spark: SparkSession, endpoint: str, folder: Path) -> dict[str, int]:
-    """Export the readings as history, which outlives the log, and read it back. Returns figures for the summary."""
+def export_history(spark: SparkSession, endpoint: str, folder: Path) -> dict[str, int]:
+    """Export the readings as history and read them back. Return figures for the summary."""
     history = str(folder / "history")
     with Client(endpoint) as client:
         done = Exporter(client, HistoryFolder(history), PARENT).run()
@@ -163,23 +168,23 @@ def keep(spark: SparkSession, endpoint: str, folder: Path) -> dict[str, int]:
 
 
 def run(endpoint: str, folder: Path) -> None:
-    """The whole job. Raises what a query failed with."""
+    """Run the whole job. Raises the failure of a query."""
     scratch = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "spark")}
     spark = spark_session("sluice-demo", config={**scratch, **STATE_CONFIG})
     try:
-        queries = Queries(spark, endpoint, folder)
+        queries = StreamingQueries(spark, endpoint, folder)
         queries.start()
         _say(ready=True)
         while not select.select([sys.stdin], [], [], _FINISH_POLL)[0]:
             _say(rows=queries.rows())
         rows = queries.finish()
-        _say(rows=rows, alerts=_published(endpoint), **keep(spark, endpoint, folder), **draw(spark, folder))
+        _say(rows=rows, alerts=_published(endpoint), **export_history(spark, endpoint, folder), **draw(spark, folder))
     finally:
         stop(spark)
 
 
 def _published(endpoint: str) -> int:
-    """Alerts that are in the log."""
+    """Count the alerts in the log."""
     with Client(endpoint) as client:
         return sum(bounds.end - bounds.begin for bounds in client.partitions(ALERTS))
 
@@ -191,8 +196,8 @@ def _say(**line: object) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sluice.demo.analytics", description=__doc__)
-    parser.add_argument("--endpoint", required=True, help="host:port of the node's gRPC front")
-    parser.add_argument("--folder", type=Path, required=True, help="where the results go")
+    parser.add_argument("--endpoint", required=True, help="host:port of the gRPC listener of the node")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder for the results")
     options = parser.parse_args()
     run(options.endpoint, options.folder)
     return 0

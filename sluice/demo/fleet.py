@@ -1,12 +1,12 @@
-"""The devices: amqtt clients in a process of their own that replay readings at QoS 1 and answer commands.
+"""The devices of the demo: amqtt clients in a process of their own that replay readings at QoS 1 and answer commands.
 
-A device sends what is due, keeps a window of messages unacknowledged, and when its connection breaks it
-connects again and sends everything again that was not acknowledged, in order. It never gives up a
-reading, and answers commands to the end; the whole fleet gives up at its deadline.
+A device sends the readings that are due, with a window of unacknowledged messages. When its connection breaks, it
+reconnects and resends the unacknowledged messages in order. It never gives up a reading, and it answers commands to the
+end. The whole fleet gives up at its deadline.
 
-The process speaks JSON lines. In: `go`, then `enough`, or end of file when nobody is interested any more. Out:
-`{"ready": …}` when all are connected, `{"sent": …, "acked": …}` as it goes, and at the end `{"acknowledged":
-{device: [[first, last], …]}, …}`. Exit code 0 when everything was acknowledged, 1 otherwise.
+The process reads the lines `go` and `enough`; the end of its input also stops it. It writes JSON lines: `{"ready": …}`
+when all devices are connected, `{"sent": …, "acked": …}` as progress, and at the end
+`{"acknowledged": {device: [[first, last], …]}, …}`. Its exit code is 0 when everything was acknowledged, else 1.
 """
 
 import argparse
@@ -27,30 +27,30 @@ from amqtt.errors import ConnectError
 from sluice.demo.readings import DeviceData, Reading, load_fleet
 from sluice.demo.tally import to_ranges
 
-_WINDOW: Final = 8  # messages of a device on their way
-_PAUSE: Final = (0.1, 1.0)  # seconds between attempts to connect: first, at most
+_WINDOW: Final = 8  # messages of a device in flight
+_PAUSE: Final = (0.1, 1.0)  # seconds between attempts to connect: the first and the longest
 _REPORT: Final = 0.25  # seconds between progress lines
 _CONNECT_SECONDS: Final = 5
-# How amqtt says that a connection broke: by errors of its own and of the socket, by cancelling what waits, and by
-# tripping over the session it has cleared. All mean the same: connect again. The fleet's deadline bounds it.
+# amqtt reports a broken connection by its own errors and those of the socket, by cancelling waiting tasks, and by
+# failing on the session that it has cleared. The answer is always to reconnect, until the deadline of the fleet.
 _FAILURES: Final = (Exception, asyncio.CancelledError)
 
 
 @dataclass(slots=True)
 class Clock:
-    """Replay time, which runs `speed` times as fast as the wall clock once it is started."""
+    """Replay time, which runs `speed` times as fast as the wall clock after its start."""
 
     speed: float
     started: float = 0.0
 
     def wait(self, after: float) -> float:
-        """Seconds to wait until the replay clock shows `after`; 0 or less: it is due."""
+        """Return the seconds until the replay clock shows `after`; 0 or less when it is due."""
         return self.started + after / self.speed - time.monotonic()
 
 
 @dataclass(slots=True)
 class Device:
-    """One device: its data, how far it is, and the connection it keeps."""
+    """One device: its data, its progress and its connection."""
 
     data: DeviceData
     uri: str
@@ -62,15 +62,15 @@ class Device:
     resent: int = 0  # messages sent again
     connects: int = 0
     answered: int = 0
-    _next: int = 0  # the first reading that was never sent
+    _next: int = 0  # the first reading that was not sent yet
     _unacked: dict[int, bytes] = field(default_factory=dict)  # payloads by seq, in the order they were sent
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send readings and answer commands until cancelled."""
         pause = _PAUSE[0]
         task = asyncio.current_task()
         assert task is not None
-        while not task.cancelling():  # which hanging up may swallow
+        while not task.cancelling():  # hanging up may swallow a cancellation
             client = MQTTClient(self.data.device, ClientConfig(auto_reconnect=False, keep_alive=30, plugins={}))
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
@@ -89,7 +89,7 @@ class Device:
             pause = min(pause * 2, _PAUSE[1])
 
     async def _talk(self, client: MQTTClient) -> None:
-        """One connection's life. Raises when the connection breaks."""
+        """Send and answer over one connection. Raises when the connection breaks."""
         answering = asyncio.create_task(self._answer(client))
         window: deque[asyncio.Task[None]] = deque()
         try:
@@ -120,7 +120,7 @@ class Device:
         return payload
 
     async def _publish(self, client: MQTTClient, window: deque[asyncio.Task[None]], seq: int, payload: bytes) -> None:
-        """Send without waiting for the acknowledgement, unless the window is full. Raises its oldest failure."""
+        """Send a message; wait for the oldest acknowledgement while the window is full. Raises its failure."""
         while len(window) >= _WINDOW or (window and window[0].done()):
             await window.popleft()
         window.append(asyncio.create_task(self._deliver(client, seq, payload)))
@@ -131,7 +131,7 @@ class Device:
         del self._unacked[seq]
 
     async def _answer(self, client: MQTTClient) -> None:
-        """Answer each command on its topic, repeating what it asked."""
+        """Answer each command with a message that repeats it."""
         while True:
             message = await client.deliver_message()
             if message is None:
@@ -149,7 +149,7 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _hang_up(client: MQTTClient) -> None:
-    """Close whatever is open; a broken connection has nothing to say about it."""
+    """Close the connection, and ignore the errors of a broken one."""
     with contextlib.suppress(*_FAILURES):
         async with asyncio.timeout(1):
             await client.disconnect()
@@ -161,7 +161,7 @@ def _say(**line: object) -> None:
 
 
 async def run_fleet(port: int, readings: int, seconds: float, deadline: float) -> int:
-    """Replay about `readings` readings over `seconds`; give up `deadline` seconds after the start."""
+    """Replay about `readings` readings in `seconds`. Give up `deadline` seconds after the start."""
     data = load_fleet(readings)
     span = max(device.readings[-1].after for device in data)
     clock, go = Clock(span / seconds), asyncio.Event()
@@ -175,7 +175,7 @@ async def run_fleet(port: int, readings: int, seconds: float, deadline: float) -
         return 1
     clock.started = time.monotonic()
     go.set()
-    enough = asyncio.create_task(stdin.readline())  # or the parent goes away
+    enough = asyncio.create_task(stdin.readline())  # also ends when the parent process does
     while not (enough.done() or any(task.done() for task in tasks)) and clock.wait(0) + deadline > 0:
         await asyncio.wait([enough], timeout=_REPORT)
         _say(**_progress(devices))
@@ -214,8 +214,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--deadline", type=float, required=True)
     options = parser.parse_args()
-    # A broken connection is part of the show: amqtt's warnings about it, and asyncio's about the tasks that amqtt
-    # leaves behind then, would fill the log.
+    # A broken connection is part of the demo. The warnings of amqtt about it, and those of asyncio about the tasks
+    # that amqtt leaves behind, would fill the log.
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     return asyncio.run(run_fleet(options.port, options.readings, options.seconds, options.deadline))

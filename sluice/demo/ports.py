@@ -1,4 +1,4 @@
-"""Ports that a server can be killed on and come back to."""
+"""Ports that a killed server can bind again."""
 
 import random
 import socket
@@ -9,10 +9,10 @@ _FIRST = 10_000
 
 
 def lasting_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """`count` different TCP ports that are free now.
+    """Return `count` different TCP ports that are free now.
 
-    They lie below those that the kernel gives to outgoing connections: of these, any client (also one that tries to
-    reach the dead server) may take the port before the server is back. Raises OSError when there are not as many.
+    They are below the range of outgoing connections. A port in that range may be given to any client before the server
+    is back, even to one that tries to reach the dead server. Raises OSError when too few ports are free.
     """
     found: list[int] = []
     behind = _first_outgoing()
@@ -25,7 +25,7 @@ def lasting_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             except OSError:
                 continue
             found.append(port)
-    raise OSError(f"no {count} ports are free between {_FIRST} and {behind}")
+    raise OSError(f"fewer than {count} ports are free between {_FIRST} and {behind}")
 
 
 def _first_outgoing() -> int:

@@ -1,4 +1,4 @@
-"""A child process that speaks lines: started, heard with a time limit, and never left behind."""
+"""Child processes that exchange lines with the demo, with a time limit on every wait."""
 
 import asyncio
 import contextlib
@@ -11,17 +11,17 @@ from typing import Final
 
 import orjson
 
-_LINE_LIMIT: Final = 16 << 20  # bytes of one line: the fleet's last one lists what was acknowledged
+_LINE_LIMIT: Final = 16 << 20  # bytes of one line; the last line of the fleet lists every acknowledged range
 _TAIL_LINES: Final = 15
 _STOP_SECONDS: Final = 10
 
 
 class DemoError(Exception):
-    """The demo cannot go on. The message is for the person who watches."""
+    """The demo cannot continue. The message is for the user."""
 
 
-class Child:
-    """A Python process of this installation, `python -m module …`; its standard error goes to a log file."""
+class ChildProcess:
+    """A Python process `python -m module …` of this installation. Its standard error goes to a log file."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Child:
                 stderr=log,
                 env={**os.environ, **environment},
                 limit=_LINE_LIMIT,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends its children in order
+                start_new_session=True,  # Ctrl-C reaches the demo only, which ends its children in order
             )
 
     @property
@@ -48,20 +48,20 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def line(self, seconds: float) -> str:
-        """The next line. Raises `DemoError` when the process ends instead, or says nothing for `seconds`."""
+        """Return the next line. Raises `DemoError` when the process ends, or writes nothing for `seconds`."""
         process = self._started()
         assert process.stdout is not None
         try:
             async with asyncio.timeout(seconds):
                 line = await process.stdout.readline()
         except TimeoutError:
-            raise DemoError(f"{self.name} said nothing for {seconds:.0f} s{self.tail()}") from None
+            raise DemoError(f"{self.name} wrote nothing for {seconds:.0f} s{self.tail()}") from None
         if not line:
             raise DemoError(f"{self.name} ended with exit code {await process.wait()}{self.tail()}")
         return line.decode()
 
     async def message(self, seconds: float) -> dict[str, object]:
-        """The next line that is a JSON object; libraries may print others."""
+        """Return the next line that is a JSON object. Libraries may print other lines."""
         while not (line := await self.line(seconds)).startswith("{"):
             pass
         value = orjson.loads(line)
@@ -71,12 +71,12 @@ class Child:
     async def say(self, line: str) -> None:
         process = self._started()
         assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # that it is gone is found out by listening
+        with contextlib.suppress(ConnectionError):  # reading reports a process that has ended
             process.stdin.write(line.encode() + b"\n")
             await process.stdin.drain()
 
-    async def leave(self, seconds: float) -> None:
-        """Close its standard input, which tells it to end, and kill it if it does not within `seconds`."""
+    async def close(self, seconds: float) -> None:
+        """Close the standard input of the process as a request to end. Kill it after `seconds`."""
         if self.running:
             process = self._started()
             assert process.stdin is not None
@@ -87,14 +87,14 @@ class Child:
         await self.kill()
 
     async def kill(self) -> None:
-        """`kill -9`, for the process and what it started."""
+        """Kill the process and its children with SIGKILL."""
         if self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._started().pid, signal.SIGKILL)
             await self._started().wait()
 
     async def stop(self) -> int:
-        """SIGTERM, then SIGKILL if that does not do it in time. Returns the exit code."""
+        """Send SIGTERM, and SIGKILL after a time limit. Return the exit code."""
         process = self._started()
         if self.running:
             with contextlib.suppress(ProcessLookupError):
@@ -107,12 +107,12 @@ class Child:
         return await process.wait()
 
     def tail(self) -> str:
-        """The end of its log, to be put behind a message; nothing when it has written none."""
+        """Return the end of the log file as a suffix of an error message; empty without a log."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         except OSError:
             lines = []
-        return f"; its log ends so ({self._log}):\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+        return f"; the end of its log ({self._log}):\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
 
     def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:

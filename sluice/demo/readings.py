@@ -1,10 +1,10 @@
-"""Real sensor readings, cut into devices and laid on one clock.
+"""Real sensor readings, divided among devices and moved to one clock.
 
 The series ship inside PyPI packages: surface temperatures of a buoy in the Gulf of Maine (half-hourly)
 and a continuous glucose monitor (every 5 minutes) from `bokeh_sampledata`, hourly city temperatures from
-`vega_datasets`. Each series is long, so several devices replay a stretch of it each. The stretches lie
-years apart: every reading keeps the time it was measured at, and gets a time on the replay's clock, on
-which all stretches begin together and keep their own spacing and gaps.
+`vega_datasets`. Each series is long, so several devices replay one part of it each. The parts lie years apart:
+every reading keeps the time of its measurement and gets a time on the replay clock. On that clock all parts begin
+together and keep their spacing and gaps.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARENT: Final = "sensors"
 REPLAY_BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
-# What the analysis expects of a payload, as Spark DDL.
+# The schema of a payload, as Spark DDL.
 PAYLOAD_SCHEMA: Final = "device string, site string, seq int, time timestamp, value double, unit string"
 
 
@@ -29,13 +29,13 @@ class Reading:
 
     seq: int  # from 0, without gaps, per device
     after: float  # seconds of replay time since REPLAY_BEGIN
-    measured_at: str  # ISO 8601, as the data has it
+    measured_at: str  # ISO 8601, as in the data
     value: float
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceData:
-    """A device and all it will send."""
+    """A device and the readings that it will send."""
 
     device: str  # also its MQTT client id
     site: str
@@ -48,7 +48,7 @@ class DeviceData:
         return f"{PARENT}/{self.site}/{self.device}/{self.quantity}"
 
     def payload(self, reading: Reading, sent: float) -> bytes:
-        """The telemetry message. `sent` is when the device first sends it, in seconds since 1970."""
+        """Return the payload of a reading. `sent` is the time of its first sending, in seconds since 1970."""
         return orjson.dumps(
             {
                 "device": self.device,
@@ -65,7 +65,7 @@ class DeviceData:
 
 @dataclass(slots=True, frozen=True)
 class _Series:
-    """A series of the data and how many devices share it."""
+    """A series of the data and the number of devices that share it."""
 
     name: str
     site: str
@@ -77,7 +77,7 @@ class _Series:
 
 
 def load_fleet(readings: int) -> list[DeviceData]:
-    """All devices, with about `readings` readings between them. Their stretches are equally long in time."""
+    """Return all devices, with about `readings` readings in total. All devices cover the same time span."""
     series = _load()
     hours = readings / sum(each.devices * each.per_hour for each in series)
     return [device for each in series for device in _cut(each, timedelta(hours=hours))]
@@ -101,7 +101,7 @@ def _load() -> list[_Series]:
 
 
 def _cut(series: _Series, span: timedelta) -> list[DeviceData]:
-    """Equally spaced stretches of a series, each of at most `span`, as devices."""
+    """Divide a series into devices: equally spaced parts, each of at most `span`."""
     times = series.values.index.to_pydatetime()
     values = [float(value) for value in series.values]
     devices = []

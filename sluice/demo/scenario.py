@@ -1,4 +1,4 @@
-"""The show: who does what, in which order, with a limit on every wait."""
+"""The scenario of the demo: the steps in order, with a limit on every wait."""
 
 import argparse
 import asyncio
@@ -18,20 +18,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.demo.node import NodeProcess
-from sluice.demo.process import Child, DemoError
+from sluice.demo.process import ChildProcess, DemoError
 from sluice.demo.readings import PARENT
 from sluice.demo.service import CloudService
-from sluice.demo.subscriber import Operator, Subscriber
-from sluice.demo.summary import Outcome, Received, print_summary
+from sluice.demo.subscriber import Operator, PersistentSubscriber
+from sluice.demo.summary import ConsumerResult, Outcome, print_summary
 from sluice.demo.tally import Tally, from_ranges
 
-_SPARK_SECONDS: Final = 180  # its start on a busy machine
-_SILENCE_SECONDS: Final = 30  # the longest that fleet or Spark may say nothing
+_SPARK_SECONDS: Final = 180  # for its start on a busy machine
+_SILENCE_SECONDS: Final = 30  # the longest silence of the fleet or Spark
 _CATCH_UP_SECONDS: Final = 180
 _GIVE_UP_FACTOR: Final = 3  # the fleet gives up after this many times the replay's length
-_LEAVE_SECONDS: Final = 5  # for Spark to stop its JVM
+_CLOSE_SECONDS: Final = 5  # for Spark to stop its JVM
 _POLL: Final = 0.1
-_ABSENT: Final = "absent-device"
+_OFFLINE: Final = "offline-device"
 _DASHBOARD: Final = "dashboard"
 _OPERATOR: Final = "operator"
 _ALERTS: Final = "alerts"  # where the Spark job publishes
@@ -39,8 +39,8 @@ _COMMANDED: Final = "cgm-01"
 
 
 @dataclass(slots=True, frozen=True)
-class Options:
-    """What the command line asks for."""
+class DemoOptions:
+    """The options of the command line."""
 
     folder: Path  # of this run, new and empty
     readings: int
@@ -48,7 +48,7 @@ class Options:
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Play the show and print its summary. Returns the exit code."""
+    """Run the scenario and print its summary. Return the exit code."""
     options, console = _options(argv), Console()
     try:
         outcome = asyncio.run(_play(options, console))
@@ -63,58 +63,64 @@ def run(argv: Sequence[str] | None) -> int:
     return 0 if outcome.complete else 1
 
 
-def _options(argv: Sequence[str] | None) -> Options:
+def _options(argv: Sequence[str] | None) -> DemoOptions:
     parser = argparse.ArgumentParser(
         prog="sluice demo",
-        description="The whole path in one run, counted.",
+        description="Run devices, a cloud service and Spark on one node, kill it half-way, and count the messages.",
         epilog="example:\n  sluice demo --readings 5000 --seconds 6",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data-dir", type=Path, help="where the run's folder goes (default: a temporary one)")
-    parser.add_argument("--readings", type=int, default=30_000, help="about how many to replay (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=24.0, help="length of the replay (default: %(default)s)")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="create the folder of the run here (default: a temporary folder)"
+    )
+    parser.add_argument(
+        "--readings", type=int, default=30_000, metavar="N", help="replay about N readings (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=24.0, metavar="S", help="the length of the replay (default: %(default)s)"
+    )
     given = parser.parse_args(argv)
     if given.readings < 1_000 or given.seconds < 1:
-        parser.error("at least 1000 readings and 1 second, or there is nothing to see")
+        parser.error("--readings must be at least 1000, and --seconds at least 1")
     if given.data_dir is None:
         folder = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
     else:
         folder = given.data_dir.resolve() / f"run-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         folder.mkdir(parents=True)
-    return Options(folder, given.readings, given.seconds)
+    return DemoOptions(folder, given.readings, given.seconds)
 
 
-async def _play(options: Options, console: Console) -> Outcome:
+async def _play(options: DemoOptions, console: Console) -> Outcome:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    show = Show(options, console)
-    with show.progress:
+    scenario = Scenario(options, console)
+    with scenario.progress:
         try:
-            await show.set_up()
-            await show.replay()
-            await show.gather()
-            outcome = await show.count()
-            await show.stop_node()
+            await scenario.set_up()
+            await scenario.replay()
+            await scenario.gather()
+            outcome = await scenario.count()
+            await scenario.stop_node()
             return outcome
         except DemoError as error:
-            raise DemoError(f"{error}{show.node.tail()}") from error
+            raise DemoError(f"{error}{scenario.node.tail()}") from error
         finally:
-            await show.tear_down()
+            await scenario.tear_down()
 
 
-class Show:
-    """The parties and how far they are."""
+class Scenario:
+    """The participants of the demo and their progress."""
 
-    def __init__(self, options: Options, console: Console) -> None:
+    def __init__(self, options: DemoOptions, console: Console) -> None:
         folder = self._folder = options.folder
         self._options = options
         self._began = time.monotonic()
         self.node = NodeProcess(folder / "node", folder / "node.log")
-        self._fleet = Child("the fleet of devices", folder / "devices.log")
-        self._spark = Child("the Spark job", folder / "spark.log")
-        self._dashboard = Subscriber(_DASHBOARD, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5)
-        self._absent = Subscriber(_ABSENT, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv311)
+        self._fleet = ChildProcess("the fleet of devices", folder / "devices.log")
+        self._spark = ChildProcess("the Spark job", folder / "spark.log")
+        self._dashboard = PersistentSubscriber(_DASHBOARD, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5)
+        self._offline = PersistentSubscriber(_OFFLINE, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv311)
         self._operator = Operator(_OPERATOR, f"{_ALERTS}/#", version=MQTTProtocolVersion.MQTTv5)
         self._service: CloudService | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -123,7 +129,7 @@ class Show:
         self._acknowledged: dict[str, set[int]] = {}
         self._analysis: dict[str, int] = {"rows": 0}
         self._killed_at = self._back_at = 0.0  # time.time()
-        self._start_seconds = self._absent_seconds = 0.0
+        self._start_seconds = self._offline_seconds = 0.0
         self.progress = Progress(
             TextColumn("{task.description:>22}"),
             BarColumn(40),
@@ -138,7 +144,7 @@ class Show:
         self.progress.console.print(f"[dim]{elapsed:5.1f} s[/]  {text}", highlight=False)
 
     async def set_up(self) -> None:
-        """Start everybody and wait until all are ready."""
+        """Start all participants and wait until they are ready."""
         took = await self.node.start()
         ports = self.node.ports
         self._tell(f"node ready in {took:.1f} s: MQTT {ports.mqtt}, gRPC {ports.grpc}, HTTP {ports.http}")
@@ -157,9 +163,9 @@ class Show:
         )
         self._service = CloudService(endpoint)
         self._background.append(asyncio.create_task(self._service.consume()))
-        await asyncio.to_thread(self._absent.connect, ports.mqtt)
-        await asyncio.to_thread(self._absent.disconnect)
-        self._tell(f"{_ABSENT} has subscribed to {PARENT}/# and left: its session stays")
+        await asyncio.to_thread(self._offline.connect, ports.mqtt)
+        await asyncio.to_thread(self._offline.disconnect)
+        self._tell(f"{_OFFLINE} has subscribed to {PARENT}/# and disconnected: the node keeps its session")
         await asyncio.to_thread(self._dashboard.connect, ports.mqtt)
         await asyncio.to_thread(self._operator.connect, ports.mqtt)
         ready = await self._fleet.message(_SILENCE_SECONDS)
@@ -173,12 +179,12 @@ class Show:
         self._background.append(asyncio.create_task(self._watch_spark()))
 
     async def replay(self) -> None:
-        """Let the devices send, and do to them and to the node what the show wants."""
+        """Let the devices send; meanwhile command a device and kill the node."""
         acts: deque[tuple[float, Callable[[], Awaitable[None]]]] = deque(
             [(0.2, self._command), (0.5, self._kill_node), (0.75, self._command)]
         )
         await self._fleet.say("go")
-        is_told = False
+        is_stopping = False
         while True:
             line = await self._fleet.message(_SILENCE_SECONDS)
             self._figures = {name: value for name, value in line.items() if type(value) is int}
@@ -188,47 +194,47 @@ class Show:
                 break
             if acts and self._figures["acked"] >= acts[0][0] * self._planned:
                 await acts.popleft()[1]()
-            if not acts and self._figures["acked"] == self._planned and not is_told:
+            if not acts and self._figures["acked"] == self._planned and not is_stopping:
                 await self._fleet.say("enough")
-                is_told = True
+                is_stopping = True
         if not line["complete"]:
             missing = self._planned - self._figures["acked"]
             raise DemoError(f"the devices gave up with {missing:,} readings not acknowledged{self._fleet.tail()}")
         if acts:
-            raise DemoError("the devices gave up before they and the node had been through all of it")
+            raise DemoError("the devices gave up before every step of the scenario was done")
         self._tell(f"all {self._figures['acked']:,} readings are acknowledged")
 
     async def gather(self) -> None:
-        """Let everybody catch up, bring back the absent device, and have Spark finish."""
+        """Wait until all consumers have caught up, reconnect the offline device, and let Spark finish."""
         await self._spark.say("finish")
         assert self._service is not None
         await self._caught_up("the dashboard", self._dashboard.tally)
         await self._caught_up("the cloud service", self._service.tally)
         began = time.monotonic()
-        await asyncio.to_thread(self._absent.connect, self.node.ports.mqtt)
-        await self._caught_up(_ABSENT, self._absent.tally)
-        self._absent_seconds = time.monotonic() - began
+        await asyncio.to_thread(self._offline.connect, self.node.ports.mqtt)
+        await self._caught_up(_OFFLINE, self._offline.tally)
+        self._offline_seconds = time.monotonic() - began
         self._tell(
-            f"{_ABSENT} came back and got {self._absent.tally.distinct:,} readings in {self._absent_seconds:.1f} s"
+            f"{_OFFLINE} reconnected and got {self._offline.tally.distinct:,} readings in {self._offline_seconds:.1f} s"
         )
-        self._tell("Spark finishes its batches and draws")
+        self._tell("Spark finishes its batches and draws the chart")
         await self._until("Spark to finish", self._background[-1].done)
         self._show_progress()
         alerts = self._analysis.get("alerts", 0)
         await self._until("the operator to get the alerts", lambda: len(self._operator.alerts) >= alerts)
 
     async def count(self) -> Outcome:
-        """Compare, by device and sequence number, what was acknowledged with what each party has."""
+        """Compare the acknowledged readings with those of each consumer, by device and sequence number."""
         assert self._service is not None
         parquet = await asyncio.to_thread(_tally_parquet, self._folder / "readings")
         parties = (
             ("dashboard", "MQTT 5", self._dashboard.tally, True),
             ("cloud service", "gRPC group", self._service.tally, False),
-            ("absent device", "MQTT 3.1.1", self._absent.tally, True),
+            ("offline device", "MQTT 3.1.1", self._offline.tally, True),
             ("Spark", "Parquet", parquet, False),
         )
         received = [
-            Received(name, how, tally, tally.missing(self._acknowledged), ordered)
+            ConsumerResult(name, how, tally, tally.missing(self._acknowledged), ordered)
             for name, how, tally, ordered in parties
         ]
         outage = self._killed_at, self._back_at
@@ -243,7 +249,7 @@ class Show:
             answers=self._service.answers,
             outage=self._back_at - self._killed_at,
             restart=self._start_seconds,
-            absent_seconds=self._absent_seconds,
+            offline_seconds=self._offline_seconds,
             analysis=self._analysis,
             alerts_received=self._operator.received,
             alerts_distinct=len(self._operator.alerts),
@@ -253,39 +259,41 @@ class Show:
         )
 
     async def stop_node(self) -> None:
-        """SIGTERM, as an operator would. Raises `DemoError` when it does not end cleanly."""
+        """Stop the node with SIGTERM. Raises `DemoError` when it does not end cleanly."""
         if (code := await self.node.stop()) != 0:
             raise DemoError(f"the node ended with exit code {code} after SIGTERM")
 
     async def tear_down(self) -> None:
-        """End everybody, the node last. Runs whatever happened before, and raises nothing new over it."""
+        """End all participants, the node last. Raises nothing, so that an earlier error is kept."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        for subscriber in (self._dashboard, self._absent, self._operator):
+        for subscriber in (self._dashboard, self._offline, self._operator):
             await asyncio.to_thread(subscriber.disconnect)
         for child in (self._fleet, self._spark):
-            await child.leave(_LEAVE_SECONDS)
-        await self.node.leave()
+            await child.close(_CLOSE_SECONDS)
+        await self.node.ensure_stopped()
 
     async def _command(self) -> None:
         assert self._service is not None
         await self._service.command(_COMMANDED)
-        self._tell(f"the cloud service commanded {_COMMANDED}, answered in {self._service.answers[-1] * 1000:.0f} ms")
+        self._tell(
+            f"the cloud service commanded {_COMMANDED} and got an answer in {self._service.answers[-1] * 1000:.0f} ms"
+        )
 
     async def _kill_node(self) -> None:
-        self._tell("[bold red]kill -9[/] of the node, in the middle of it all")
+        self._tell("killing the node with [bold red]kill -9[/]")
         self._killed_at = time.time()
         await self.node.kill()
         self._start_seconds = await self.node.start()
         self._back_at = time.time()
-        self._tell(f"the node is back: ready {self._start_seconds:.1f} s after its start, over the same log")
+        self._tell(f"the node is back: ready {self._start_seconds:.1f} s after its start, with the same log")
         connects = self._dashboard.connects
         await self._until("the dashboard to reconnect", lambda: self._dashboard.connects > connects)
         self._back_at = time.time()
 
     async def _watch_spark(self) -> None:
-        """Keep its figures until it has finished."""
+        """Keep the newest figures of the Spark job until it has finished."""
         while "windows" not in self._analysis:
             line = await self._spark.message(_CATCH_UP_SECONDS)
             self._analysis = {name: _number(line, name) for name in line}
@@ -298,7 +306,7 @@ class Show:
             self._tell(f"[bold red]{who} has {tally.distinct:,} of {acked:,}[/] after {_CATCH_UP_SECONDS} s")
 
     async def _until(self, what: str, reached: Callable[[], bool]) -> None:
-        """Wait for a condition. Raises `DemoError` when it takes too long or a party in the background fails."""
+        """Wait for a condition. Raises `DemoError` after a time limit, or when a background task fails."""
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         while not reached():
             self._raise_failures()
@@ -335,7 +343,7 @@ def _touches(begin: float, end: float, outage: tuple[float, float]) -> bool:
 
 
 def _tally_parquet(folder: Path) -> Tally:
-    """What Spark has written, read without Spark."""
+    """Count the readings in the Parquet files that Spark has written, without Spark."""
     tally = Tally()
     table = dataset.dataset(folder, format="parquet").to_table(columns=["device", "seq", "offset"]).sort_by("offset")
     for device, seq in zip(table["device"].to_pylist(), table["seq"].to_pylist(), strict=True):

@@ -1,4 +1,4 @@
-"""The cloud service: consumes every reading in a group through `cloud_sdk`, and commands a device."""
+"""The cloud service: consume every reading in a group through `cloud_sdk`, and send commands to a device."""
 
 import time
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class CloudService:
     answers: list[float] = field(default_factory=list)  # seconds from each command to its answer
 
     async def consume(self) -> None:
-        """Until cancelled: count every reading, then acknowledge it. Survives a restart of the node."""
+        """Count and acknowledge every reading until cancelled. Survives a restart of the node."""
         async with (
             Client(self.endpoint, name="billing-1") as client,
             client.consumer(_GROUP, PARENT, max_records=512) as consumer,
@@ -38,7 +38,7 @@ class CloudService:
                 await consumer.ack(batch)
 
     async def command(self, device: str) -> None:
-        """Ask a device something and wait for its answer. Raises `DemoError` when there is none."""
+        """Send a command to a device and wait for its answer. Raises `DemoError` without one."""
         order = {"order": "report", "number": len(self.answers) + 1}
         began = time.monotonic()
         async with Client(self.endpoint, name="operator") as client:

@@ -1,7 +1,7 @@
-"""MQTT subscribers with a persistent session: the live dashboard (MQTT 5) and the absent device (3.1.1).
+"""MQTT subscribers with a persistent session: the live dashboard (MQTT 5) and the offline device (MQTT 3.1.1).
 
-Both are paho clients on a thread of their own, which connect again by themselves. Only that thread writes
-the tally; others read its totals.
+Each is a paho client with a thread of its own, which reconnects by itself. Only that thread writes the tally; other
+threads read its totals.
 """
 
 import threading
@@ -18,17 +18,17 @@ from paho.mqtt.reasoncodes import ReasonCode
 from sluice.demo.process import DemoError
 from sluice.demo.tally import Tally
 
-_SESSION_SECONDS: Final = 3600  # how long the node keeps an MQTT 5 session without a connection
+_SESSION_SECONDS: Final = 3600  # the session expiry interval in MQTT 5
 _RECONNECT_SECONDS: Final = 1
 _WAIT_SECONDS: Final = 10
 
 
-class Subscriber:
-    """A client with one wildcard subscription at QoS 1 and a session that outlives its connections."""
+class PersistentSubscriber:
+    """A client with one wildcard subscription at QoS 1 and a persistent session."""
 
     def __init__(self, client_id: str, topic_filter: str, *, version: MQTTProtocolVersion) -> None:
         self.tally = Tally()
-        self.latencies: list[tuple[float, float]] = []  # (when it was sent, seconds until it was here)
+        self.latencies: list[tuple[float, float]] = []  # (time of sending, seconds until it arrived)
         self.connects = 0
         self._client_id = client_id
         self._filter = topic_filter
@@ -44,7 +44,7 @@ class Subscriber:
         self._client.reconnect_delay_set(_RECONNECT_SECONDS, _RECONNECT_SECONDS)
 
     def connect(self, port: int) -> None:
-        """Connect and subscribe; returns when the node has confirmed both. Raises `DemoError`."""
+        """Connect and subscribe. Returns after CONNACK and SUBACK. Raises `DemoError`."""
         self._subscribed.clear()
         try:
             if self._version is MQTTProtocolVersion.MQTTv5:
@@ -60,7 +60,7 @@ class Subscriber:
             raise DemoError(f"{self._client_id} got no SUBACK within {_WAIT_SECONDS} s")
 
     def disconnect(self) -> None:
-        """Leave; the session stays with the node."""
+        """Disconnect; the node keeps the session."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -82,22 +82,22 @@ class Subscriber:
             self._subscribed.set()
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        self._take(orjson.loads(message.payload))
+        self._count(orjson.loads(message.payload))
 
-    def _take(self, reading: dict[str, Any]) -> None:
+    def _count(self, reading: dict[str, Any]) -> None:
         now = time.time()
         self.tally.add(reading["device"], reading["seq"])
         self.latencies.append((reading["sent"], now - reading["sent"]))
 
 
-class Operator(Subscriber):
-    """Whom alerts are for: how many came, and which."""
+class Operator(PersistentSubscriber):
+    """The recipient of alerts, which counts them."""
 
     def __init__(self, client_id: str, topic_filter: str, *, version: MQTTProtocolVersion) -> None:
         super().__init__(client_id, topic_filter, version=version)
         self.received = 0
         self.alerts: set[tuple[str, str]] = set()  # device, and time of the reading
 
-    def _take(self, reading: dict[str, Any]) -> None:
+    def _count(self, reading: dict[str, Any]) -> None:
         self.received += 1
         self.alerts.add((reading["device"], reading["time"]))

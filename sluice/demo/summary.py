@@ -1,4 +1,4 @@
-"""The end of the show: what was sent, who got it, what is missing."""
+"""The summary of the demo: what was sent, what each consumer received, and what is missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ _NAMED_MISSING: Final = 5  # how many missing readings are listed by name
 
 
 @dataclass(slots=True)
-class Received:
-    """What one party has of the readings that were acknowledged."""
+class ConsumerResult:
+    """The acknowledged readings that one consumer has."""
 
     name: str
     how: str
     tally: Tally
     missing: list[tuple[str, int]]  # (device, seq)
-    ordered: bool  # it has to see a device's readings in their order
+    ordered: bool  # whether it must receive the readings of a device in order
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything the summary says. Times in seconds."""
+    """The figures of the summary. Times are in seconds."""
 
     sent: int
     acknowledged: int
     resent: int  # messages sent again after the connection broke
-    received: Sequence[Received]
-    latencies: list[float]  # publish → dashboard, of what the outage did not touch
-    worst_latency: float  # of all
+    received: Sequence[ConsumerResult]
+    latencies: list[float]  # from publishing to the dashboard, outside the outage
+    worst_latency: float  # including the outage
     answers: Sequence[float]
     outage: float  # from the kill until the dashboard was connected again
     restart: float  # of that, the node's start until it was ready
-    absent_seconds: float
+    offline_seconds: float
     analysis: dict[str, int]
     alerts_received: int  # of Spark's alerts, by an MQTT subscriber
     alerts_distinct: int
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        """Nothing acknowledged is missing anywhere, nothing came out of order, and everybody took part."""
+        """Whether no acknowledged reading is missing, the order is right, and every participant did its part."""
         return (
             self.acknowledged == self.sent > 0
             and not any(each.missing or (each.ordered and each.tally.disorder) for each in self.received)
@@ -62,13 +62,13 @@ class Outcome:
 
     @property
     def history_is_whole(self) -> bool:
-        """What was exported came back, each record once."""
+        """Whether every exported record was read back once."""
         exported, back, once = (self.analysis.get(name, 0) for name in ("exported", "read_back", "read_once"))
         return exported == back == once > 0
 
 
 def print_summary(outcome: Outcome, console: Console) -> None:
-    """The table, the figures and the verdict."""
+    """Print the table, the figures and the verdict."""
     console.print()
     console.print(_parties(outcome))
     console.print(_figures(outcome))
@@ -77,14 +77,14 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             named = ", ".join(f"{device} #{seq}" for device, seq in each.missing[:_NAMED_MISSING])
             console.print(f"[red]{each.name} lacks[/] {named}{', …' if len(each.missing) > _NAMED_MISSING else ''}")
     if outcome.complete:
-        verdict = "[bold green]No acknowledged message was lost, and every consumer saw all of them.[/]"
+        verdict = "[bold green]No acknowledged message was lost, and every consumer received all of them.[/]"
     else:
         verdict = "[bold red]Something is missing or out of order: see the table.[/]"
     console.print(Panel(verdict, expand=False, border_style="green" if outcome.complete else "red"))
 
 
 def _parties(outcome: Outcome) -> Table:
-    title = f"{outcome.acknowledged:,} real sensor readings through one log, one kill -9 on the way"
+    title = f"{outcome.acknowledged:,} real sensor readings through one log, with one kill -9"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("consumer", style="bold")
     table.add_column("how")
@@ -119,12 +119,13 @@ def _figures(outcome: Outcome) -> Table:
         f"to disk and dashboard: p50 {p50:.1f} ms, p99 {p99:.1f} ms; over the kill {outcome.worst_latency:.1f} s",
     )
     table.add_row(
-        "kill -9", f"{outcome.outage:.1f} s until all flowed again, {outcome.restart:.1f} s of it the node's start"
+        "kill -9",
+        f"{outcome.outage:.1f} s until messages flowed again, of which the node's start took {outcome.restart:.1f} s",
     )
     answers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in outcome.answers)
     table.add_row("commands", f"cloud → device → cloud: {answers}")
-    table.add_row("absent device", f"came back and caught up in {outcome.absent_seconds:.1f} s")
-    table.add_row("disk", f"{outcome.disk_bytes / 1e6:,.1f} MB for log (segments are allocated ahead) and views")
+    table.add_row("offline device", f"reconnected and caught up in {outcome.offline_seconds:.1f} s")
+    table.add_row("disk", f"{outcome.disk_bytes / 1e6:,.1f} MB for the log (segments are preallocated) and the views")
     analysis = outcome.analysis
     windows, anomalies, devices = (analysis.get(name, 0) for name in ("windows", "anomalies", "devices"))
     table.add_row("Spark", f"{windows:,} windows of {devices:,} devices, {anomalies:,} readings flagged as anomalies")
@@ -143,6 +144,6 @@ def _figures(outcome: Outcome) -> Table:
         else f"[bold red]{exported} records exported, {back} read back, of which {once} are distinct[/]",
     )
     table.add_row("chart", str(outcome.folder / "chart.png"))
-    table.add_row("Parquet", str(outcome.folder / "readings") + " and windows beside it")
+    table.add_row("Parquet", str(outcome.folder / "readings") + ", and windows/ beside it")
     table.add_row("took", f"{outcome.seconds:.0f} s")
     return table

@@ -1,18 +1,18 @@
-"""Who got what: readings by device and sequence number, counted."""
+"""Counting readings by device and sequence number."""
 
 from collections.abc import Iterable, Mapping
 
 
 class Tally:
-    """The readings that one party has seen. Sequence numbers of a device begin at 0."""
+    """The readings that one consumer has received. The sequence numbers of a device begin at 0."""
 
     __slots__ = ("_highest", "_seen", "disorder", "duplicates")
 
     def __init__(self) -> None:
         self._seen: dict[str, set[int]] = {}
         self._highest: dict[str, int] = {}
-        self.duplicates = 0  # readings that had been seen before
-        self.disorder = 0  # first sights of a reading after a later one of its device
+        self.duplicates = 0  # readings received again
+        self.disorder = 0  # readings first received after a later one of the same device
 
     def add(self, device: str, seq: int) -> None:
         seen = self._seen.setdefault(device, set())
@@ -30,7 +30,7 @@ class Tally:
         return sum(map(len, self._seen.values()))
 
     def missing(self, expected: Mapping[str, Iterable[int]]) -> list[tuple[str, int]]:
-        """Of the `expected` sequence numbers by device, those not seen, in order."""
+        """Return the `expected` sequence numbers that were not received, as ordered (device, number) pairs."""
         nothing: set[int] = set()
         return [
             (device, seq)
@@ -40,7 +40,7 @@ class Tally:
 
 
 def to_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers as ascending ranges [first, last]: how the fleet reports what was acknowledged."""
+    """Convert numbers to ascending ranges [first, last], as the fleet reports acknowledged readings."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -51,12 +51,12 @@ def to_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def from_ranges(ranges: Iterable[tuple[int, int]]) -> set[int]:
-    """The reverse."""
+    """Convert ranges [first, last] back to numbers."""
     return {number for first, last in ranges for number in range(first, last + 1)}
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` (0..1) of the values lie, by nearest rank; 0 of nothing."""
+    """Return the value below which `share` (0..1) of the values lie, by nearest rank; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""The connection to any MQTT broker that `pub` and `sub` share, and its errors in words."""
+"""Connecting to an MQTT broker, and the errors of a connection as texts for the user."""
 
 import secrets
 from typing import Final, Literal
@@ -17,15 +17,15 @@ CONNECT_TIMEOUT: Final = 10.0  # seconds, from the first SYN to the CONNACK
 
 
 class BrokerError(Exception):
-    """The broker cannot be reached, refused, or went away; the text is for the user."""
+    """The broker cannot be reached, refused the client, or closed the connection. The text is for the user."""
 
 
 def make_client(arguments: Arguments, session_expiry: int = 0) -> paho.Client:
-    """An unconnected client. `session_expiry` in seconds: 0 leaves no session behind. Raises `BrokerError`."""
+    """Return an unconnected client. `session_expiry` is in seconds; 0 leaves no session. Raises `BrokerError`."""
     protocol = MQTTProtocolVersion.MQTTv5 if arguments.protocol == VERSION_5 else MQTTProtocolVersion.MQTTv311
-    whose = "" if arguments.username is None else f"{arguments.username}:"  # for nodes that bind client ids to users
-    identifier = arguments.id or f"{whose}sluice-{secrets.token_hex(6)}"
-    # Only 3.1.1 says "clean session" with a flag of its own; in 5.0 it is the expiry interval (MQTT-3.1.2.11.2).
+    prefix = "" if arguments.username is None else f"{arguments.username}:"  # for nodes that bind client ids to users
+    identifier = arguments.id or f"{prefix}sluice-{secrets.token_hex(6)}"
+    # MQTT 3.1.1 has a clean session flag; MQTT 5.0 has the session expiry interval instead (section 3.1.2.11.2).
     clean = None if protocol is MQTTProtocolVersion.MQTTv5 else session_expiry == 0
     client = paho.Client(CallbackAPIVersion.VERSION2, identifier, clean_session=clean, protocol=protocol)
     try:
@@ -55,11 +55,11 @@ def start_connect(client: paho.Client, arguments: Arguments, session_expiry: int
 
 
 def refused(reason: ReasonCode) -> BrokerError:
-    """A CONNACK that says no, as an error."""
+    """Return the error for a CONNACK with a failure code."""
     return BrokerError(f"the broker refused the connection: {reason}")
 
 
 def lost(code: MQTTErrorCode | ReasonCode) -> BrokerError:
-    """A connection that ended without our asking, as an error."""
+    """Return the error for a connection that the broker or the network ended."""
     reason = paho.error_string(code) if isinstance(code, MQTTErrorCode) else str(code)
     return BrokerError(f"lost the connection to the broker: {reason}")

@@ -1,7 +1,7 @@
-"""Publishing in order with a bounded number in flight, and an error for each message a broker turns down.
+"""Publishing in order, with a bounded number of messages in flight.
 
-paho runs its network loop in a thread of its own, because standard input may be silent for longer than
-the keep-alive lasts. What the two threads share is guarded by one condition.
+paho runs its network loop in a thread of its own, because standard input may be silent for longer than the keep-alive
+interval. One condition guards the state that the two threads share.
 """
 
 import threading
@@ -16,12 +16,12 @@ from sluice.console.command import Arguments
 from sluice.mqtt import connection
 from sluice.mqtt.connection import BrokerError
 
-WINDOW: Final = 100  # messages handed to paho and not acknowledged
-ACK_TIMEOUT: Final = 30.0  # seconds without a single acknowledgement while some are owed
+WINDOW: Final = 100  # messages given to paho and not acknowledged yet
+ACK_TIMEOUT: Final = 30.0  # seconds without an acknowledgement while messages are in flight
 
 
 class Publisher:
-    """A connection to publish over. `connect`, then `publish` each, then `finish`; always `close`."""
+    """A connection for publishing. Call `connect`, then `publish` for each message, then `finish`; always `close`."""
 
     __slots__ = ("_arguments", "_change", "_client", "_connected", "_error", "acknowledged", "sent")
 
@@ -48,7 +48,7 @@ class Publisher:
             self._raise_error()
 
     def publish(self, payload: bytes) -> None:
-        """Send one message; waits while the window is full. Raises `BrokerError`, `ValueError` for a bad topic."""
+        """Send one message. Waits while the window is full. Raises `BrokerError`, and `ValueError` for a bad topic."""
         self._wait_in_flight(WINDOW - 1)
         with self._change:
             self.sent += 1
@@ -80,7 +80,7 @@ class Publisher:
         with self._change:
             self._error = self._error or error
             self._change.notify_all()
-        self._client.disconnect()  # or paho's thread would connect again
+        self._client.disconnect()  # otherwise the thread of paho would connect again
 
     def _on_connect(
         self, _client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
@@ -102,7 +102,7 @@ class Publisher:
         self, _client: paho.Client, _data: object, _mid: int, reason: ReasonCode, _: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._fail(BrokerError(f"the broker turned a message down: {reason}"))
+            self._fail(BrokerError(f"the broker rejected a message: {reason}"))
             return
         with self._change:
             self.acknowledged += 1

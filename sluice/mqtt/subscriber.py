@@ -1,4 +1,4 @@
-"""Receiving from a broker on the calling thread, until enough came or time is up."""
+"""Receiving messages on the calling thread, up to a number of messages or a time limit."""
 
 import contextlib
 import socket
@@ -16,33 +16,33 @@ from sluice.console.command import Arguments
 from sluice.mqtt import connection
 from sluice.mqtt.connection import BrokerError
 
-POLL: Final = 0.5  # seconds that one turn of the network loop may wait
-LEAVE_TIMEOUT: Final = 2.0  # seconds for the broker to close after our DISCONNECT
-DISCONNECT: Final = b"\xe0\x00"  # the same in 3.1.1 and 5.0: normal disconnection
+POLL: Final = 0.5  # seconds that one turn of the network loop waits at most
+LEAVE_TIMEOUT: Final = 2.0  # seconds to wait for the broker to close the connection after DISCONNECT
+DISCONNECT: Final = b"\xe0\x00"  # normal disconnection, in 3.1.1 and 5.0
 
 
 class Subscriber:
-    """A connection that hands every message to `show`. `run` once, then `close`."""
+    """A connection that passes every message to `show`. Call `run` once, then `close`."""
 
     __slots__ = ("_arguments", "_client", "_error", "_left", "_show", "_subscribed")
 
     def __init__(self, arguments: Arguments, show: Callable[[MQTTMessage], None]) -> None:
         self._arguments = arguments
         self._show = show
-        self._left: int | None = None  # messages still wanted; None: all that ever come
+        self._left: int | None = None  # messages still to receive; None: no limit
         self._subscribed = False
         self._error: BrokerError | None = None
         self._client = connection.make_client(arguments, arguments.session)
-        self._client.manual_ack_set(True)  # what is not shown is not acknowledged: a session keeps it
+        self._client.manual_ack_set(True)  # acknowledge only what was shown; the session keeps the rest
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
 
     def run(self, count: int | None, timeout: float | None) -> bool:
-        """Receive `count` messages (None: without end) for at most `timeout` seconds.
+        """Receive `count` messages (None: no limit) for at most `timeout` seconds.
 
-        Returns whether they all came. Raises `BrokerError`, and `ValueError` for a bad topic filter.
+        Return whether all of them arrived. Raises `BrokerError`, and `ValueError` for a bad topic filter.
         """
         self._left = count
         started = time.monotonic()
@@ -62,10 +62,10 @@ class Subscriber:
         return True
 
     def close(self) -> None:
-        """Leave, if connected, so that the broker surely reads our last acknowledgements.
+        """Disconnect, if connected, so that the broker reads the last acknowledgements.
 
-        paho's own `disconnect` closes the socket at once. With unread bytes in it, that resets the
-        connection, and the broker loses what it had not read yet.
+        paho's `disconnect` closes the socket at once. If the socket has unread bytes, that resets the connection, and
+        the broker loses everything that it has not read yet.
         """
         sock = self._client.socket()
         if isinstance(sock, socket.socket):
@@ -104,7 +104,7 @@ class Subscriber:
 
     def _on_message(self, client: paho.Client, _data: object, message: MQTTMessage) -> None:
         if self._left == 0:
-            return  # came in the same read as the last one wanted
+            return  # arrived in the same read as the last message
         if self._left is not None:
             self._left -= 1
         self._show(message)

@@ -1,5 +1,4 @@
-"""What commands share that ask the node of a data folder: their flags, how their errors are told, and the asking, also
-of the folder itself when the node is down."""
+"""Administration requests about a data folder, which is opened directly when no node runs on it."""
 
 import argparse
 import asyncio
@@ -16,44 +15,46 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the node's (default: data)")
-    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder of the node (default: data)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(arguments: Arguments) -> int:
-    """Run the action, its errors told in a line."""
+    """Run the action of a command. Print an error as one line."""
     from gateway.admin.users_and_rules import WrongRequest  # noqa: PLC0415
-    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
+    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     try:
         return int(arguments.action(arguments))
-    except BrokenPipeError:  # the whole command's matter
+    except BrokenPipeError:  # handled by `sluice.cli`
         raise
-    except (WrongRequest, NodeError, StoreError, OSError, ValueError) as error:
+    except (WrongRequest, AdminError, StoreError, OSError, ValueError) as error:
         print(f"{arguments.name_of_command}: {error}", file=sys.stderr)
         return 1
 
 
 def find(data: Path) -> "NodeLink | None":
-    """The node of a data folder, None when it is down. Raises what `run` tells."""
+    """Connect to the node of a data folder. Return None when no node runs. Raises what `run` prints."""
     from sluice.node.admin_socket import NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     node = NodeLink.find(data)
     if node is None and not is_data_folder(data):
-        raise StoreError(f"there is no data folder at {data}: start the node once, or say --data-dir")
+        raise StoreError(f"there is no data folder at {data}: start the node once, or give --data-dir")
     return node
 
 
 def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What the node answers, which has to run. Raises what `run` tells."""
-    from sluice.node.admin_socket import NodeError  # noqa: PLC0415
+    """Return the answer of the node, which must be running. Raises what `run` prints."""
+    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
 
     node = find(data)
     if node is None:
-        raise NodeError(f"no node runs on {data}: sluice show tells what a folder holds")
+        raise AdminError(f"no node runs on {data}: use `sluice show` to read the folder")
     try:
         return node.ask(path, body)
     finally:
@@ -61,7 +62,7 @@ def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What the node, or its folder, answers (see `gateway.admin.users_and_rules`). Raises what `run` tells."""
+    """Return the answer to a question of `gateway.admin.users_and_rules`. Raises what `run` prints."""
     from sluice.node.admin_socket import LONG_TIMEOUT  # noqa: PLC0415
 
     node = find(data)
@@ -74,7 +75,7 @@ def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def pages(data: Path, question: str, rows: str) -> Iterator[dict[str, Any]]:
-    """All rows of a list."""
+    """Yield all rows of a list, page by page."""
     after: str | None = None
     while True:
         page = ask(data, question, {"after": after})
@@ -84,7 +85,7 @@ def pages(data: Path, question: str, rows: str) -> Iterator[dict[str, Any]]:
             return
 
 
-def tell(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
+def print_result(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
     print(json.dumps(facts) if arguments.json else text)
 
 

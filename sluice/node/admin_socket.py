@@ -1,4 +1,4 @@
-"""The node that has a data folder open, reached on its administration socket (see `gateway.admin.socket`)."""
+"""A client of the administration socket, which a node opens in its data folder (see `gateway.admin.socket`)."""
 
 import http.client
 import json
@@ -9,17 +9,17 @@ from typing import Any, Final
 
 from store.data_folder import SOCKET
 
-CONNECT_TIMEOUT: Final = 5.0  # seconds: a node accepts in no time, unless it is stopped or very busy
-TIMEOUT: Final = 60.0  # seconds until an answer
-LONG_TIMEOUT: Final = 600.0  # of what may have to flush, or to look at every session
+CONNECT_TIMEOUT: Final = 5.0  # seconds; only a stopped or very busy node needs longer than an instant
+TIMEOUT: Final = 60.0  # seconds to wait for an answer
+LONG_TIMEOUT: Final = 600.0  # seconds, for requests that flush or visit every session
 
 
-class NodeError(Exception):
-    """The node refused, or does not answer; the text is for the user."""
+class AdminError(Exception):
+    """The node refused a request or did not answer. The text is for the user."""
 
 
 class NodeLink(http.client.HTTPConnection):
-    """A connection to the node of a data folder."""
+    """A connection to the node that has a data folder open."""
 
     def __init__(self, data: Path) -> None:
         super().__init__("localhost", timeout=CONNECT_TIMEOUT)
@@ -27,20 +27,20 @@ class NodeLink(http.client.HTTPConnection):
 
     @classmethod
     def find(cls, data: Path) -> "NodeLink | None":
-        """A connection to the node that has the folder open, None when no node runs. Raises `NodeError`."""
+        """Connect to the node that has the folder open. Return None when no node runs. Raises `AdminError`."""
         link = cls(data)
         try:
             link.connect()
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         except NotADirectoryError:
-            raise NodeError(f"{data} is not a folder") from None
+            raise AdminError(f"{data} is not a folder") from None
         except PermissionError:
-            raise NodeError(f"{data} belongs to another user: run this as the node's user, or as root") from None
-        except (TimeoutError, BlockingIOError):  # the second: its backlog is full
-            raise NodeError(f"the node of {data} takes no connection: is it stopped, or very busy?") from None
+            raise AdminError(f"{data} belongs to another user: run this as the node's user, or as root") from None
+        except (TimeoutError, BlockingIOError):  # BlockingIOError: the listen backlog is full
+            raise AdminError(f"the node of {data} accepts no connection: is it suspended or very busy?") from None
         except OSError as error:
-            raise NodeError(f"the node of {data} cannot be reached: {error.strerror}") from error
+            raise AdminError(f"the node of {data} cannot be reached: {error.strerror}") from error
         return link
 
     def connect(self) -> None:
@@ -49,7 +49,7 @@ class NodeLink(http.client.HTTPConnection):
         try:
             folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self.sock.connect(f"/proc/self/fd/{folder}/{SOCKET}")  # a socket's path has at most 107 bytes
+                self.sock.connect(f"/proc/self/fd/{folder}/{SOCKET}")  # the path of a socket may have 107 bytes at most
             finally:
                 os.close(folder)
         except BaseException:
@@ -57,7 +57,7 @@ class NodeLink(http.client.HTTPConnection):
             raise
 
     def ask(self, path: str, body: dict[str, Any], timeout: float = TIMEOUT) -> dict[str, Any]:
-        """What the node answers within so many seconds. Raises `NodeError`."""
+        """Return the node's answer to a request. Raises `AdminError`, also when `timeout` seconds pass without one."""
         assert self.sock is not None
         self.sock.settimeout(timeout)
         try:
@@ -65,22 +65,24 @@ class NodeLink(http.client.HTTPConnection):
             answer = self.getresponse()
             content = answer.read()
         except TimeoutError:
-            raise NodeError(
-                f"the node did not answer within {timeout:g} s; it may still do what it was asked"
+            raise AdminError(
+                f"the node did not answer within {timeout:g} s; it may still carry out the request"
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            raise NodeError(f"the node went away before it answered: {str(error) or type(error).__name__}") from error
+            raise AdminError(
+                f"the connection to the node broke before it answered: {str(error) or type(error).__name__}"
+            ) from error
         return _read(answer.status, content)
 
 
 def _read(status: int, content: bytes) -> dict[str, Any]:
-    """Raises `NodeError`."""
+    """Parse an answer. Raises `AdminError`."""
     try:
         facts = json.loads(content)
         if status == http.client.OK:
             return dict(facts)
-        raise NodeError(str(facts["error"]))
+        raise AdminError(str(facts["error"]))
     except (ValueError, KeyError, TypeError):
         if status in (http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED):
-            raise NodeError("the node is of another version and does not know this command: restart it") from None
-        raise NodeError(f"the node failed to answer (HTTP status {status}): its output says more") from None
+            raise AdminError("the node runs another version, which does not know this request: restart it") from None
+        raise AdminError(f"the node failed to answer (HTTP status {status}): see its output") from None

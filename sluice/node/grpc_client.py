@@ -1,4 +1,4 @@
-"""The connection to a node's gRPC port that commands for its data share: the flags, and the client."""
+"""The client of a node's gRPC port: its flags and its connection."""
 
 import argparse
 from pathlib import Path
@@ -11,35 +11,41 @@ if TYPE_CHECKING:
     from cloud_sdk import Tls
     from cloud_sdk.blocking import Client
 
-PATIENCE_S: Final = 5.0  # so long a node may be away
+RETRY_SECONDS: Final = 5.0  # how long to retry while the node is unreachable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that say which node."""
+    """Add the flags that name the node."""
     group = parser.add_argument_group("node")
-    group.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    group.add_argument("--port", type=port_number, default=7070, help="its gRPC port (default: 7070)")
-    password.add_arguments(group, "who calls, where the node asks (grpc.auth)")
-    group.add_argument("--tls", action="store_true", help="speak TLS; what follows implies it")
-    group.add_argument("--ca-file", type=Path, metavar="FILE", help="trust these authorities (PEM), not the system's")
-    group.add_argument("--cert-file", type=Path, metavar="FILE", help="our own certificate (PEM), where the node asks")
-    group.add_argument("--key-file", type=Path, metavar="FILE", help="its key (PEM)")
-    group.add_argument("--server-name", metavar="NAME", help="that the node's certificate is for, if not --host")
+    group.add_argument("--host", default="127.0.0.1", help="the address of the node (default: 127.0.0.1)")
+    group.add_argument("--port", type=port_number, default=7070, help="the gRPC port of the node (default: 7070)")
+    password.add_arguments(group, "the user name, if the node requires one (grpc.auth)")
+    group.add_argument("--tls", action="store_true", help="use TLS; the options below imply it")
+    group.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="trust these authorities (PEM) instead of the system's"
+    )
+    group.add_argument(
+        "--cert-file", type=Path, metavar="FILE", help="the client certificate (PEM), if the node requires one"
+    )
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="the key of the client certificate (PEM)")
+    group.add_argument(
+        "--server-name", metavar="NAME", help="the name in the certificate of the node (default: --host)"
+    )
 
 
 def connect(arguments: Arguments) -> "Client":
-    """A client of the node, to be closed. Raises `SluiceError`."""
+    """Return a client of the node; the caller closes it. Raises `SluiceError`."""
     from cloud_sdk import Credentials  # noqa: PLC0415
     from cloud_sdk.blocking import Client  # noqa: PLC0415
 
     secret = _secret(arguments)
     credentials = None if arguments.username is None else Credentials(arguments.username, secret)
     tls = _tls(arguments)
-    return Client(_endpoint(arguments), retry_seconds=PATIENCE_S, credentials=credentials, tls=tls)
+    return Client(_endpoint(arguments), retry_seconds=RETRY_SECONDS, credentials=credentials, tls=tls)
 
 
 def source_options(arguments: Arguments) -> dict[str, str]:
-    """The same node as options of Spark's `format("sluice")`. Raises `InvalidArgument`."""
+    """Return the options of Spark's `format("sluice")` for the node. Raises `InvalidArgument`."""
     options = {"endpoint": _endpoint(arguments)}
     if arguments.username is not None:
         options |= {"user": arguments.username, "password": _secret(arguments)}
@@ -58,11 +64,11 @@ def _endpoint(arguments: Arguments) -> str:
 
 
 def _tls(arguments: Arguments) -> "Tls | None":
-    """What the flags say of TLS, None: it is not spoken. Raises `InvalidArgument`."""
+    """Return the TLS settings, None without TLS. Raises `InvalidArgument`."""
     from cloud_sdk import InvalidArgument, Tls  # noqa: PLC0415
 
     if (arguments.cert_file is None) != (arguments.key_file is None):
-        raise InvalidArgument("--cert-file and --key-file need each other")
+        raise InvalidArgument("--cert-file and --key-file must be given together")
     given = (arguments.ca_file, arguments.cert_file, arguments.server_name)
     if not arguments.tls and all(each is None for each in given):
         return None
@@ -73,7 +79,7 @@ def _secret(arguments: Arguments) -> str:
     from cloud_sdk import InvalidArgument  # noqa: PLC0415
 
     try:
-        arguments.password = password.password_of(arguments)  # who is asked for it is asked once
+        arguments.password = password.password_of(arguments)  # a prompt appears only once
     except password.NoPassword as error:
         raise InvalidArgument(str(error)) from error
     return arguments.password or ""

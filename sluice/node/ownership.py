@@ -1,5 +1,5 @@
-"""Commands that root runs on the folder of a node that is down leave what they make there to the folder's owner: the
-node could not start with files that are root's."""
+"""File ownership in a data folder. When root runs a command on the folder of a stopped node, the files that the command
+creates go to the owner of the folder: the node could not open files that belong to root."""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @contextmanager
 def left_to_owner(data: Path) -> Iterator[None]:
-    """What is root's in the folder when the block ends becomes the owner's and its group's. If it is interrupted, the
-    next such command mends that. Raises OSError."""
+    """Give every file in the folder that belongs to root to the folder's owner and group when the block ends. The next
+    command of this kind completes an interrupted change. Raises OSError."""
     try:
         yield
     finally:

@@ -13,8 +13,8 @@ from typing import Final
 
 from streaming.history.file_writer import FileWriter
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Manifest
-from streaming.history.verify import Damaged, checked_batches, orphans
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
+from streaming.history.verify import DamagedFile, checked_batches, orphans
 
 _COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
 
@@ -42,7 +42,7 @@ class _Work:
     began: float = field(default_factory=time.monotonic)
 
 
-def runs(manifest: Manifest, file_bytes: int, before: str | None = None) -> Iterator[Run]:
+def runs(manifest: HistoryManifest, file_bytes: int, before: str | None = None) -> Iterator[Run]:
     """Two files or more each, without a gap between them, of at most `file_bytes` together; of dates before `before`
     (2026-01-31) alone, where that is given."""
     run: list[HistoryFile] = []
@@ -113,7 +113,7 @@ class Compactor:
         try:
             for batch in checked_batches(self._folder, each):
                 writer.write(batch)
-        except (Damaged, OSError) as error:
+        except (DamagedFile, OSError) as error:
             raise HistoryError(f"{each.path}: {error}: nothing is put in its place") from error
 
     def _commit(self, work: _Work) -> None:
@@ -141,9 +141,9 @@ def clean_up(folder: HistoryFolder, parent: str, older_than_s: float) -> list[st
     return removed
 
 
-def _compacted(old: Sequence[HistoryFile], new: Sequence[HistoryFile], now: Manifest) -> Manifest:
+def _compacted(old: Sequence[HistoryFile], new: Sequence[HistoryFile], now: HistoryManifest) -> HistoryManifest:
     return now.compacted(old, new, time.time_ns() // 1_000_000)
 
 
-def _cleaned(paths: frozenset[str], now: Manifest) -> Manifest:
+def _cleaned(paths: frozenset[str], now: HistoryManifest) -> HistoryManifest:
     return now.cleaned(paths)

@@ -16,12 +16,12 @@ from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
 from streaming.history.commit import HistoryChanged
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Loss, Manifest, Span
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest, Loss, Span
 from streaming.history.partition_export import PartitionExport
 
 _COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
 
-Tell = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,10 +60,12 @@ class Exporter:
         self._exported = Exported(parent)
         self._committed_at = time.monotonic()
 
-    def run(self, stopping: threading.Event | None = None, tell: Tell = lambda _done, _of: None) -> Exported:
-        """`tell` is called with offsets done and offsets to do. When `stopping` is set, the export ends after the page
-        that it is at and keeps what it has. Raises `HistoryError`, where it is about one partition when the others are
-        done, `SluiceError` and `OSError`."""
+    def run(self, stopping: threading.Event | None = None, report: Report = lambda _done, _of: None) -> Exported:
+        """Export what the history does not have yet. `report` gets the number of offsets done and of offsets to do.
+
+        Setting `stopping` ends the export after the current page; its results are kept. Raises `SluiceError`, `OSError`
+        and `HistoryError`. An error of one partition is raised after the other partitions are done.
+        """
         stopping = stopping or threading.Event()
         bounds = self._client.partitions(self._parent)
         self._check_log(bounds)
@@ -76,7 +78,7 @@ class Exporter:
                     before, began = each.offset, time.monotonic()
                     size = each.page()
                     done += each.offset - before
-                    tell(done, total)
+                    report(done, total)
                     self._commit_now_and_then(work)
                     if self._options.bytes_per_second is not None:
                         spent = time.monotonic() - began
@@ -164,7 +166,7 @@ class Exporter:
         done.lost += sum(each.end - each.begin - each.rows for each in files)
         done.lost += sum(each.end - each.begin for each in losses)
 
-    def _grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss], now: Manifest) -> Manifest:
+    def _grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss], now: HistoryManifest) -> HistoryManifest:
         """`now` may have been compacted since; that it goes further is another exporter's work. Raises
         `HistoryChanged`."""
         if now.spans() != self._manifest.spans():

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming.history.commit import HistoryChanged, create_file, create_object
-from streaming.history.manifest import HistoryError, Manifest, from_json
+from streaming.history.manifest import HistoryError, HistoryManifest, from_json
 
 _MANIFESTS: Final = "_manifests"
 _KEPT: Final = 8  # states of a manifest, so that whoever reads one finds it for a while
@@ -53,11 +53,11 @@ class HistoryFolder:
         names = [info.base_name for info in self._infos(self.root) if info.type == fs.FileType.Directory]
         return sorted(_parent_of(name) for name in names if name.startswith("parent="))
 
-    def manifest(self, parent: str) -> Manifest:
+    def manifest(self, parent: str) -> HistoryManifest:
         """The newest; an empty one where nothing was exported yet. Raises `HistoryError` where it cannot be read."""
         numbers = self._numbers(parent)
         if not numbers:
-            return Manifest(parent)
+            return HistoryManifest(parent)
         path = self._manifest_path(parent, numbers[-1])
         try:
             with self.files.open_input_stream(path) as file:
@@ -70,7 +70,7 @@ class HistoryFolder:
             raise HistoryError(f"{path} is the state {found.number} of {found.parent!r}")
         return found
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: HistoryManifest) -> None:
         """Make this the newest state: at once and whole, or not at all. Raises `HistoryChanged` when somebody else was
         faster, and `OSError`."""
         numbers = self._numbers(manifest.parent)
@@ -89,7 +89,7 @@ class HistoryFolder:
         with suppress(FileNotFoundError):
             self.files.delete_file(self.path(name))
 
-    def update(self, parent: str, change: Callable[[Manifest], Manifest]) -> Manifest:
+    def update(self, parent: str, change: Callable[[HistoryManifest], HistoryManifest]) -> HistoryManifest:
         """Make `change` of the newest state the newest; returns it. Done again where somebody else is faster, so that
         an export and a compaction at the same time both succeed; raises what `change` does when it does not go with
         what that one did, `HistoryChanged` when it is always somebody else, and `OSError`."""

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Manifest
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
 from streaming.source.columns import SCHEMA, checked
 from streaming.source.files import file_batches
 from streaming.source.offsets import Offsets, offsets_to_json
@@ -54,7 +54,7 @@ def read_records(
     does not go on where the history ends is the reader's `DataLossError`.
     """
     parts: list[DataFrame] = []
-    manifest = Manifest(parent)
+    manifest = HistoryManifest(parent)
     if history is not None:
         folder = HistoryFolder(history)
         manifest = folder.manifest(parent)
@@ -70,7 +70,11 @@ def read_records(
 
 
 def _exported(
-    spark: "SparkSession", folder: HistoryFolder, manifest: Manifest, since: datetime | None, until: datetime | None
+    spark: "SparkSession",
+    folder: HistoryFolder,
+    manifest: HistoryManifest,
+    since: datetime | None,
+    until: datetime | None,
 ) -> "list[DataFrame]":
     files = list(manifest.within(_ms(since), _ms(until)))
     if not files:
@@ -124,7 +128,7 @@ def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: 
     return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(records, SCHEMA)
 
 
-def _rest(spark: "SparkSession", manifest: Manifest, log: Mapping[str, str]) -> "DataFrame":
+def _rest(spark: "SparkSession", manifest: HistoryManifest, log: Mapping[str, str]) -> "DataFrame":
     """What the log has behind the history; all of it, where there is none."""
     ends: Offsets = {(manifest.parent, number): span.end for number, span in manifest.spans().items()}
     reader = spark.read.format("sluice").options(**log).option("parent", json.dumps([manifest.parent]))

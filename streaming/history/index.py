@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryFile, Manifest, Span
+from streaming.history.manifest import HistoryFile, HistoryManifest, Span
 
 _BEGIN: Final = attrgetter("begin")
 _END: Final = attrgetter("end")
@@ -24,14 +24,14 @@ class _Files:
     files: dict[int, list[HistoryFile]]  # in order
 
     @classmethod
-    def of(cls, manifest: Manifest) -> "_Files":
+    def of(cls, manifest: HistoryManifest) -> "_Files":
         files: dict[int, list[HistoryFile]] = {}
         for each in sorted(manifest.files, key=_BEGIN):
             files.setdefault(each.partition, []).append(each)
         return cls(manifest.spans(), files)
 
 
-class Past:
+class HistoryIndex:
     """The histories of parent topics in a folder, each as its manifest was when it was first asked for, or `spans` was
     told to look again: what was exported since is in the log as well, until retention takes it. Without a folder,
     nothing is in files. Raises `HistoryError`."""
@@ -82,6 +82,6 @@ class Past:
     def _of(self, parent: str) -> _Files:
         known = self._known.get(parent)
         if known is None:
-            known = _Files.of(Manifest(parent) if self._folder is None else self._folder.manifest(parent))
+            known = _Files.of(HistoryManifest(parent) if self._folder is None else self._folder.manifest(parent))
             self._known[parent] = known
         return known

@@ -66,7 +66,7 @@ class Span:
 
 
 @dataclass(slots=True, frozen=True)
-class Manifest:
+class HistoryManifest:
     """One state of the history of a parent topic. Immutable: exporting, compacting and cleaning make the next one."""
 
     parent: str
@@ -88,11 +88,11 @@ class Manifest:
         """The one with the greatest offsets."""
         return max((each for each in self.files if each.partition == partition), key=_end, default=None)
 
-    def grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> "Manifest":
+    def grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> "HistoryManifest":
         """The next state. Raises `HistoryError` where that would have a gap or an overlap."""
         return self._next(files=(*self.files, *files), losses=(*self.losses, *losses))
 
-    def compacted(self, old: Collection[HistoryFile], new: Sequence[HistoryFile], at_ms: int) -> "Manifest":
+    def compacted(self, old: Collection[HistoryFile], new: Sequence[HistoryFile], at_ms: int) -> "HistoryManifest":
         """The next state, in which `new` have the records of `old`. Raises `HistoryError` where that is not so."""
         gone = set(old)
         kept = [each for each in self.files if each not in gone]
@@ -106,7 +106,7 @@ class Manifest:
             raise HistoryError(f"files of {self.parent!r} would be replaced by some with other offsets")
         return made
 
-    def cleaned(self, paths: Collection[str]) -> "Manifest":
+    def cleaned(self, paths: Collection[str]) -> "HistoryManifest":
         """The next state, which does not know these replaced files any more; itself where it knows none of them."""
         kept = tuple(each for each in self.replaced if each.path not in paths)
         return self if len(kept) == len(self.replaced) else self._next(replaced=kept)
@@ -117,7 +117,7 @@ class Manifest:
             if (since_ms is None or each.last_ms >= since_ms) and (until_ms is None or each.first_ms < until_ms):
                 yield each
 
-    def checked(self) -> "Manifest":
+    def checked(self) -> "HistoryManifest":
         """Itself. Raises `HistoryError` for what no exporter writes."""
         if self.format not in _READ:
             raise HistoryError(
@@ -140,14 +140,14 @@ class Manifest:
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
-    def _next(self, **changes: Any) -> "Manifest":
+    def _next(self, **changes: Any) -> "HistoryManifest":
         return replace(self, number=self.number + 1, format=FORMAT, **changes).checked()
 
 
-def from_json(data: bytes) -> Manifest:
+def from_json(data: bytes) -> HistoryManifest:
     """Raises `HistoryError`."""
     try:
-        return msgspec.json.decode(data, type=Manifest).checked()
+        return msgspec.json.decode(data, type=HistoryManifest).checked()
     except msgspec.DecodeError as error:
         raise HistoryError(f"not a manifest: {error}") from error
 

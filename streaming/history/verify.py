@@ -11,51 +11,51 @@ import pyarrow.parquet as pq
 
 from cloud_sdk.arrow import SCHEMA
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Manifest
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
 
 _ROWS: Final = 1 << 16  # in memory at a time
 ABANDONED_S: Final = 24 * 3600  # an exporter commits much sooner what it has written
 
 
-class Damaged(HistoryError):
+class DamagedFile(HistoryError):
     """A file that does not hold what the manifest says; the message says what is wrong, but not with which."""
 
 
 @dataclass(slots=True, frozen=True)
-class Fault:
+class FileFault:
     """What is wrong with one file."""
 
     path: str
-    said: str
+    problem: str
 
 
-def faults(folder: HistoryFolder, manifest: Manifest) -> Iterator[Fault]:
+def faults(folder: HistoryFolder, manifest: HistoryManifest) -> Iterator[FileFault]:
     """Each file that is not there, cannot be read, or does not hold what the manifest says."""
     for each in manifest.files:
         try:
             for _ in checked_batches(folder, each):
                 pass
-        except (Damaged, OSError) as error:
-            yield Fault(each.path, str(error))
+        except (DamagedFile, OSError) as error:
+            yield FileFault(each.path, str(error))
 
 
 def checked_batches(folder: HistoryFolder, each: HistoryFile) -> Iterator[pa.RecordBatch]:
     """All records of a file, its checksums, their number and their order compared with what the manifest says: it is
-    whole when the last batch has come. Raises `Damaged` and `OSError`."""
+    whole when the last batch has come. Raises `DamagedFile` and `OSError`."""
     try:
         with folder.files.open_input_file(folder.path(each.path)) as source:
             size = source.size()
             if size != each.size:
-                raise Damaged(f"{size} bytes, not {each.size}")
+                raise DamagedFile(f"{size} bytes, not {each.size}")
             file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
             if file.schema_arrow.names != SCHEMA.names:
-                raise Damaged(f"its columns are {', '.join(file.schema_arrow.names)}")
+                raise DamagedFile(f"its columns are {', '.join(file.schema_arrow.names)}")
             yield from _ascending(file.iter_batches(_ROWS), each)
     except pa.ArrowException as error:
-        raise Damaged(str(error)) from error
+        raise DamagedFile(str(error)) from error
 
 
-def orphans(folder: HistoryFolder, manifest: Manifest, older_than_s: float = ABANDONED_S) -> list[str]:
+def orphans(folder: HistoryFolder, manifest: HistoryManifest, older_than_s: float = ABANDONED_S) -> list[str]:
     """Files that the newest manifest does not name and nobody is likely to be writing: who ended in between left
     them."""
     named = {each.path for each in manifest.files} | {each.path for each in manifest.replaced}
@@ -69,12 +69,12 @@ def _ascending(batches: Iterator[pa.RecordBatch], each: HistoryFile) -> Iterator
     for batch in batches:
         offsets = batch.column("offset")
         if pc.min_max(batch.column("partition")).as_py() != {"min": each.partition, "max": each.partition}:
-            raise Damaged(f"it has records of other partitions than {each.partition}")
+            raise DamagedFile(f"it has records of other partitions than {each.partition}")
         if offsets[0].as_py() <= last or not pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py():
-            raise Damaged("its offsets do not ascend")
+            raise DamagedFile("its offsets do not ascend")
         rows, last = rows + batch.num_rows, offsets[-1].as_py()
         yield batch
     if rows != each.rows:
-        raise Damaged(f"{rows} records, not {each.rows}")
+        raise DamagedFile(f"{rows} records, not {each.rows}")
     if last >= each.end:
-        raise Damaged(f"its offsets are not within [{each.begin}, {each.end})")
+        raise DamagedFile(f"its offsets are not within [{each.begin}, {each.end})")

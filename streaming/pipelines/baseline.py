@@ -66,7 +66,7 @@ class Baseline:
         """How far readings usually lie from what was expected, as a standard deviation."""
         return (self._by_week if self._weekly else self._by_day) * _SIGMA
 
-    def take(self, time: float, value: float, elapsed_s: float, *, known: bool) -> float:
+    def update(self, time: float, value: float, elapsed_s: float, *, known: bool) -> float:
         """Take a reading that came `elapsed_s` after the last, and return what was expected. As long as it is not
         `known` what is usual, it may count for more."""
         if not self.readings:

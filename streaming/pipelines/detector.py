@@ -132,7 +132,7 @@ class Detector:
         sigma = max(baseline.sigma, settings.min_scale)
         known = baseline.readings >= settings.warm_up and baseline.age_s >= settings.warm_up_s and sigma > 0
         self._stand(value, known=known)
-        expected = baseline.take(time, value, elapsed_s, known=known)
+        expected = baseline.update(time, value, elapsed_s, known=known)
         return self._judge(time, value, expected, sigma, elapsed_s, keep) if known else None
 
     def _is_put_back(self, time: float) -> bool:

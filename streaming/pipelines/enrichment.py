@@ -51,7 +51,7 @@ class Registry:
 
     def frame(self) -> DataFrame:
         """The table as it is now. Raises what Spark raises when it was never read, `ValueError` without its key."""
-        seen = self._look()
+        seen = self._list_files()
         if self._frame is None or seen != self._seen or self._kind == "jdbc":
             try:
                 frame = self._read()
@@ -78,7 +78,7 @@ class Registry:
         # The rows themselves, which every executor gets anyhow: no file that is replaced fails a batch that runs.
         return self._spark.createDataFrame(frame.toArrow())
 
-    def _look(self) -> list[tuple[str, int, int]]:
+    def _list_files(self) -> list[tuple[str, int, int]]:
         """The files, as far as this machine sees them."""
         path = Path(self._location)
         files = sorted(path.rglob("*")) if path.is_dir() else [path]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from streaming.history.index import Past
+from streaming.history.index import HistoryIndex
 from streaming.source.offsets import skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts, stops
@@ -34,19 +34,19 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options, narrowing = self._options, self._narrowing
-        past = Past(options.history)
+        index = HistoryIndex(options.history)
         topics = narrowing.topics(options.topics)
         with options.connection.client() as client:
-            holdings = narrowing.holdings(holdings_of(client, past, topics))
-            start = narrowing.start(client, past, starts(client, past, options.starting, holdings), holdings)
-            end = narrowing.end(stops(client, past, options.ending, holdings))
+            holdings = narrowing.holdings(holdings_of(client, index, topics))
+            start = narrowing.start(client, index, starts(client, index, options.starting, holdings), holdings)
+            end = narrowing.end(stops(client, index, options.ending, holdings))
         start = {each: offset for each, offset in start.items() if each in end}
         named = {each.partition for each in holdings}
         first, skipped = skip_lost(start, holdings, fail=options.fail_on_data_loss)
         if skipped:
             log.warning("%d records were gone from the log before this query, and are skipped", skipped)
         last = {each: offset for each, offset in end.items() if each in named}
-        return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics, past)]
+        return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics, index)]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         return read_piece(self._options, self._schema, partition.value)

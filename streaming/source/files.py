@@ -38,9 +38,9 @@ def file_batches(schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
 
 
 def _batches(file: pq.ParquetFile, schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
-    patterns = [piece.wanted.pattern] if piece.wanted.pattern else []
-    if piece.wanted.filter:
-        patterns.append(pattern_of([piece.wanted.filter]))
+    patterns = [piece.selection.pattern] if piece.selection.pattern else []
+    if piece.selection.filter:
+        patterns.append(pattern_of([piece.selection.filter]))
     for group, is_whole in _groups(file, piece):
         needed = [*schema.names, *([] if is_whole else ["offset"]), *(["topic"] if patterns else [])]
         for batch in file.iter_batches(_ROWS, row_groups=[group], columns=list(dict.fromkeys(needed))):

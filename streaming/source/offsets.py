@@ -30,7 +30,7 @@ class Holding:
 
 
 @dataclass(slots=True, frozen=True)
-class Progress:
+class StreamProgress:
     """Where a stream is, as Spark's checkpoint holds it."""
 
     offsets: Offsets
@@ -41,7 +41,7 @@ class Progress:
         return {_SKIPPED: self.skipped, **value} if self.skipped else value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object], parents: Sequence[str] | None) -> "Progress":
+    def from_json(cls, value: Mapping[str, object], parents: Sequence[str] | None) -> "StreamProgress":
         """The reverse. Raises `ValueError`."""
         skipped = value.get(_SKIPPED, 0)
         if not isinstance(skipped, int):

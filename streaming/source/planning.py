@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cloud_sdk.blocking import Client
-from streaming.history.index import Past
+from streaming.history.index import HistoryIndex
 from streaming.history.manifest import HistoryFile, Span
 from streaming.source.offsets import DataLossError, Holding, Offsets, Partition, begins, ends
 from streaming.source.options import Edge, Moment, Place
-from streaming.source.topics import EVERYTHING, Topics, Wanted
+from streaming.source.topics import ALL_TOPICS, Topics, TopicSelection
 
 
 @dataclass(slots=True, frozen=True)
@@ -19,7 +19,7 @@ class LogRange:
     partition: int
     start: int
     end: int
-    wanted: Wanted = EVERYTHING
+    selection: TopicSelection = ALL_TOPICS
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,7 +32,7 @@ class FileRange:
     partition: int
     start: int
     end: int
-    wanted: Wanted = EVERYTHING
+    selection: TopicSelection = ALL_TOPICS
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,18 +46,18 @@ class Joined:
 Piece = LogRange | FileRange | Joined
 
 
-def holdings_of(client: Client, past: Past, topics: Topics) -> list[Holding]:
+def holdings_of(client: Client, index: HistoryIndex, topics: Topics) -> list[Holding]:
     """What each partition of the parent topics holds now, and held before as far as that is in a history."""
     if topics.parents is not None:
         parents = topics.matching(topics.parents)
     else:
-        parents = topics.matching(sorted({*client.parents(), *past.parents()}))
+        parents = topics.matching(sorted({*client.parents(), *index.parents()}))
     holdings: list[Holding] = []
     for parent in parents:
         # The history first: what it ends with is in the log then, which only grows.
-        spans, bounds = past.spans(parent), client.partitions(parent)
+        spans, bounds = index.spans(parent), client.partitions(parent)
         if any(each.partition in spans and spans[each.partition].end < each.begin for each in bounds):
-            spans, bounds = past.spans(parent, anew=True), client.partitions(parent)  # retention, behind an exporter
+            spans, bounds = index.spans(parent, anew=True), client.partitions(parent)  # retention, behind an exporter
         for each in bounds:
             span = spans.get(each.partition)
             if span is not None and span.end > each.end:
@@ -70,23 +70,23 @@ def holdings_of(client: Client, past: Past, topics: Topics) -> list[Holding]:
     return holdings
 
 
-def starts(client: Client, past: Past, place: Place, holdings: Sequence[Holding]) -> Offsets:
+def starts(client: Client, index: HistoryIndex, place: Place, holdings: Sequence[Holding]) -> Offsets:
     """Where each partition is begun at; one that is not named begins at its first record."""
-    return _places(client, past, place, holdings, begins(holdings))
+    return _places(client, index, place, holdings, begins(holdings))
 
 
-def stops(client: Client, past: Past, place: Place, holdings: Sequence[Holding]) -> Offsets:
+def stops(client: Client, index: HistoryIndex, place: Place, holdings: Sequence[Holding]) -> Offsets:
     """Where a batch ends; a partition that is not named ends where it does now."""
-    return _places(client, past, place, holdings, ends(holdings))
+    return _places(client, index, place, holdings, ends(holdings))
 
 
-def offset_at(client: Client, past: Past, partition: Partition, time_ms: int) -> int:
+def offset_at(client: Client, index: HistoryIndex, partition: Partition, time_ms: int) -> int:
     """Of the first record of a partition that was stored at or after a time; its end when none is that young."""
-    found = past.offset_at(*partition, time_ms)
+    found = index.offset_at(*partition, time_ms)
     return client.offset_at(*partition, max(time_ms, 0)) if found is None else found  # the log has no time before 1970
 
 
-def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, past: Past) -> list[Piece]:
+def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, index: HistoryIndex) -> list[Piece]:
     """Ranges that cover [start, end) of each partition, each of at most `records_per_task` offsets. What is in files of
     a history is read there; what that knows to be lost is left out.
 
@@ -96,11 +96,11 @@ def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, 
     cut: list[Piece] = []
     for parent, number in sorted(end):
         first, stop = start.get((parent, number), 0), end[parent, number]
-        span = past.span(parent, number)
-        files = past.files(parent, number, first, stop)
+        span = index.span(parent, number)
+        files = index.files(parent, number, first, stop)
         for low, high in _steps(first, stop, records_per_task):
-            whole = LogRange(parent, number, low, high, topics.wanted(parent))
-            parts = [whole] if span is None else list(_parts(whole, span, files, past.uri or ""))
+            whole = LogRange(parent, number, low, high, topics.selection(parent))
+            parts = [whole] if span is None else list(_parts(whole, span, files, index.uri or ""))
             cut.append(parts[0] if len(parts) == 1 else Joined(tuple(parts)))
     return cut
 
@@ -112,7 +112,7 @@ def _parts(whole: LogRange, span: Span, files: Sequence[HistoryFile], uri: str) 
     for file in files:
         low, high = max(whole.start, file.begin), min(whole.end, file.end)
         if low < high:
-            yield FileRange(uri, file.path, whole.parent, whole.partition, low, high, whole.wanted)
+            yield FileRange(uri, file.path, whole.parent, whole.partition, low, high, whole.selection)
     if span.end < whole.end:
         yield replace(whole, start=max(whole.start, span.end))
 
@@ -121,9 +121,11 @@ def _steps(first: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     return ((low, min(low + size, stop)) for low in range(first, stop, size))
 
 
-def _places(client: Client, past: Past, place: Place, holdings: Sequence[Holding], default: Offsets) -> Offsets:
+def _places(
+    client: Client, index: HistoryIndex, place: Place, holdings: Sequence[Holding], default: Offsets
+) -> Offsets:
     if isinstance(place, Edge):
         return begins(holdings) if place is Edge.EARLIEST else ends(holdings)
     if isinstance(place, Moment):
-        return {each.partition: offset_at(client, past, each.partition, place.ms) for each in holdings}
+        return {each.partition: offset_at(client, index, each.partition, place.ms) for each in holdings}
     return {**default, **place}

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from cloud_sdk.blocking import Client
-from streaming.history.index import Past
+from streaming.history.index import HistoryIndex
 from streaming.source.offsets import Holding, Offsets
 from streaming.source.planning import offset_at
 from streaming.source.topics import Topics
@@ -62,11 +62,11 @@ class Narrowing:
     def holdings(self, holdings: list[Holding]) -> list[Holding]:
         return [each for each in holdings if self.numbers is None or each.partition[1] in self.numbers]
 
-    def start(self, client: Client, past: Past, start: Offsets, holdings: Sequence[Holding]) -> Offsets:
+    def start(self, client: Client, index: HistoryIndex, start: Offsets, holdings: Sequence[Holding]) -> Offsets:
         """Where partitions are begun at, moved on as far as nothing before it can be left."""
         moved = dict(start)
         for each in holdings:
-            low = self.first if self.from_ms is None else offset_at(client, past, each.partition, self.from_ms)
+            low = self.first if self.from_ms is None else offset_at(client, index, each.partition, self.from_ms)
             moved[each.partition] = max(start[each.partition], min(max(low, self.first), each.end))
         return moved
 

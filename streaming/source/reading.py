@@ -54,7 +54,7 @@ class _Range:
         self._gone = 0  # records of the range that were not there any more
         # A pattern is about topics, which are needed then, whatever the columns are.
         self._names = schema.names
-        if piece.wanted.pattern and "topic" not in self._names:
+        if piece.selection.pattern and "topic" not in self._names:
             self._names = [*self._names, "topic"]
         self._without = parts_without(self._names)
         self._page_bytes = options.page_bytes or (_PAGE_OF_HEADERS if self._without & PAYLOAD else _PAGE)
@@ -86,7 +86,7 @@ class _Range:
             max_bytes=self._page_bytes,
             until=piece.end,
             without=self._without,
-            topic_filter=piece.wanted.filter,
+            topic_filter=piece.selection.filter,
         )
 
     def _page(self, coming: "Future[Batch]", offset: int) -> Batch | None:
@@ -104,7 +104,7 @@ class _Range:
         return page
 
     def _columns(self, page: Batch) -> "RecordBatch":
-        schema, pattern = self._schema, self._piece.wanted.pattern
+        schema, pattern = self._schema, self._piece.selection.pattern
         if pattern and len(self._names) > len(schema.names):
             schema = schema.append(schema_of(["topic"]).field(0))
         batch = record_batch(page.frames, self._piece.partition, page.offset, schema=schema, offsets=page.offsets)

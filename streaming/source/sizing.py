@@ -5,7 +5,7 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
-from streaming.history.index import Past
+from streaming.history.index import HistoryIndex
 from streaming.source.offsets import Offsets, Partition, advance
 
 _SAMPLE_RECORDS: Final = 64
@@ -13,14 +13,14 @@ _SAMPLE_BYTES: Final = 256 << 10
 _ANYHOW: Final = 1e-3  # chance of a partition that has no share at all
 
 
-def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+def within_bytes(client: Client, index: HistoryIndex, start: Offsets, end: Offsets, max_bytes: int) -> Offsets:
     """`end`, moved back so that [start, end) is about `max_bytes` of the log, and at least one record: of a partition
     whose records are larger than its share, too, so that none waits for ever.
 
     Each partition's records are taken to be as large as its first ones (up to 64 of them).
     """
     backlog = {each: stop - start.get(each, 0) for each, stop in end.items() if stop > start.get(each, 0)}
-    sizes = {each: record_size(client, past, each, start.get(each, 0)) for each in backlog}
+    sizes = {each: record_size(client, index, each, start.get(each, 0)) for each in backlog}
     # The same shares as of records, of bytes.
     shares = advance({}, {each: count * sizes[each] for each, count in backlog.items()}, max_bytes)
     reached = dict(end)
@@ -33,9 +33,9 @@ def within_bytes(client: Client, past: Past, start: Offsets, end: Offsets, max_b
     return reached
 
 
-def record_size(client: Client, past: Past, partition: Partition, offset: int) -> int:
+def record_size(client: Client, index: HistoryIndex, partition: Partition, offset: int) -> int:
     """Mean size of the records at an offset, in bytes of the log; at least 1."""
-    exported = past.record_size(*partition, offset)
+    exported = index.record_size(*partition, offset)
     if exported is not None:
         return exported
     try:

@@ -7,8 +7,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cloud_sdk.blocking import Client
-from streaming.history.index import Past
-from streaming.source.offsets import Holding, Offsets, Progress, advance, ends, skip_lost
+from streaming.history.index import HistoryIndex
+from streaming.source.offsets import Holding, Offsets, StreamProgress, advance, ends, skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts
 from streaming.source.reading import read_piece
@@ -25,15 +25,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._client: Client | None = None  # opened by the first planning call
-        self._past: Past | None = None  # likewise
+        self._index: HistoryIndex | None = None  # likewise
         self._until: Offsets | None = None  # AvailableNow: where this run of the query ends
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None, "_past": None}  # connections do not travel
+        return {**self.__dict__, "_client": None, "_index": None}  # connections do not travel
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         client = self._opened()
-        return Progress(starts(client, self._past_opened(), self._options.starting, self._holdings())).to_json()
+        return StreamProgress(starts(client, self._opened_index(), self._options.starting, self._holdings())).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Of records. That of bytes has none of Spark's limits of its own, and is kept by `latestOffset`."""
@@ -57,13 +57,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = advance(first, available, rows)
         if rows is not None and self._options.max_bytes_per_trigger is not None:
             reached = within_bytes(
-                self._opened(), self._past_opened(), first, reached, self._options.max_bytes_per_trigger
+                self._opened(), self._opened_index(), first, reached, self._options.max_bytes_per_trigger
             )
-        return Progress(reached, progress.skipped + skipped).to_json()
+        return StreamProgress(reached, progress.skipped + skipped).to_json()
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """What the lag is measured against (`streaming.progress`)."""
-        return Progress(ends(self._holdings())).to_json()
+        return StreamProgress(ends(self._holdings())).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, first = self._options, self._progress(start).offsets
@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.fail_on_data_loss:
             skip_lost(first, holdings, fail=True)
         # Else the tasks find out, and tell: a batch that is done again is cut as it was, whatever is gone by now.
-        cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics, self._past_opened())
+        cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics, self._opened_index())
         return [InputPartition(piece) for piece in cut]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
@@ -85,18 +85,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client.close()
             self._client = None
 
-    def _progress(self, value: Mapping[str, object]) -> Progress:
-        return Progress.from_json(value, self._options.topics.parents)
+    def _progress(self, value: Mapping[str, object]) -> StreamProgress:
+        return StreamProgress.from_json(value, self._options.topics.parents)
 
     def _opened(self) -> Client:
         if self._client is None:
             self._client = self._options.connection.client()
         return self._client
 
-    def _past_opened(self) -> Past:
-        if self._past is None:
-            self._past = Past(self._options.history)
-        return self._past
+    def _opened_index(self) -> HistoryIndex:
+        if self._index is None:
+            self._index = HistoryIndex(self._options.history)
+        return self._index
 
     def _holdings(self) -> list[Holding]:
-        return holdings_of(self._opened(), self._past_opened(), self._options.topics)
+        return holdings_of(self._opened(), self._opened_index(), self._options.topics)

@@ -10,14 +10,14 @@ from streaming.option_values import OptionError
 
 
 @dataclass(slots=True, frozen=True)
-class Wanted:
+class TopicSelection:
     """What of one parent topic is wanted."""
 
     filter: str = ""  # an MQTT filter that the node evaluates; empty: everything
     pattern: str = ""  # a regular expression of topics, which the task evaluates on what the node sends
 
 
-EVERYTHING: Final = Wanted()
+ALL_TOPICS: Final = TopicSelection()
 
 
 @dataclass(slots=True, frozen=True)
@@ -52,16 +52,16 @@ class Topics:
             parents = [parent for parent in parents if _below(self.filters, parent)]
         return [parent for parent in parents if not self.also or _below(self.also, parent)]
 
-    def wanted(self, parent: str) -> Wanted:
+    def selection(self, parent: str) -> TopicSelection:
         """What of this parent topic is wanted: one filter is the node's work, several are the task's."""
         filters, also = _below(self.filters, parent), _below(self.also, parent)
         if any(each in ("#", f"{parent}/#", "+/#") for each in filters):
             filters = []
         if len(also) == 1:
-            return Wanted(also[0], pattern_of(filters) if filters else "")
+            return TopicSelection(also[0], pattern_of(filters) if filters else "")
         if len(filters) > 1 or (also and not filters):
-            return Wanted(pattern=pattern_of(filters or also))
-        return Wanted(filters[0]) if filters else EVERYTHING
+            return TopicSelection(pattern=pattern_of(filters or also))
+        return TopicSelection(filters[0]) if filters else ALL_TOPICS
 
 
 def pattern_of(filters: Sequence[str]) -> str:

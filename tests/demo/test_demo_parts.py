@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sluice.demo.node import NodeProcess, Ports, _parse_ready
-from sluice.demo.process import Child, DemoError
-from sluice.demo.scenario import Options, Show
+from sluice.demo.node import NodePorts, NodeProcess, _parse_ready
+from sluice.demo.process import ChildProcess, DemoError
+from sluice.demo.scenario import DemoOptions, Scenario
 from sluice.demo.service import CloudService
-from sluice.demo.summary import Outcome, Received, print_summary
+from sluice.demo.summary import ConsumerResult, Outcome, print_summary
 from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
 
 
@@ -74,7 +74,7 @@ def test_the_data_is_real_and_ready_to_replay() -> None:
 
 def test_ready_line() -> None:
     line = "ready mqtt=127.0.0.1:1883 ws=127.0.0.1:8083 grpc=[::1]:7070 http=127.0.0.1:8080\n"
-    assert _parse_ready(line) == Ports(1883, 8083, 7070, 8080)
+    assert _parse_ready(line) == NodePorts(1883, 8083, 7070, 8080)
     for wrong in ("starting\n", "ready mqtt=127.0.0.1:1\n"):
         with pytest.raises(DemoError):
             _parse_ready(wrong)
@@ -91,24 +91,24 @@ async def test_a_node_is_killed_and_comes_back_on_its_ports(tmp_path: Path) -> N
         assert await node.stop() == 0
         assert node.disk_bytes() > 0
     finally:
-        await node.leave()
+        await node.ensure_stopped()
 
 
 async def test_a_child_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
-    child = Child("the child", tmp_path / "log")
+    child = ChildProcess("the child", tmp_path / "log")
     await child.start("json.tool", ["--no-such-option"])
     with pytest.raises(DemoError, match=r"(?s)the child ended with exit code 2.*unrecognized arguments"):
         await child.line(30)
-    await child.leave(1)
+    await child.close(1)
 
 
 async def test_a_child_that_is_silent_is_given_up_and_killed(tmp_path: Path) -> None:
-    child = Child("the child", tmp_path / "log")
+    child = ChildProcess("the child", tmp_path / "log")
     await child.start("http.server", ["--bind", "127.0.0.1", "0"])
     await asyncio.wait_for(child.line(30), 60)
-    with pytest.raises(DemoError, match="said nothing"):
+    with pytest.raises(DemoError, match="wrote nothing"):
         await child.line(0.05)
-    await child.leave(0.05)
+    await child.close(0.05)
     assert not child.running
 
 
@@ -169,9 +169,9 @@ class Told:
         self.heard.append(line)
 
 
-def show_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Show, list[str]]:
+def scenario_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Scenario, list[str]]:
     """A show of ten readings whose acts are done at once, and which of them were."""
-    show = Show(Options(folder, 10, 1.0), Console(file=io.StringIO()))
+    scenario = Scenario(DemoOptions(folder, 10, 1.0), Console(file=io.StringIO()))
     acts: list[str] = []
 
     async def command() -> None:
@@ -187,40 +187,40 @@ def show_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
         "_kill_node": kill,
         "_show_progress": lambda: None,
     }.items():
-        monkeypatch.setattr(show, name, value)
-    return show, acts
+        monkeypatch.setattr(scenario, name, value)
+    return scenario, acts
 
 
 async def test_the_devices_are_told_when_it_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
     fleet = Told({"acked": 1}, {"acked": 10}, {"acked": 10}, {"acked": 10}, {"acked": 10}, end)
-    show, acts = show_of(fleet, tmp_path, monkeypatch)
-    await show.replay()
+    scenario, acts = scenario_of(fleet, tmp_path, monkeypatch)
+    await scenario.replay()
     assert acts == ["command", "kill", "command"]
     assert fleet.heard == ["go", "enough"]
-    assert show._acknowledged == {"a": set(range(10))}
+    assert scenario._acknowledged == {"a": set(range(10))}
 
 
 async def test_a_show_that_ends_before_its_last_act_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
-    show, acts = show_of(Told({"acked": 10}, {"acked": 10}, end), tmp_path, monkeypatch)
+    scenario, acts = scenario_of(Told({"acked": 10}, {"acked": 10}, end), tmp_path, monkeypatch)
     with pytest.raises(DemoError, match="gave up before"):
-        await show.replay()
+        await scenario.replay()
     assert acts == ["command", "kill"]
 
 
 async def test_spark_that_does_not_finish_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    show, _ = show_of(Told(), tmp_path, monkeypatch)
+    scenario, _ = scenario_of(Told(), tmp_path, monkeypatch)
     monkeypatch.setattr("sluice.demo.scenario._CATCH_UP_SECONDS", 0.01)
-    monkeypatch.setattr(show, "_spark", Told())
-    monkeypatch.setattr(show, "_service", CloudService("127.0.0.1:1"))
-    monkeypatch.setattr(show._absent, "connect", lambda _port: None)
+    monkeypatch.setattr(scenario, "_spark", Told())
+    monkeypatch.setattr(scenario, "_service", CloudService("127.0.0.1:1"))
+    monkeypatch.setattr(scenario._offline, "connect", lambda _port: None)
     never: asyncio.Future[None] = asyncio.Future()
-    monkeypatch.setattr(show, "_background", [asyncio.ensure_future(never)])
+    monkeypatch.setattr(scenario, "_background", [asyncio.ensure_future(never)])
     with pytest.raises(DemoError, match="for Spark to finish"):
-        await show.gather()
+        await scenario.gather()
     never.cancel()
 
 
@@ -243,13 +243,13 @@ def outcome(**change: object) -> Outcome:
         "sent": 1,
         "acknowledged": 1,
         "resent": 0,
-        "received": [Received("dashboard", "MQTT", tally, [], True)],
+        "received": [ConsumerResult("dashboard", "MQTT", tally, [], True)],
         "latencies": [0.004],
         "worst_latency": 1.0,
         "answers": [0.01],
         "outage": 1.2,
         "restart": 0.5,
-        "absent_seconds": 0.3,
+        "offline_seconds": 0.3,
         "analysis": ANALYSIS,
         "alerts_received": 2,
         "alerts_distinct": 2,
@@ -290,7 +290,7 @@ def test_history_that_does_not_come_back_as_it_was_is_no_success() -> None:
 
 
 def test_verdict_names_what_is_missing() -> None:
-    lacking = [Received("cloud service", "gRPC", Tally(), [("a", 0)], False)]
+    lacking = [ConsumerResult("cloud service", "gRPC", Tally(), [("a", 0)], False)]
     result = outcome(received=lacking)
     assert not result.complete
     text = printed(result)
@@ -309,5 +309,5 @@ def test_disorder_is_a_failure_only_where_order_is_promised() -> None:
     tally = Tally()
     for seq in (1, 0):
         tally.add("a", seq)
-    assert not outcome(received=[Received("dashboard", "MQTT", tally, [], True)]).complete
-    assert outcome(received=[Received("cloud service", "gRPC", tally, [], False)]).complete
+    assert not outcome(received=[ConsumerResult("dashboard", "MQTT", tally, [], True)]).complete
+    assert outcome(received=[ConsumerResult("cloud service", "gRPC", tally, [], False)]).complete

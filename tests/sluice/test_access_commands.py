@@ -77,7 +77,11 @@ async def test_a_user_from_its_first_to_its_last(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "given", "says"),
-    [("alice", "", "a password is not empty"), ("alice", "\n", "not empty"), ("a\tb", "x\n", "no control characters")],
+    [
+        ("alice", "", "the password must not be empty"),
+        ("alice", "\n", "must not be empty"),
+        ("a\tb", "x\n", "no control characters"),
+    ],
 )
 async def test_what_is_no_user(run: Run, name: str, given: str, says: str) -> None:
     await run("user", "add", name, given=given, code=1)
@@ -171,7 +175,7 @@ async def test_names_with_a_dollar_are_judged_by_what_they_mean(run: Run, words:
     [
         (("set", "--user", "alice"), "no rule is given"),
         (("set", "--user", "alice", "allow publish a/#/b"), "is not a topic filter"),
-        (("set", "--user", "", "allow publish a"), "a user has a name"),
+        (("set", "--user", "", "allow publish a"), "the user name must not be empty"),
         (("set", "--everybody", *["allow publish a"] * 257), "at most 256 rules"),
     ],
 )
@@ -211,4 +215,4 @@ def test_a_password_is_asked_for_twice(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
     assert main(["user", "add", "alice", "--data-dir", str(tmp_path)]) == 1
-    assert "two different passwords" in capsys.readouterr().err
+    assert "the two passwords differ" in capsys.readouterr().err

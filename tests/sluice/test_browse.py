@@ -90,6 +90,9 @@ async def test_messages_are_found(call: Call) -> None:
     code, lines, _ = await call("find", "--id", str(rows[7]["position"]), "--json")
     assert (code, [json.loads(line) for line in lines]) == (0, [rows[7]])
     assert await call("find", "orders", "--key", "nobody's") == (0, [], "")
+    code, lines, errors = await call("find", "--key", "order-17")
+    assert (code, lines) == (2, [])
+    assert "--key needs PARENT" in errors
 
 
 async def test_what_cannot_be_answered_is_1(
@@ -97,7 +100,7 @@ async def test_what_cannot_be_answered_is_1(
 ) -> None:
     code, lines, errors = await call("find", "--id", "5")
     assert (code, lines, errors) == (1, [], "sluice find: no message begins at position 5 of the log\n")
-    monkeypatch.setattr("sluice.node.grpc_client.PATIENCE_S", 0.1)
+    monkeypatch.setattr("sluice.node.grpc_client.RETRY_SECONDS", 0.1)
     for words in (["topics"], ["find", "a", "--key", "b"]):  # nobody serves at port 1
         assert await asyncio.to_thread(main, [*words, "--port", "1"]) == 1
         assert f"sluice {words[0]}: " in capsys.readouterr().err

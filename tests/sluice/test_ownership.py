@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from sluice.node.admin_socket import NodeError, NodeLink
+from sluice.node.admin_socket import AdminError, NodeLink
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -47,7 +47,7 @@ def test_another_user_is_told_to_be_the_nodes(data: Path) -> None:
     data.chmod(0o750)
     os.seteuid(1)
     try:
-        with pytest.raises(NodeError, match="belongs to another user: run this as the node's user, or as root"):
+        with pytest.raises(AdminError, match="belongs to another user: run this as the node's user, or as root"):
             NodeLink.find(data)
     finally:
         os.seteuid(0)

@@ -98,8 +98,8 @@ async def test_it_lists_who_is_connected_and_who_is_away(node: Node, run: Run) -
     assert [row["client_id"] for row in await run.rows("list", "--after", "clean", "--limit", "1")] == ["here"]
     assert not run.error
     lines = await run("list")
-    assert lines[0].startswith("away: away since 20")
-    assert lines[0].endswith(", expires 3600 s after, 3 subscriptions, backlog 6, 0 in flight")
+    assert lines[0].startswith("away: offline since 20")
+    assert lines[0].endswith(", expires 3600 s after disconnecting, 3 subscriptions, backlog 6, 0 in flight")
     assert "with MQTT 3.1.1, ends with its connection, 0 subscriptions" in lines[1]
     for client in (clean, here):
         await client.drop()

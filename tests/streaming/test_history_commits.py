@@ -8,7 +8,7 @@ import pytest
 
 from streaming.history.commit import BID, HistoryChanged
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, Loss, Manifest
+from streaming.history.manifest import HistoryError, HistoryManifest, Loss
 
 WRITERS = 3
 TIMES = 4
@@ -48,7 +48,7 @@ def test_a_folder_that_is_just_being_made_is_read(tmp_path: Path):
     """Between two looks of pyarrow's the folder came into being: it takes that for an error."""
     folder = HistoryFolder(str(tmp_path))
     parents = [f"p{number}" for number in range(200)]
-    makers = threading.Thread(target=lambda: [folder.commit(Manifest(parent, 1)) for parent in parents])
+    makers = threading.Thread(target=lambda: [folder.commit(HistoryManifest(parent, 1)) for parent in parents])
     makers.start()
     for parent in parents:
         while folder.manifest(parent).number == 0:
@@ -57,8 +57,8 @@ def test_a_folder_that_is_just_being_made_is_read(tmp_path: Path):
 
 
 def test_a_change_that_changes_nothing_is_no_commit(folder: HistoryFolder):
-    folder.commit(Manifest("sensors", 1))
-    assert folder.update("sensors", lambda now: now.cleaned(["x"])) == Manifest("sensors", 1)
+    folder.commit(HistoryManifest("sensors", 1))
+    assert folder.update("sensors", lambda now: now.cleaned(["x"])) == HistoryManifest("sensors", 1)
     assert folder._numbers("sensors") == [1]
 
 
@@ -76,32 +76,32 @@ def bid(folder: HistoryFolder, age_s: float) -> str:
 
 
 def test_in_an_object_store_who_sees_another_steps_back(store: HistoryFolder):
-    store.commit(Manifest("sensors", 1))
+    store.commit(HistoryManifest("sensors", 1))
     other = bid(store, 1)
     with pytest.raises(HistoryChanged, match="is about to write"):
-        store.commit(Manifest("sensors", 2))
+        store.commit(HistoryManifest("sensors", 2))
     assert store.manifest("sensors").number == 1
     assert [name for name, _ in store.loose_files("sensors")] == [other]
     store.remove(other)
-    store.commit(Manifest("sensors", 2))
+    store.commit(HistoryManifest("sensors", 2))
     assert store.manifest("sensors").number == 2
 
 
 def test_who_ended_in_between_holds_nobody_up_for_long(store: HistoryFolder):
-    store.commit(Manifest("sensors", 1))
+    store.commit(HistoryManifest("sensors", 1))
     bid(store, 3600)
-    store.commit(Manifest("sensors", 2))
+    store.commit(HistoryManifest("sensors", 2))
     assert store.manifest("sensors").number == 2
 
 
 def test_the_same_state_is_not_made_twice(folder: HistoryFolder, monkeypatch: pytest.MonkeyPatch):
     """Also when somebody was faster between the look at what there is and the commit."""
-    folder.commit(Manifest("sensors", 1))
+    folder.commit(HistoryManifest("sensors", 1))
     numbers = folder._numbers("sensors")
-    folder.commit(Manifest("sensors", 2, losses=(Loss(0, 0, 1),)))
+    folder.commit(HistoryManifest("sensors", 2, losses=(Loss(0, 0, 1),)))
     monkeypatch.setattr(folder, "_numbers", lambda _parent: numbers)
     with pytest.raises(HistoryChanged):
-        folder.commit(Manifest("sensors", 2))
+        folder.commit(HistoryManifest("sensors", 2))
     monkeypatch.undo()
     assert folder.manifest("sensors").losses == (Loss(0, 0, 1),)
 

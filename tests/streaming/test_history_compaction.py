@@ -13,7 +13,7 @@ from cloud_sdk.blocking import Client
 from streaming.history.compaction import Compacted, Compactor, clean_up, runs
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, Loss, Manifest, Span
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest, Loss, Span
 from streaming.history.verify import faults, orphans
 from tests.streaming.conftest import STORED_MS, FakeNode
 
@@ -41,7 +41,7 @@ def compact(folder: HistoryFolder, before: str | None = None) -> Compacted:
     return Compactor(folder, "sensors", 256 * MIB, before).run()
 
 
-def records(folder: HistoryFolder, manifest: Manifest | None = None) -> dict[int, list[int]]:
+def records(folder: HistoryFolder, manifest: HistoryManifest | None = None) -> dict[int, list[int]]:
     """Offsets in the files that count, by partition, in order; each payload is its offset."""
     found: dict[int, list[int]] = {}
     manifest = folder.manifest("sensors") if manifest is None else manifest
@@ -152,9 +152,9 @@ def test_a_damaged_file_is_not_replaced(node: FakeNode, client: Client, tmp_path
     assert [each for each in manifest.files if each.partition == 2] == [
         each for each in before.files if each.partition == 2
     ]
-    assert records(folder, Manifest("sensors", 1, tuple(each for each in manifest.files if each.partition == 0))) == {
-        0: list(range(20))
-    }
+    assert records(
+        folder, HistoryManifest("sensors", 1, tuple(each for each in manifest.files if each.partition == 0))
+    ) == {0: list(range(20))}
     assert len([each for each in manifest.files if each.partition == 0]) == 1  # what was done before is kept
     assert orphans(folder, manifest, 0) == []
 
@@ -273,13 +273,13 @@ def file(partition: int, begin: int, end: int, size: int = 10, date: str = "2026
     ],
 )
 def test_what_becomes_one(files: list[HistoryFile], expected: list[tuple[int, int]]):
-    found = list(runs(Manifest("sensors", 1, tuple(files)), 100))
+    found = list(runs(HistoryManifest("sensors", 1, tuple(files)), 100))
     assert [(run[0].begin, run[-1].end) for run in found] == expected
     assert all(len(run) > 1 for run in found)
 
 
 def test_what_does_not_stand_for_the_same_is_refused():
-    manifest = Manifest("sensors").grown([file(0, 0, 5), file(0, 5, 9)], [])
+    manifest = HistoryManifest("sensors").grown([file(0, 0, 5), file(0, 5, 9)], [])
     old = manifest.files
     assert manifest.compacted(old, [file(0, 0, 9)], 7).files == (file(0, 0, 9),)
     for new in ([], [file(0, 0, 8)], [file(0, 0, 10)], [file(0, 1, 10)], [file(1, 0, 9)]):

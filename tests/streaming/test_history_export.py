@@ -14,7 +14,7 @@ from streaming.history import writing
 from streaming.history.commit import HistoryChanged
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, folder_of
-from streaming.history.manifest import HistoryError, Manifest, Span
+from streaming.history.manifest import HistoryError, HistoryManifest, Span
 from streaming.history.verify import faults, orphans
 from tests.streaming.conftest import STORED_MS, FakeNode
 
@@ -238,7 +238,7 @@ def test_an_exporter_that_fails_leaves_the_state_before(
     export(client, folder)
     node.publish(0, 10)
 
-    def fail(self: HistoryFolder, manifest: Manifest) -> None:
+    def fail(self: HistoryFolder, manifest: HistoryManifest) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(HistoryFolder, "commit", fail)
@@ -271,7 +271,7 @@ def test_faults_are_found(node: FakeNode, client: Client, tmp_path: Path):
     whole = (tmp_path / second.path).read_bytes()
     (tmp_path / second.path).write_bytes(whole[:50] + bytes(100) + whole[150:])
     (tmp_path / third.path).write_bytes((tmp_path / third.path).read_bytes() + b"x")
-    found = {each.path: each.said for each in faults(folder, folder.manifest("sensors"))}
+    found = {each.path: each.problem for each in faults(folder, folder.manifest("sensors"))}
     assert set(found) == {first.path, second.path, third.path}
     assert found[third.path] == f"{third.size + 1} bytes, not {third.size}"
 
@@ -280,15 +280,15 @@ def test_faults_are_found(node: FakeNode, client: Client, tmp_path: Path):
 def test_any_parent_has_a_folder(parent: str, tmp_path: Path):
     folder = HistoryFolder(str(tmp_path))
     assert "/" not in folder_of(parent)
-    assert folder.manifest(parent) == Manifest(parent)
-    folder.commit(Manifest(parent, 1))
+    assert folder.manifest(parent) == HistoryManifest(parent)
+    folder.commit(HistoryManifest(parent, 1))
     assert folder.parents() == [parent]
-    assert folder.manifest(parent) == Manifest(parent, 1)
+    assert folder.manifest(parent) == HistoryManifest(parent, 1)
 
 
 def test_a_manifest_that_cannot_be_read_is_said(tmp_path: Path):
     folder = HistoryFolder(str(tmp_path))
-    folder.commit(Manifest("sensors", 1))
+    folder.commit(HistoryManifest("sensors", 1))
     (tmp_path / "parent=sensors/_manifests/000000000002.json").write_text("{")
     with pytest.raises(HistoryError, match=r"000000000002\.json: not a manifest"):
         folder.manifest("sensors")

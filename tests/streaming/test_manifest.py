@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.history.manifest import HistoryError, HistoryFile, Loss, Manifest, Span, from_json
+from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest, Loss, Span, from_json
 
 
 def file(partition: int, begin: int, end: int, rows: int | None = None, first_ms: int = 0) -> HistoryFile:
@@ -22,7 +22,7 @@ parts = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50), st.integers(0,
 
 @given(st.lists(parts, max_size=5), st.dictionaries(st.integers(0, 2), st.integers(0, 1000)))
 def test_any_exports_cover_each_offset_once(exports: list[list[tuple[int, int, int, bool]]], begins: dict[int, int]):
-    manifest, at = Manifest("sensors"), dict(begins)
+    manifest, at = HistoryManifest("sensors"), dict(begins)
     for number, export in enumerate(exports, 1):
         files: list[HistoryFile] = []
         losses: list[Loss] = []
@@ -61,14 +61,14 @@ def test_any_exports_cover_each_offset_once(exports: list[list[tuple[int, int, i
     ],
 )
 def test_what_does_not_follow_is_refused(files: list[HistoryFile], losses: list[Loss]):
-    manifest = Manifest("sensors").grown([file(0, 0, 10)], [])
+    manifest = HistoryManifest("sensors").grown([file(0, 0, 10)], [])
     with pytest.raises(HistoryError):
         manifest.grown(files, losses)
 
 
 def test_files_of_a_time():
     files = [file(0, 0, 10, first_ms=100), file(0, 10, 20, first_ms=200), file(0, 20, 30, first_ms=300)]
-    manifest = Manifest("sensors").grown(files, [])
+    manifest = HistoryManifest("sensors").grown(files, [])
     assert [each.begin for each in manifest.within(None, None)] == [0, 10, 20]
     assert [each.begin for each in manifest.within(110, None)] == [0, 10, 20]  # the last of the first one is at 110
     assert [each.begin for each in manifest.within(111, 300)] == [10]
@@ -83,10 +83,10 @@ def test_what_is_no_manifest_is_said(text: bytes):
 
 def test_of_a_later_format_is_refused():
     with pytest.raises(HistoryError, match="format 3"):
-        from_json(replace(Manifest("sensors"), format=3).to_json())
+        from_json(replace(HistoryManifest("sensors"), format=3).to_json())
 
 
 def test_an_inconsistent_one_is_refused():
-    data = Manifest("sensors").grown([file(0, 0, 10), file(0, 10, 20)], []).to_json()
+    data = HistoryManifest("sensors").grown([file(0, 0, 10), file(0, 10, 20)], []).to_json()
     with pytest.raises(HistoryError, match="inconsistent"):
         from_json(data.replace(b'"begin": 10', b'"begin": 12'))

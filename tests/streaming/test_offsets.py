@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.index import Past
-from streaming.history.manifest import HistoryFile, Loss, Manifest
+from streaming.history.index import HistoryIndex
+from streaming.history.manifest import HistoryFile, HistoryManifest, Loss
 from streaming.source.offsets import (
     DataLossError,
     Holding,
     Offsets,
     Partition,
-    Progress,
+    StreamProgress,
     advance,
     begins,
     ends,
@@ -39,10 +39,10 @@ def of(offsets: dict[int, int]) -> Offsets:
 
 @given(partitions, st.integers(0, 1 << 62))
 def test_json_round_trip_in_ascending_order(offsets: Offsets, skipped: int) -> None:
-    text = json.dumps(Progress(offsets, skipped).to_json())
-    assert Progress.from_json(json.loads(text), None) == Progress(offsets, skipped)
+    text = json.dumps(StreamProgress(offsets, skipped).to_json())
+    assert StreamProgress.from_json(json.loads(text), None) == StreamProgress(offsets, skipped)
     shuffled = dict(sorted(offsets.items(), reverse=True))
-    assert json.dumps(Progress(shuffled, skipped).to_json()) == text
+    assert json.dumps(StreamProgress(shuffled, skipped).to_json()) == text
 
 
 def test_partitions_of_one_parent_may_stand_alone() -> None:
@@ -128,7 +128,7 @@ def test_pieces_cover_each_offset_once(end: Offsets, span: int) -> None:
     end = {number: offset % (span * 20) for number, offset in end.items()}
     start = {number: offset // 2 for number, offset in end.items()}
     at: dict[Partition, int] = dict(start)
-    for part in pieces(start, end, span, WHOLE, Past(None)):
+    for part in pieces(start, end, span, WHOLE, HistoryIndex(None)):
         number = (part.parent, part.partition)
         assert part.start == at[number] < part.end <= part.start + span
         at[number] = part.end
@@ -143,12 +143,12 @@ def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: 
     """A batch that is done again has the same rows in the same task, also when an exporter went on meanwhile."""
     files = [HistoryFile(f"{begin}", 0, begin, end, end - begin, 1, 1, 0, 0, 0, 0) for begin, end in pairwise(borders)]
     lost, *kept = files
-    manifest = Manifest("p", 1, tuple(kept), (Loss(0, lost.begin, lost.end),)).checked()
+    manifest = HistoryManifest("p", 1, tuple(kept), (Loss(0, lost.begin, lost.end),)).checked()
     with TemporaryDirectory() as folder:
         HistoryFolder(folder).commit(manifest)
         start, end = of({0: first}), of({0: first + count})
-        without = pieces(start, end, size, WHOLE, Past(None))
-        found = pieces(start, end, size, WHOLE, Past(folder))
+        without = pieces(start, end, size, WHOLE, HistoryIndex(None))
+        found = pieces(start, end, size, WHOLE, HistoryIndex(folder))
     assert len(found) == len(without)
     for piece, whole in zip(found, without, strict=True):
         assert isinstance(whole, LogRange)
@@ -162,8 +162,8 @@ def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: 
 
 
 def test_pieces_of_nothing() -> None:
-    assert pieces(of({0: 3}), of({0: 3}), 10, WHOLE, Past(None)) == []
-    assert pieces({}, of({4: 2}), 10, WHOLE, Past(None)) == [LogRange("p", 4, 0, 2)]
+    assert pieces(of({0: 3}), of({0: 3}), 10, WHOLE, HistoryIndex(None)) == []
+    assert pieces({}, of({4: 2}), 10, WHOLE, HistoryIndex(None)) == [LogRange("p", 4, 0, 2)]
 
 
 def test_holdings_as_offsets() -> None:

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.console.signals import stopped_by_signals
 from streaming.running import describe, run
-from streaming.source.offsets import Progress
+from streaming.source.offsets import StreamProgress
 
 PROGRESS: dict[str, Any] = {
     "batchId": 3,
@@ -30,7 +30,7 @@ def test_a_batch_in_a_line() -> None:
     assert describe({"batchId": 0, "numInputRows": 0}) == "batch 0: 0 rows in, 0 rows/s, lag 0"
     bare = {**PROGRESS, "sources": [{"endOffset": {"a": {"0": 4}}, "latestOffset": None}], "stateOperators": []}
     assert "lag 0" in describe(bare) and "state" not in describe(bare)
-    gap = {**PROGRESS, "sources": [{"endOffset": Progress({("a", 0): 7}, skipped=5).to_json()}]}
+    gap = {**PROGRESS, "sources": [{"endOffset": StreamProgress({("a", 0): 7}, skipped=5).to_json()}]}
     assert ", 5 lost before they were read, watermark" in describe(gap)
 
 

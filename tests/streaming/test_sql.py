@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from cloud_sdk.blocking import Client
 from streaming.history.export import Exporter
 from streaming.history.folder import HistoryFolder
-from streaming.sql import Catalog, QueryError, run, said
+from streaming.sql import Catalog, QueryError, message_of, run
 from tests.streaming.conftest import STORED_MS, FakeNode
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def catalog(node: FakeNode, history: Path | None = None, **times: datetime) -> C
 def test_of_a_stack_the_last_words_are_said() -> None:
     stack = 'Traceback (most recent call last):\n  File "a.py", line 1, in plan\n    raise NotAllowed(why)\n'
     plan = f"[PYTHON_DATA_SOURCE_ERROR] Failed to plan: {stack}cloud_sdk.errors.NotAllowed: a/# may not be read\n"
-    assert said(PySparkException(plan)) == "a/# may not be read"
+    assert message_of(PySparkException(plan)) == "a/# may not be read"
     syntax = "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^\n\nJVM stacktrace:\norg.apache.spark.X"
     column = "[UNRESOLVED_COLUMN] `x` is none; SQLSTATE: 42703; line 1 pos 7"
-    assert said(PySparkException(f"{column};\n'Project ['x]\n+- SubqueryAlias sensors\n")) == column
+    assert message_of(PySparkException(f"{column};\n'Project ['x]\n+- SubqueryAlias sensors\n")) == column
     insert = "[UNSUPPORTED_INSERT] Can't insert. SQLSTATE: 42809"
-    assert said(PySparkException(f"{insert};\n'InsertIntoStatement false\n")) == insert
-    assert said(PySparkException(syntax)) == "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^"
+    assert message_of(PySparkException(f"{insert};\n'InsertIntoStatement false\n")) == insert
+    assert message_of(PySparkException(syntax)) == "[PARSE_SYNTAX_ERROR] Syntax error\n== SQL ==\nSELECT\n^^^"
 
 
 def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
 )
 
 from matcher.names import matches
-from streaming.history.index import Past
+from streaming.history.index import HistoryIndex
 from streaming.option_values import OptionError
 from streaming.source.offsets import Holding
 from streaming.source.pushdown import Narrowing
-from streaming.source.topics import EVERYTHING, Topics, Wanted, pattern_of
+from streaming.source.topics import ALL_TOPICS, Topics, TopicSelection, pattern_of
 
 levels = st.sampled_from(["a", "b", "$c", "", "a.b", "é", "a b\n"])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -46,12 +46,12 @@ def test_a_pattern_is_what_the_filters_are(chosen: list[str], topic: str) -> Non
 
 
 def test_one_filter_is_the_nodes_work_and_several_are_the_tasks() -> None:
-    assert Topics.of_parents("a,b").wanted("a") == EVERYTHING
-    assert Topics.of_filters("a/#").wanted("a") == EVERYTHING
-    assert Topics.of_filters("a/+/t,b/#").wanted("a") == Wanted("a/+/t")
-    assert Topics.of_filters("a/+/t,b/#").wanted("b") == EVERYTHING
-    assert Topics.of_filters("a/x,+/y,b").wanted("a") == Wanted(pattern=pattern_of(["a/x", "+/y"]))
-    assert Topics.of_filters("a/x,+/y,b").wanted("c") == Wanted("+/y")
+    assert Topics.of_parents("a,b").selection("a") == ALL_TOPICS
+    assert Topics.of_filters("a/#").selection("a") == ALL_TOPICS
+    assert Topics.of_filters("a/+/t,b/#").selection("a") == TopicSelection("a/+/t")
+    assert Topics.of_filters("a/+/t,b/#").selection("b") == ALL_TOPICS
+    assert Topics.of_filters("a/x,+/y,b").selection("a") == TopicSelection(pattern=pattern_of(["a/x", "+/y"]))
+    assert Topics.of_filters("a/x,+/y,b").selection("c") == TopicSelection("+/y")
 
 
 def test_a_wildcard_in_front_finds_parents_but_not_those_with_a_dollar() -> None:
@@ -76,16 +76,16 @@ def test_filters_of_topics_leave_parents_and_filters() -> None:
     both = Topics.of_parents("a,b")
     only = narrowed(EqualTo(("topic",), "a/x"), IsNotNull(("topic",))).topics(both)
     assert only.matching(("a", "b")) == ["a"]
-    assert only.wanted("a") == Wanted("a/x")
+    assert only.selection("a") == TopicSelection("a/x")
     several = narrowed(In(("topic",), ("a/x", "a/y", "c/z"))).topics(both)
-    assert several.wanted("a") == Wanted(pattern=pattern_of(["a/x", "a/y"]))
+    assert several.selection("a") == TopicSelection(pattern=pattern_of(["a/x", "a/y"]))
     begun = narrowed(StringStartsWith(("topic",), "a/room/t")).topics(both)
     assert begun.matching(("a", "b")) == ["a"]
-    assert begun.wanted("a") == Wanted("a/room/#")
+    assert begun.selection("a") == TopicSelection("a/room/#")
     assert narrowed(StringStartsWith(("topic",), "a")).topics(both) == both
     # What the options want is kept to, whatever a query adds.
     mixed = narrowed(EqualTo(("topic",), "a/x")).topics(Topics.of_filters("a/+"))
-    assert mixed.wanted("a") == Wanted("a/x", pattern_of(["a/+"]))
+    assert mixed.selection("a") == TopicSelection("a/x", pattern_of(["a/+"]))
     assert narrowed(EqualTo(("topic",), "a/+")).topics(both) == both
 
 
@@ -118,9 +118,12 @@ def test_filters_of_places() -> None:
             assert (parent, time_ms) == ("a", 1_500)
             return {0: 7, 1: 60}[partition]
 
-    assert found.start(NoClient(), Past(None), {("a", 1): 0}, left) == {("a", 1): 10}
+    assert found.start(NoClient(), HistoryIndex(None), {("a", 1): 0}, left) == {("a", 1): 10}
     assert found.end({("a", 1): 50, ("a", 0): 100}) == {("a", 1): 50, ("a", 0): 71}
     assert narrowed(In(("offset",), (3, 8))).end({("a", 1): 50}) == {("a", 1): 9}
     timed = narrowed(GreaterThanOrEqual(("stored_at",), datetime(1970, 1, 1, 0, 0, 1, 500_999, UTC)))
     start = {("a", 0): 5, ("a", 1): 0}
-    assert timed.start(NoClient(), Past(None), start, holdings) == {("a", 0): 7, ("a", 1): 50}  # not behind the end
+    assert timed.start(NoClient(), HistoryIndex(None), start, holdings) == {
+        ("a", 0): 7,
+        ("a", 1): 50,
+    }  # not behind the end

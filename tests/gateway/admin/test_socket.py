@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.node.node import Node
-from sluice.node.admin_socket import NodeError, NodeLink
+from sluice.node.admin_socket import AdminError, NodeLink
 from store.data_folder import SOCKET
 from store.exports.stage import stage
 from tests.gateway.conftest import MakeNode
@@ -61,7 +61,7 @@ async def test_a_folder_with_a_long_path(tmp_path: Path, make_node: MakeNode) ->
     await make_node(data_dir=data)
     link = await asyncio.to_thread(NodeLink.find, data)
     assert link is not None
-    with pytest.raises(NodeError, match="is not the name of a stage"):
+    with pytest.raises(AdminError, match="is not the name of a stage"):
         await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
     link.close()
 
@@ -107,10 +107,10 @@ async def test_a_folder_without_sockets_costs_the_commands_only(
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 14\r\n\r\n404: Not Found", "of another version"),
-        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", "failed to answer .HTTP status 500.: its output says more"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 14\r\n\r\n404: Not Found", "another version"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", "failed to answer .HTTP status 500.: see its output"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno", "failed to answer"),
-        (b"", "did not answer within 0.2 s; it may still do what it was asked"),
+        (b"", "did not answer within 0.2 s; it may still carry out the request"),
     ],
 )
 async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -> None:
@@ -125,7 +125,7 @@ async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -
     server = await asyncio.start_unix_server(say, str(tmp_path / SOCKET))
     link = await asyncio.to_thread(NodeLink.find, tmp_path)
     assert link is not None
-    with pytest.raises(NodeError, match=says):
+    with pytest.raises(AdminError, match=says):
         await asyncio.to_thread(link.ask, "/x", {}, 0.2 if not answer else 10.0)
     link.close()
     done.set()
@@ -139,7 +139,7 @@ async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pyte
         silent.bind(str(tmp_path / SOCKET))
         silent.listen(0)
         held = [NodeLink.find(tmp_path)]
-        with pytest.raises(NodeError, match="takes no connection: is it stopped, or very busy"):
+        with pytest.raises(AdminError, match="accepts no connection: is it suspended or very busy"):
             held.extend(NodeLink.find(tmp_path) for _ in range(9))
         for link in held:
             assert link is not None
@@ -148,7 +148,7 @@ async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NodeError, match="is not a folder"):
+    with pytest.raises(AdminError, match="is not a folder"):
         NodeLink.find(tmp_path / "file")
     assert NodeLink.find(tmp_path / "none") is None
 
@@ -161,7 +161,7 @@ async def test_a_node_that_goes_away_before_it_answers(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(hang_up, str(tmp_path / SOCKET))
     link = await asyncio.to_thread(NodeLink.find, tmp_path)
     assert link is not None
-    with pytest.raises(NodeError, match="the node went away before it answered"):
+    with pytest.raises(AdminError, match="the connection to the node broke before it answered"):
         await asyncio.to_thread(link.ask, "/stage", {"name": "x"})
     link.close()
     server.close()
