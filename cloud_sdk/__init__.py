@@ -5,7 +5,7 @@ wire. Ships to people who run no node: may import `record` and nothing else of S
 """
 
 from cloud_sdk.client import Client
-from cloud_sdk.consumer import Delivery, SimpleConsumer
+from cloud_sdk.consumer_options import SelectionOptions
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
@@ -23,6 +23,7 @@ from cloud_sdk.errors import (
     Unavailable,
     Untrusted,
 )
+from cloud_sdk.idempotent_producer import ReturningProducer
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import (
     Batch,
@@ -38,11 +39,10 @@ from cloud_sdk.message import (
     inbox_of,
 )
 from cloud_sdk.properties import Properties
-from cloud_sdk.pull import PullConsumer
-from cloud_sdk.push import BroadcastConsumer, PushConsumer
-from cloud_sdk.returning import ReturningProducer
+from cloud_sdk.pull_consumer import PullConsumer
+from cloud_sdk.push_consumer import BroadcastConsumer, PushConsumer
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.selecting import SelectionOptions
+from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.trace import Happened, TraceEvent
 from cloud_sdk.transaction import Decision, Transaction, TransactionChecks
 

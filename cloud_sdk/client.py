@@ -9,8 +9,9 @@ from typing import Final, Unpack
 
 import record
 from cloud_sdk.connection import Connection
-from cloud_sdk.consumer import SimpleConsumer, start_of
+from cloud_sdk.consumer_options import ReadOptions, SelectionOptions, Start, selection_of
 from cloud_sdk.errors import InvalidArgument, NoAnswer, refused_values, require_positive
+from cloud_sdk.idempotent_producer import ReturningProducer, forget
 from cloud_sdk.message import (
     Batch,
     Child,
@@ -24,16 +25,15 @@ from cloud_sdk.message import (
     Timer,
     inbox_of,
 )
-from cloud_sdk.opened import ending, wait_for_end
+from cloud_sdk.open_resources import ending, wait_for_end
 from cloud_sdk.partitions import Partitions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
-from cloud_sdk.pull import PullConsumer
-from cloud_sdk.push import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
+from cloud_sdk.pull_consumer import PullConsumer
+from cloud_sdk.push_consumer import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
 from cloud_sdk.replies import Replies
-from cloud_sdk.returning import ReturningProducer, forget
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.selecting import ReadOptions, SelectionOptions, Start, selection_of
+from cloud_sdk.simple_consumer import SimpleConsumer, start_of
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
-from cloud_sdk.opened import Opened
+from cloud_sdk.open_resources import Opened
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.security import AUTHORIZATION, Credentials, Tls
 from cloud_sdk.tasks import is_cancelled

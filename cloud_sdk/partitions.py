@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from cloud_sdk.connection import Connection
+from cloud_sdk.consumer_options import ReadOptions, selection_of
 from cloud_sdk.errors import refused_values
 from cloud_sdk.message import Batch, PartitionBounds
 from cloud_sdk.proto import sluice_pb2 as pb
-from cloud_sdk.selecting import ReadOptions, selection_of
 
 
 class Partitions:

@@ -17,7 +17,7 @@ import grpc.aio
 from cloud_sdk.connection import Connection, Retry, is_passing
 from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
-from cloud_sdk.opened import handles, is_handling
+from cloud_sdk.open_resources import handles, is_handling
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.tasks import is_cancelled

@@ -13,10 +13,19 @@ from typing import Unpack
 from weakref import WeakSet
 
 from cloud_sdk import client as aio
-from cloud_sdk import returning as aio_returning
+from cloud_sdk import idempotent_producer as aio_idempotent
 from cloud_sdk import transaction as aio_transaction
 from cloud_sdk.blocking.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from cloud_sdk.blocking.loop_thread import LoopThread
+from cloud_sdk.consumer_options import (
+    BroadcastOptions,
+    ConsumerOptions,
+    PullOptions,
+    PushOptions,
+    ReadOptions,
+    SelectionOptions,
+    Start,
+)
 from cloud_sdk.errors import ClientClosed
 from cloud_sdk.message import (
     Batch,
@@ -30,15 +39,6 @@ from cloud_sdk.message import (
     Timer,
 )
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.selecting import (
-    BroadcastOptions,
-    ConsumerOptions,
-    PullOptions,
-    PushOptions,
-    ReadOptions,
-    SelectionOptions,
-    Start,
-)
 from cloud_sdk.trace import TraceEvent
 from cloud_sdk.transaction import Decision
 
@@ -361,7 +361,7 @@ class Client:
 class ReturningProducer:
     """See `cloud_sdk.ReturningProducer`: a context manager."""
 
-    def __init__(self, thread: LoopThread, producer: aio_returning.ReturningProducer) -> None:
+    def __init__(self, thread: LoopThread, producer: aio_idempotent.ReturningProducer) -> None:
         self._thread = thread
         self._producer = producer
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk import consumer as aio_consumer
-from cloud_sdk import pull as aio_pull
-from cloud_sdk import push as aio_push
+from cloud_sdk import pull_consumer as aio_pull
+from cloud_sdk import push_consumer as aio_push
+from cloud_sdk import simple_consumer as aio_consumer
 from cloud_sdk.blocking.loop_thread import LoopThread
+from cloud_sdk.consumer_options import Start
 from cloud_sdk.errors import ClientClosed, check_delay
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
-from cloud_sdk.selecting import Start
 
 _POLL_S: Final = 5.0  # an iterator looks up this often, so that Ctrl-C is heard
 

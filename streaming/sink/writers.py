@@ -1,11 +1,10 @@
 """Spark's writers: a task sends the rows of its partition to the node, which stores each of them once.
 
-A task of a stream is the producer `query id/partition`, its piece of work the batch (`cloud_sdk.returning`). When Spark
-does a batch again, because a task, its machine or the driver died before the batch was in the checkpoint, the node
-knows how far the one before came, and the rest is stored. So a task's rows have to be the same, in the same order,
-each time: those of this source, of maps, filters and stateful operators over it are; behind another shuffle,
-`sortWithinPartitions` makes them so. Where they are not, the node refuses them (`cloud_sdk.returning`), and the query
-fails.
+A task of a streaming query is the idempotent producer `query id/partition`, and the batch is its unit of work
+(`cloud_sdk.idempotent_producer`). Spark repeats a batch if a task, its machine or the driver died before the checkpoint
+had the batch. The node knows how much of the batch it has and stores the rest. A task's rows must therefore be the
+same, in the same order, each time. The rows of this source and of maps, filters and stateful operators over it are.
+Behind another shuffle, `sortWithinPartitions` makes them so. If they differ, the node refuses them and the query fails.
 """
 
 import secrets

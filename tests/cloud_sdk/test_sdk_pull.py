@@ -19,7 +19,7 @@ from cloud_sdk import (
 )
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.partitions import Partitions
-from cloud_sdk.pull import PullConsumer
+from cloud_sdk.pull_consumer import PullConsumer
 
 
 def order(number: int) -> OutgoingMessage:

@@ -15,13 +15,13 @@ from typing import Final, get_args
 
 import record
 from cloud_sdk.connection import Connection
+from cloud_sdk.consumer_options import Start
 from cloud_sdk.errors import ClientClosed, InvalidArgument, refused_values, require_positive
 from cloud_sdk.leases import Lease
-from cloud_sdk.member import Member
+from cloud_sdk.member_stream import Member
 from cloud_sdk.message import Message
-from cloud_sdk.opened import Opened, ending, wait_for_end
+from cloud_sdk.open_resources import Opened, ending, wait_for_end
 from cloud_sdk.proto import sluice_pb2 as pb
-from cloud_sdk.selecting import Start
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
 _SAFE_SHARE: Final = 0.9  # of a lease, in which a message is still handed out

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Final
 
 from cloud_sdk.connection import Retry, is_passing
-from cloud_sdk.consumer import Delivery, SimpleConsumer
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
-from cloud_sdk.opened import ending, handles, is_handling, tell_of_loss, wait_for_end
-from cloud_sdk.pull import PullConsumer
+from cloud_sdk.open_resources import ending, handles, is_handling, tell_of_loss, wait_for_end
+from cloud_sdk.pull_consumer import PullConsumer
+from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Unpack
 
+from cloud_sdk.consumer_options import SelectionOptions, Start
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
 from cloud_sdk.message import Batch, Message
-from cloud_sdk.opened import Opened
+from cloud_sdk.open_resources import Opened
 from cloud_sdk.partitions import Partitions
-from cloud_sdk.selecting import SelectionOptions, Start
 
 _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 
