@@ -4,6 +4,7 @@
 wire. Ships to people who run no node: may import `record` and nothing else of Sluice.
 """
 
+from cloud_sdk.broadcast_consumer import BroadcastConsumer
 from cloud_sdk.client import Client
 from cloud_sdk.consumer_options import SelectionOptions
 from cloud_sdk.errors import (
@@ -23,7 +24,7 @@ from cloud_sdk.errors import (
     Unavailable,
     Untrusted,
 )
-from cloud_sdk.idempotent_producer import ReturningProducer
+from cloud_sdk.idempotent_producer import IdempotentProducer
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import (
     Batch,
@@ -40,7 +41,7 @@ from cloud_sdk.message import (
 )
 from cloud_sdk.properties import Properties
 from cloud_sdk.pull_consumer import PullConsumer
-from cloud_sdk.push_consumer import BroadcastConsumer, PushConsumer
+from cloud_sdk.push_consumer import PushConsumer
 from cloud_sdk.security import Credentials, Tls
 from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.trace import Happened, TraceEvent
@@ -60,6 +61,7 @@ __all__ = [
     "Group",
     "GroupQueue",
     "Happened",
+    "IdempotentProducer",
     "InvalidArgument",
     "Lease",
     "Message",
@@ -74,7 +76,6 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
-    "ReturningProducer",
     "SelectionOptions",
     "SendOptions",
     "SimpleConsumer",

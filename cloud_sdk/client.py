@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import Final, Unpack
 
 import record
-from cloud_sdk.connection import Connection
-from cloud_sdk.consumer_options import ReadOptions, SelectionOptions, Start, selection_of
-from cloud_sdk.errors import InvalidArgument, NoAnswer, refused_values, require_positive
-from cloud_sdk.idempotent_producer import ReturningProducer, forget
+from cloud_sdk.broadcast_consumer import BroadcastConsumer, BroadcastHandler
+from cloud_sdk.closing import create_closing_task, wait_for_close
+from cloud_sdk.connection import NodeConnection
+from cloud_sdk.consumer_options import ReadOptions, SelectionOptions, Start, checked_start, selection_of
+from cloud_sdk.errors import InvalidArgument, NoAnswer, as_invalid_argument, require_positive
+from cloud_sdk.idempotent_producer import IdempotentProducer, forget
 from cloud_sdk.message import (
     Batch,
     Child,
@@ -25,15 +27,14 @@ from cloud_sdk.message import (
     Timer,
     inbox_of,
 )
-from cloud_sdk.open_resources import ending, wait_for_end
 from cloud_sdk.partitions import Partitions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.pull_consumer import PullConsumer
-from cloud_sdk.push_consumer import BroadcastConsumer, BroadcastHandler, Handler, PushConsumer
+from cloud_sdk.push_consumer import Handler, PushConsumer
 from cloud_sdk.replies import Replies
 from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.simple_consumer import SimpleConsumer, start_of
+from cloud_sdk.simple_consumer import SimpleConsumer
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 
@@ -65,12 +66,12 @@ class Client:
         self.name = name or f"cloud-{secrets.token_hex(6)}"
         self._is_named = name is not None
         self._publisher = self.name.encode()
-        self._connection = Connection(endpoint, retry_seconds, credentials, tls)
+        self._connection = NodeConnection(endpoint, retry_seconds, credentials, tls)
         self._producer = Producer(self._connection, linger_seconds)
         self._partitions = Partitions(self._connection)
         self._replies = Replies(self._partitions)
         self._running: set[int] = set()  # half messages of transactions that are not over
-        self._ending: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Client":
         return self
@@ -88,17 +89,19 @@ class Client:
         cancelled and their messages given back, and sends that have no answer raise `ClientClosed`; that takes a few
         seconds at most. Cancelled, it comes to that at once. In a handler it returns at once, and happens when that has
         come to its end."""
-        if self._ending is None:
-            self._ending = ending(self._end(self._connection.retry_seconds if timeout is None else timeout))
-        if self.is_handling:
-            await self._connection.opened.close_handled()
+        if self._closing is None:
+            self._closing = create_closing_task(
+                self._end(self._connection.retry_seconds if timeout is None else timeout)
+            )
+        if self.is_called_from_handler:
+            await self._connection.resources.close_callers()
         else:
-            await wait_for_end(self._ending, self._hurry)
+            await wait_for_close(self._closing, self._stop_waiting)
 
     @property
-    def is_handling(self) -> bool:
+    def is_called_from_handler(self) -> bool:
         """Whether a handler of one of its consumers asks."""
-        return self._connection.opened.is_handling
+        return self._connection.resources.is_called_from_handler
 
     async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
         """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share batches by
@@ -114,11 +117,11 @@ class Client:
         """Store messages, in order; returns when all are committed. All or some may be stored when it raises."""
         return await self._producer.send([message.frame(self._publisher) for message in messages])
 
-    def returning_producer(self, name: str, number: int) -> ReturningProducer:
+    def idempotent_producer(self, name: str, number: int) -> IdempotentProducer:
         """Store the messages of a piece of work once, also when another process has to do it again:
-        `async with client.returning_producer("billing/7", day) as producer`. All processes that do work under `name`
+        `async with client.idempotent_producer("billing/7", day) as producer`. All processes that do work under `name`
         send the same for the same `number`, whose numbers only rise; one of them at a time."""
-        return ReturningProducer(self._connection, self._publisher, name, number)
+        return IdempotentProducer(self._connection, self._publisher, name, number)
 
     async def forget_producer(self, name: str) -> None:
         """No process does work under `name` any more: the node forgets it at once, and not after 30 days."""
@@ -140,7 +143,7 @@ class Client:
     async def recall(self, positions: Iterable[int]) -> list[int]:
         """Drop messages that wait for their time, by the positions in their receipts. Returns those that do not (any
         more); the others are never delivered."""
-        with refused_values():
+        with as_invalid_argument():
             request = pb.RecallRequest(handles=list(positions))
         return list((await self._connection.call(self._connection.stub.Recall, request)).missing)
 
@@ -234,11 +237,11 @@ class Client:
         """A reader of partitions that says itself where it is. See `PullConsumer`."""
         return PullConsumer(
             self._partitions,
-            self._connection.opened,
+            self._connection.resources,
             parent,
             partitions=partitions,
             group=group,
-            start=start_of(start),
+            start=checked_start(start),
             max_records=max_records,
             **selection,
         )
@@ -298,8 +301,8 @@ class Client:
         if offsets is not None and not offsets:
             return  # on the wire that would mean all partitions
         if time_ms is None:
-            time_ms = 0 if start_of(start) == "earliest" else _NEVER_MS
-        with refused_values():
+            time_ms = 0 if checked_start(start) == "earliest" else _NEVER_MS
+        with as_invalid_argument():
             request = pb.ResetGroupRequest(
                 group=group,
                 parent=parent,
@@ -311,7 +314,7 @@ class Client:
 
     async def remove_group(self, group: str) -> None:
         """Forget a group: when it is used again it begins as a new one. Its dead letters stay."""
-        with refused_values():
+        with as_invalid_argument():
             request = pb.RemoveGroupRequest(group=group)
         await self._connection.call(self._connection.stub.RemoveGroup, request)
 
@@ -375,7 +378,7 @@ class Client:
         children: list[Child] = []
         more = True
         while more and len(children) < limit:
-            with refused_values():
+            with as_invalid_argument():
                 request = pb.ChildrenRequest(above=above, after=after, limit=limit - len(children))
             reply = await self._connection.call(self._connection.stub.Children, request)
             children += (Child(each.name, each.is_topic, each.has_children) for each in reply.children)
@@ -390,7 +393,7 @@ class Client:
         topics: list[str] = []
         more = True
         while more and len(topics) < limit:
-            with refused_values():
+            with as_invalid_argument():
                 request = pb.TopicsRequest(prefix=prefix, after=after, limit=limit - len(topics))
             reply = await self._connection.call(self._connection.stub.Topics, request)
             topics += reply.topics
@@ -404,7 +407,7 @@ class Client:
         require_positive(limit)
         messages: list[Message] = []
         while True:
-            with refused_values():
+            with as_invalid_argument():
                 wanted = limit - len(messages)
                 request = pb.FindRequest(parent=parent, key=key, after=after, max_records=wanted)
             reply = await self._connection.call(self._connection.stub.Find, request)
@@ -415,7 +418,7 @@ class Client:
 
     async def message(self, position: int) -> Message:
         """The message with this id: the position in its receipt, or in the message itself. Raises `NoSuchMessage`."""
-        with refused_values():
+        with as_invalid_argument():
             request = pb.FindRequest(position=position)
         reply = await self._connection.call(self._connection.stub.Find, request)
         return Message(reply.frames, 0, -1, -1)
@@ -445,7 +448,7 @@ class Client:
         events: list[TraceEvent] = []
         after: bytes | None = None
         while True:
-            with refused_values():
+            with as_invalid_argument():
                 request = pb.TraceRequest(position=position, after=after)
             reply = await self._connection.call(self._connection.stub.Trace, request)
             events += map(event_of, reply.events)
@@ -487,15 +490,15 @@ class Client:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         try:
-            await self._connection.opened.close(seconds)  # its handlers may send, and ask
+            await self._connection.resources.close(seconds)  # its handlers may send, and ask
             await self._replies.close()
             await self._producer.close(max(until - loop.time(), _LAST_S))
         finally:
             await self._connection.close()
 
-    def _hurry(self) -> None:
-        self._connection.opened.hurry()
-        self._producer.hurry(at_last=True)
+    def _stop_waiting(self) -> None:
+        self._connection.resources.stop_waiting()
+        self._producer.stop_waiting(for_node=True)
 
     def _require_name(self) -> None:
         if not self._is_named:

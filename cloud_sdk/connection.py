@@ -1,6 +1,7 @@
 """The connection to a node: one lazily opened channel, and calls that survive a restart of the node."""
 
 import asyncio
+import math
 import random
 import re
 from typing import Final, TypeVar
@@ -9,7 +10,7 @@ import grpc
 import grpc.aio
 
 from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
-from cloud_sdk.open_resources import Opened
+from cloud_sdk.open_resources import OpenResources
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.security import AUTHORIZATION, Credentials, Tls
 from cloud_sdk.tasks import is_cancelled
@@ -37,11 +38,11 @@ _OPTIONS: Final = (
 
 
 class Retry:
-    """Pauses of growing length, until `seconds` have passed since the first failure in a row."""
+    """Pauses of growing length, until `seconds` have passed since the first of several failures in a row."""
 
     __slots__ = ("_pause", "_seconds", "_until")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float = math.inf) -> None:
         self._seconds = seconds
         self._pause = _FIRST_PAUSE_S
         self._until = 0.0  # loop time; 0: the last attempt succeeded
@@ -62,15 +63,15 @@ class Retry:
         return True
 
 
-def is_passing(error: SluiceError) -> bool:
+def is_transient(error: SluiceError) -> bool:
     """Whether trying again may help."""
     return isinstance(error, Busy | Unavailable)
 
 
-class Connection:
+class NodeConnection:
     """One channel to `endpoint`, opened by the first call (so that a process may fork before it)."""
 
-    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "opened", "retry_seconds")
+    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "resources", "retry_seconds")
 
     def __init__(
         self, endpoint: str, retry_seconds: float, credentials: Credentials | None = None, tls: Tls | None = None
@@ -80,7 +81,7 @@ class Connection:
             raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
         self.endpoint = endpoint
         self.retry_seconds = retry_seconds
-        self.opened = Opened()  # what uses it and is closed with the client
+        self.resources = OpenResources()
         # Of every call.
         self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
         self._tls = tls
@@ -136,5 +137,5 @@ class Connection:
                 raise
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
-                if not is_passing(error) or not await retry.pause():
+                if not is_transient(error) or not await retry.pause():
                     raise error from rpc_error

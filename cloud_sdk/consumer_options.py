@@ -1,8 +1,9 @@
 """What may be said of a consumer, and what it wants of a parent topic: the node selects, and sends nothing else."""
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
+from cloud_sdk.errors import InvalidArgument
 from cloud_sdk.proto import sluice_pb2 as pb
 
 Start = Literal["earliest", "latest"]
@@ -59,3 +60,10 @@ def selection_of(options: SelectionOptions) -> pb.Selection | None:
     """On the wire; None for everything."""
     topic_filter, tags, sql = options.get("topic_filter", ""), options.get("tags", ""), options.get("sql", "")
     return pb.Selection(topic_filter=topic_filter, tags=tags, sql=sql) if topic_filter or tags or sql else None
+
+
+def checked_start(start: Start) -> Start:
+    """Return `start`. Raises `InvalidArgument` for a value that is not one of `Start`."""
+    if start not in get_args(Start):
+        raise InvalidArgument(f"start is one of {', '.join(get_args(Start))}, not {start!r}")
+    return start

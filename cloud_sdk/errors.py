@@ -119,7 +119,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")
 
 
-async def why_ended(call: "grpc.aio.StreamStreamCall[Any, Any]") -> SluiceError:
+async def stream_error(call: "grpc.aio.StreamStreamCall[Any, Any]") -> SluiceError:
     """Why a stream cannot be written to any more. Mostly the node has ended it, and its status says why: that may come
     a moment after the write that failed, and takes the place of what gRPC's own client says about that."""
     loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ async def why_ended(call: "grpc.aio.StreamStreamCall[Any, Any]") -> SluiceError:
 
 
 @contextmanager
-def refused_values() -> Iterator[None]:
+def as_invalid_argument() -> Iterator[None]:
     """What protobuf says about a number that the wire cannot carry, or a text that is not Unicode, in our words."""
     try:
         yield

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.connection import Connection
+from cloud_sdk.connection import NodeConnection
 from cloud_sdk.errors import InvalidArgument
 from cloud_sdk.message import OutgoingMessage, Receipt
 from cloud_sdk.producer import Producer, parts
@@ -23,10 +23,10 @@ _MAX_NAME: Final = 64  # bytes
 _NAME_ROOM: Final = 64  # bytes of a publisher: up to it all have the same requests
 
 
-class ReturningProducer:
-    """An async context manager, for one piece of work. See `Client.returning_producer`."""
+class IdempotentProducer:
+    """An async context manager, for one piece of work. See `Client.idempotent_producer`."""
 
-    def __init__(self, connection: Connection, publisher: bytes, name: str, number: int) -> None:
+    def __init__(self, connection: NodeConnection, publisher: bytes, name: str, number: int) -> None:
         if not 0 <= number <= MAX_NUMBER:
             raise InvalidArgument(f"a piece of work has a number from 0 to {MAX_NUMBER}, not {number}")
         self._publisher = publisher
@@ -36,7 +36,7 @@ class ReturningProducer:
         self._last = self._next + (1 << _PARTS) - 1
         self._given = blake2b(digest_size=8)  # all messages of the piece so far
 
-    async def __aenter__(self) -> "ReturningProducer":
+    async def __aenter__(self) -> "IdempotentProducer":
         return self
 
     async def __aexit__(
@@ -91,7 +91,7 @@ class ReturningProducer:
         await self._producer.close()
 
 
-async def forget(connection: Connection, name: str) -> None:
+async def forget(connection: NodeConnection, name: str) -> None:
     """See `Client.forget_producer`."""
     producer = Producer(connection, returning=_checked(name))
     try:

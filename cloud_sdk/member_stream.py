@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
 
-from cloud_sdk.connection import ANSWER_S, Connection, Retry, is_passing
-from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable, why_ended
+from cloud_sdk.connection import ANSWER_S, NodeConnection, Retry, is_transient
+from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable, stream_error
 from cloud_sdk.leases import Lease, Settlement, leases_of, milliseconds, postponed, runs_of
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.tasks import is_cancelled
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.ConsumeRequest, pb.ConsumeReply]"
 
 
-class Received(NamedTuple):
+class ReceivedBatch(NamedTuple):
     """A batch."""
 
     runs: Sequence[pb.Run]
@@ -52,10 +52,10 @@ class _Request:
         self.is_repeated = is_repeated  # when its stream breaks
 
 
-class Member:
+class MemberStream:
     """Of one group, for one task that receives, and any that settle."""
 
-    def __init__(self, connection: Connection, request: pb.ReceiveRequest) -> None:
+    def __init__(self, connection: NodeConnection, request: pb.ReceiveRequest) -> None:
         """request: whose it is, and what it receives."""
         self._connection = connection
         self._member = request
@@ -65,7 +65,7 @@ class Member:
         self._writing = asyncio.Lock()
         self._number = 0  # of requests
         self._requests: dict[int, _Request] = {}  # of this stream that settle something, or that somebody waits for
-        self._wanted: asyncio.Future[Received] | None = None  # a batch that was asked for, until somebody has it
+        self._wanted: asyncio.Future[ReceivedBatch] | None = None  # a batch that was asked for, until somebody has it
         self._writes: set[asyncio.Task[None]] = set()  # under way: whoever is cancelled does not break the stream
         self._done: list[Lease] = []
         self._again: list[tuple[Lease, int | None]] = []
@@ -96,7 +96,7 @@ class Member:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._send_due)
 
-    async def receive(self, wait_s: float) -> Received:
+    async def receive(self, wait_s: float) -> ReceivedBatch:
         """A batch, empty where nothing came in time. Raises `SluiceError` where trying again does not help, or did not
         for too long."""
         retry = Retry(self._connection.retry_seconds)
@@ -107,7 +107,7 @@ class Member:
                 self._want_no_more()
                 raise
             except SluiceError as error:
-                if not is_passing(error) or not await retry.pause():
+                if not is_transient(error) or not await retry.pause():
                     raise
 
     async def extend(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
@@ -122,7 +122,7 @@ class Member:
                     lost += await self._ask(Settlement([], again), is_repeated=False)
                     break
                 except SluiceError as error:
-                    if not is_passing(error) or not await retry.pause():
+                    if not is_transient(error) or not await retry.pause():
                         raise
         return lost
 
@@ -173,7 +173,7 @@ class Member:
     def _unanswered(self) -> bool:
         return any(each.is_repeated for each in self._requests.values())
 
-    async def _batch(self, wait_s: float) -> Received:
+    async def _batch(self, wait_s: float) -> ReceivedBatch:
         wanted = self._wanted
         if wanted is None:
             if self._is_closing:
@@ -227,7 +227,7 @@ class Member:
             async with self._writing:
                 await call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            self._broke(call, await why_ended(call))
+            self._broke(call, await stream_error(call))
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
@@ -252,9 +252,9 @@ class Member:
                 if call is not self._call:
                     return
                 self._heard(reply)
-            reason = await why_ended(call)
+            reason = await stream_error(call)
         except grpc.aio.AioRpcError:
-            reason = await why_ended(call)
+            reason = await stream_error(call)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
@@ -267,7 +267,7 @@ class Member:
             if request is not None:
                 self._settled(request, settled)
         if reply.HasField("batch") and self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(Received(reply.runs, reply.frames, asyncio.get_running_loop().time()))
+            self._wanted.set_result(ReceivedBatch(reply.runs, reply.frames, asyncio.get_running_loop().time()))
 
     def _settled(self, request: _Request, settled: pb.Settled) -> None:
         done = request.settlement.done
@@ -290,7 +290,7 @@ class Member:
         requests, self._requests = self._requests, {}
         wanted, self._wanted = self._wanted, None
         for request in requests.values():
-            if request.is_repeated and is_passing(reason):
+            if request.is_repeated and is_transient(reason):
                 self._repeat(request.settlement)
             elif request.answer is None and wanted is None:
                 self._failure = reason
@@ -325,9 +325,9 @@ class Member:
                 await self._ask(self._take(), is_repeated=True)
                 retry.succeeded()
             except SluiceError as error:
-                if not is_passing(error) or not await retry.pause():
+                if not is_transient(error) or not await retry.pause():
                     self._failure = error
-                    if is_passing(error):
+                    if is_transient(error):
                         self._done, self._again = [], []  # their messages come again
                     return
             if self._closed and not self._unsent:

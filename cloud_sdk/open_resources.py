@@ -1,120 +1,76 @@
-"""What of a client is open, and is closed with it; and whose handlers run.
-
-A handler may close its own consumer, or the client: nobody may wait for itself. So what runs on behalf of a handler is
-marked, tasks and threads that it starts among it, and ends are tasks of their own, without the mark.
-"""
+"""The resources of a client that are open, and are closed with it."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from contextvars import ContextVar, copy_context
 from typing import Final, Protocol
 
-from cloud_sdk.errors import ClientClosed, SluiceError
-from cloud_sdk.tasks import is_cancelled
+from cloud_sdk.closing import called_from_handler_of, create_closing_task, log_lost_settlements
+from cloud_sdk.errors import ClientClosed
 
-logger = logging.getLogger(__name__)
-
-_LAST_S: Final = 1.0  # for what is hurried to come to its end
-_HANDLED: Final[ContextVar[tuple[object, ...]]] = ContextVar("handled", default=())  # consumers whose handler this is
+_LAST_S: Final = 1.0  # for a resource to end after `stop_waiting`
 
 
-class Opening(Protocol):
-    """What can be open."""
+class Resource(Protocol):
+    """A part of a client that is open until it is closed: a consumer, a producer, transaction checks."""
 
     async def close(self) -> None: ...
 
-    def hurry(self, *, at_last: bool) -> None:
-        """Have a `close` that goes on wait for nobody; `at_last`: nor for the node."""
+    def stop_waiting(self, *, for_node: bool) -> None:
+        """Have a running `close` cancel handlers; `for_node`: and give up on answers of the node."""
 
 
-class Opened:
-    """Of one client."""
+class OpenResources:
+    """The open resources of one client."""
 
     def __init__(self) -> None:
-        self._open: dict[Opening, None] = {}
+        self._open: dict[Resource, None] = {}
         self.is_closed = False
-        self._patience: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
 
-    def add(self, opening: Opening) -> None:
-        """It is open until `discard`. Raises `ClientClosed`."""
+    def add(self, resource: Resource) -> None:
+        """Close the resource with the client, until `discard`. Raises `ClientClosed`."""
         self.require_open()
-        self._open[opening] = None
+        self._open[resource] = None
 
     def require_open(self) -> None:
-        """Raises `ClientClosed`."""
+        """Raise `ClientClosed` if the client is closed."""
         if self.is_closed:
             raise ClientClosed("the client is closed")
 
-    def discard(self, opening: Opening) -> None:
-        self._open.pop(opening, None)
+    def discard(self, resource: Resource) -> None:
+        """Forget a resource that is closed."""
+        self._open.pop(resource, None)
 
     @property
-    def is_handling(self) -> bool:
-        """Whether a handler of something that is open asks."""
-        return is_handling(self._open)
+    def is_called_from_handler(self) -> bool:
+        """Whether the caller runs on behalf of a handler of an open resource."""
+        return called_from_handler_of(self._open)
 
-    async def close_handled(self) -> None:
-        """Have those whose handler asks call it no more from here on; `close` has to follow."""
-        for each in [each for each in self._open if is_handling((each,))]:
+    async def close_callers(self) -> None:
+        """Close the resources whose handler calls this, so that they start no other handler. `close` has to follow."""
+        for each in [each for each in self._open if called_from_handler_of((each,))]:
             await each.close()
 
     async def close(self, seconds: float) -> None:
-        """Close all. After so many seconds nothing is waited for but the node, which has a moment more."""
+        """Close everything. After `seconds`, cancel handlers; a moment later, give up on answers of the node."""
         self.is_closed = True
-        closing = {ending(each.close()): each for each in self._open}
+        closing = {create_closing_task(each.close()): each for each in self._open}
         if not closing:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds) as self._patience:
+            async with asyncio.timeout(seconds) as self._timeout:
                 await asyncio.wait(closing)
-        for at_last in (False, True):
+        for for_node in (False, True):
             late = [task for task in closing if not task.done()]
             for task in late:
-                closing[task].hurry(at_last=at_last)
+                closing[task].stop_waiting(for_node=for_node)
             if late:
                 await asyncio.wait(late, timeout=_LAST_S)
         for task in closing:
             if task.done():
-                tell_of_loss(task)
+                log_lost_settlements(task)
 
-    def hurry(self) -> None:
-        """Have a `close` that goes on do so as if its time was up."""
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(asyncio.get_running_loop().time())
-
-
-def handles(consumer: object) -> None:
-    """What runs from here on in this task is a handler of the consumer."""
-    _HANDLED.set((*_HANDLED.get(), consumer))
-
-
-def is_handling(consumers: Iterable[object]) -> bool:
-    """Whether this runs on behalf of a handler of one of them."""
-    handled = _HANDLED.get()
-    return bool(handled) and any(each in handled for each in consumers)
-
-
-def ending(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-    """An end, which is no handler's part."""
-    context = copy_context()
-    context.run(_HANDLED.set, ())
-    return asyncio.get_running_loop().create_task(work, context=context)
-
-
-async def wait_for_end(end: "asyncio.Task[None]", hurry: Callable[[], object]) -> None:
-    """Wait for it. Who is cancelled meanwhile does not wait any longer, and the end comes soon."""
-    try:
-        await asyncio.shield(end)
-    except asyncio.CancelledError:
-        if is_cancelled():
-            hurry()
-            raise
-        # Else the end was hurried: it has given up what it waited for.
-
-
-def tell_of_loss(end: "asyncio.Task[None]") -> None:
-    """Nobody else hears of what an end came to."""
-    if not end.cancelled() and isinstance(error := end.exception(), SluiceError):
-        logger.warning("what was settled last could not be sent, and comes again: %s", error)
+    def stop_waiting(self) -> None:
+        """Have a running `close` continue as if its time were over."""
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Unpack
 
-from cloud_sdk.connection import Connection
+from cloud_sdk.connection import NodeConnection
 from cloud_sdk.consumer_options import ReadOptions, selection_of
-from cloud_sdk.errors import refused_values
+from cloud_sdk.errors import as_invalid_argument
 from cloud_sdk.message import Batch, PartitionBounds
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -15,7 +15,7 @@ class Partitions:
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NodeConnection) -> None:
         self._connection = connection
 
     async def pull(
@@ -29,7 +29,7 @@ class Partitions:
         wait_seconds: float = 0.0,
         **options: Unpack[ReadOptions],
     ) -> Batch:
-        with refused_values():
+        with as_invalid_argument():
             request = pb.PullRequest(
                 parent=parent,
                 partition=partition,
@@ -55,18 +55,18 @@ class Partitions:
         )
 
     async def bounds(self, parent: str) -> list[PartitionBounds]:
-        with refused_values():
+        with as_invalid_argument():
             request = pb.PartitionsRequest(parent=parent)
         reply = await self._connection.call(self._connection.stub.Partitions, request)
         return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
-        with refused_values():
+        with as_invalid_argument():
             request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
         return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
-        with refused_values():
+        with as_invalid_argument():
             request = pb.CommitOffsetsRequest(
                 group=group,
                 parent=parent,
@@ -75,7 +75,7 @@ class Partitions:
         await self._connection.call(self._connection.stub.CommitOffsets, request)
 
     async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
-        with refused_values():
+        with as_invalid_argument():
             request = pb.CommittedOffsetsRequest(group=group, parent=parent)
         reply = await self._connection.call(self._connection.stub.CommittedOffsets, request)
         return {each.partition: each.offset for each in reply.offsets}

@@ -19,8 +19,8 @@ from typing import Final
 
 import grpc.aio
 
-from cloud_sdk.connection import Connection, Retry, is_passing
-from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, why_ended
+from cloud_sdk.connection import NodeConnection, Retry, is_transient
+from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, stream_error
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 
@@ -62,7 +62,7 @@ _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 class Producer:
     """Owns the Produce stream of a client. Starts with the first send."""
 
-    def __init__(self, connection: Connection, linger_seconds: float = 0.0, returning: bytes | None = None) -> None:
+    def __init__(self, connection: NodeConnection, linger_seconds: float = 0.0, returning: bytes | None = None) -> None:
         """returning: the name of a producer that other processes were before, or will be."""
         self._connection = connection
         self._linger_s = linger_seconds  # how long a request that is not full waits for more
@@ -124,14 +124,14 @@ class Producer:
         if self._sender is not None:
             _, late = await asyncio.wait((self._sender,), timeout=seconds)
             if late:
-                self.hurry(at_last=True)
+                self.stop_waiting(for_node=True)
                 await asyncio.wait((self._sender,))
         if self._returns:
-            self._connection.opened.discard(self)
+            self._connection.resources.discard(self)
 
-    def hurry(self, *, at_last: bool) -> None:
-        """Wait for no more answers, `at_last`."""
-        if not at_last:
+    def stop_waiting(self, *, for_node: bool) -> None:
+        """Wait for no more answers, `for_node`."""
+        if not for_node:
             return
         self._closed = True
         self._fail(ClientClosed("the client was closed before the node answered: it may be stored, or not"))
@@ -149,7 +149,7 @@ class Producer:
         if self._failed is not None:
             raise self._failed
         if self._returns:
-            self._connection.opened.add(self)
+            self._connection.resources.add(self)
         unit = _Unit(frames, size, sequence, digest)
         self._waiting.append(unit)
         self._waiting_bytes += size
@@ -166,7 +166,7 @@ class Producer:
             except SluiceError as error:
                 if not self._waiting and not self._in_flight:
                     retry.succeeded()  # an idle stream may break: the next send opens another one
-                elif not is_passing(error) or self._is_abandoned or not await retry.pause():
+                elif not is_transient(error) or self._is_abandoned or not await retry.pause():
                     self._fail(error)
                     retry.succeeded()
             except BaseException:
@@ -210,7 +210,7 @@ class Producer:
                 reader.result()
                 raise Unavailable("the node ended the stream")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: written to after its end
-            raise await why_ended(call) from error
+            raise await stream_error(call) from error
         finally:
             call.cancel()
             reader.cancel()

@@ -11,7 +11,7 @@ from typing import Final, Unpack
 from cloud_sdk.consumer_options import SelectionOptions, Start
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
 from cloud_sdk.message import Batch, Message
-from cloud_sdk.open_resources import Opened
+from cloud_sdk.open_resources import OpenResources
 from cloud_sdk.partitions import Partitions
 
 _WAIT_S: Final = 20.0  # how long one Pull waits at the end
@@ -27,7 +27,7 @@ class PullConsumer:
     def __init__(
         self,
         reader: Partitions,
-        opened: Opened,
+        resources: OpenResources,
         parent: str,
         *,
         partitions: Sequence[int] | None = None,
@@ -37,7 +37,7 @@ class PullConsumer:
         **selection: Unpack[SelectionOptions],
     ) -> None:
         self._reader = reader
-        self._opened: Opened | None = opened  # None: somebody else closes it
+        self._resources: OpenResources | None = resources  # None: somebody else closes it
         self._parent = parent
         self._partitions = partitions
         self._group = group
@@ -139,27 +139,27 @@ class PullConsumer:
     async def close(self) -> None:
         """Stop reading. Nothing is committed."""
         self._closed = True
-        if self._opened is not None:
-            self._opened.discard(self)
+        if self._resources is not None:
+            self._resources.discard(self)
         reads, self._reads = self._reads, {}
         for task in reads.values():
             await self._stop(task)
 
-    def hurry(self, *, at_last: bool) -> None:
+    def stop_waiting(self, *, for_node: bool) -> None:
         """`close` waits for nothing."""
 
-    def adopted(self) -> Opened:
+    def hand_over(self) -> OpenResources:
         """Whose it is: who asks closes it from now on."""
-        opened, self._opened = self._opened, None
-        assert opened is not None
-        return opened
+        resources, self._resources = self._resources, None
+        assert resources is not None
+        return resources
 
     async def _begun(self) -> dict[int, int]:
         """Positions; found out at first."""
         if self._closed:
             raise ClientClosed("the consumer is closed")
-        if self._opened is not None:
-            self._opened.add(self)
+        if self._resources is not None:
+            self._resources.add(self)
         if self._positions is None:
             bounds = await self._reader.bounds(self._parent)
             known = {} if self._group is None else await self._reader.committed_offsets(self._group, self._parent)

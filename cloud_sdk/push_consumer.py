@@ -1,4 +1,4 @@
-"""Members that call a handler for each message: of a group (`PushConsumer`), or for everybody (`BroadcastConsumer`)."""
+"""A group member that calls a handler for each message."""
 
 import asyncio
 import logging
@@ -7,36 +7,31 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.connection import Retry, is_passing
-from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError, TryAgain
+from cloud_sdk.closing import enter_handler
+from cloud_sdk.connection import Retry, is_transient
+from cloud_sdk.errors import SluiceError, TryAgain
+from cloud_sdk.handler_lifetime import HandlerLifetime, log_end
 from cloud_sdk.leases import Lease
-from cloud_sdk.message import Message
-from cloud_sdk.open_resources import ending, handles, is_handling, tell_of_loss, wait_for_end
-from cloud_sdk.pull_consumer import PullConsumer
 from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Delivery], Awaitable[None]]
-BroadcastHandler = Callable[[Message], Awaitable[None]]
 
-_FOR_EVER_S: Final = 10 * 365 * 86_400.0
-_WAIT_S: Final = 20.0
-_KEPT_SHARE: Final = 3  # leases are extended this many times within their length
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 30.0
+_WAIT_S: Final = 20.0  # how long one receive waits for messages
+_EXTENSIONS: Final = 3  # how often a lease is extended within its length
 
 
 class PushConsumer:
-    """An async context manager: while it is open the handler is called, for up to `concurrency` messages at once.
+    """An async context manager. While it is open, the handler is called for up to `concurrency` messages at once.
 
-    A message whose handler returns is acknowledged. One whose handler raises comes again, after a time that grows with
-    its deliveries, or that `TryAgain` says; in the end it becomes a dead letter. A slow message holds up no other. The
-    leases of messages that wait or are worked on are extended.
+    A message is acknowledged when its handler returns. If the handler raises, the message comes again after a delay
+    that grows with its deliveries, or after the delay of `TryAgain`. After too many deliveries it becomes a dead
+    letter. A slow message delays no other. The leases of messages that wait or are being handled are extended.
 
-    In an ordered consumer messages with the same ordering key (or the same topic, without one) are handled one after
-    the other, also across failures; others beside them.
+    With `ordered`, messages with the same ordering key (or the same topic, without a key) are handled one after the
+    other, also across failures. Messages with other keys are handled beside them.
     """
 
     def __init__(
@@ -47,20 +42,18 @@ class PushConsumer:
         self._concurrency = concurrency
         self._ordered = ordered
         self._invisible_s = invisible_seconds
-        self._lanes: deque[deque[Delivery]] = deque()  # what nobody works on; each is worked on in order
-        self._held: dict[Lease, Delivery] = {}  # everything that is leased and not settled
-        self._work = asyncio.Semaphore(0)  # as many as there are lanes
-        self._room = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._lanes: deque[deque[Delivery]] = deque()  # messages that wait; those of one lane are handled in order
+        self._unsettled: dict[Lease, Delivery] = {}  # everything that is leased and not settled
+        self._lane_count = asyncio.Semaphore(0)  # wakes workers: one permit for each lane
+        self._capacity = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []  # the receiver first
         self._workers: list[asyncio.Task[None]] = []
-        self._opened = consumer.adopted()
-        self._ending: asyncio.Task[None] | None = None
-        self._is_with_client = False  # that ends it
+        self._lifetime = HandlerLifetime(self, consumer.hand_over())
 
     async def __aenter__(self) -> "PushConsumer":
-        self._opened.add(self)
+        self._lifetime.open()
         self._workers = [asyncio.create_task(self._handle_lanes()) for _ in range(self._concurrency)]
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep())]
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._extend_leases())]
         return self
 
     async def __aexit__(
@@ -69,58 +62,47 @@ class PushConsumer:
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until it is closed, or ends by itself: raises why, an error that trying again does not help;
-        `ClientClosed`, where its client was closed before it."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-        if self._ending is None:
-            for task in done:
-                task.result()
-        else:
-            await asyncio.shield(self._ending)
-            if self._is_with_client:
-                self._opened.require_open()
+        """Wait until the consumer is closed. Raises the error that ended it, if it ended by itself, and `ClientClosed`
+        if its client was closed first."""
+        await self._lifetime.wait(self._tasks)
 
     async def close(self) -> None:
-        """Receive no more, let the handlers that run come to their end, give back what none has begun with, and send
-        what was settled. In one of its handlers it returns at once, and the end comes when that has returned. Cancelled
-        (a timeout around it), it has handlers that still run cancelled, and their messages given back."""
-        if self._ending is None:
-            self._stop()
-            self._ending = ending(self._end())
-            self._is_with_client = self._opened.is_closed
-            if self.is_handling:
-                self._ending.add_done_callback(tell_of_loss)
-        if not self.is_handling:
-            await wait_for_end(self._ending, self.hurry)
+        """Receive no more messages, wait for the running handlers, give back messages that no handler has begun with,
+        and send the last settlements.
+
+        In a handler of the consumer it returns at once, and the consumer ends after that handler. If the caller is
+        cancelled (by a timeout around the call), running handlers are cancelled and their messages given back."""
+        if not self._lifetime.is_closing:
+            self._stop_receiving()
+            self._lifetime.start_close(self._finish())
+        await self._lifetime.wait_closed()
 
     @property
-    def is_handling(self) -> bool:
-        """Whether one of its handlers asks, or what that has started."""
-        return is_handling((self,))
+    def is_called_from_handler(self) -> bool:
+        """Whether the caller runs on behalf of a handler of this consumer."""
+        return self._lifetime.is_called_from_handler
 
-    def hurry(self, *, at_last: bool = False) -> None:
-        """Have a `close` that goes on cancel the handlers that run; `at_last`: and send no more."""
+    def stop_waiting(self, *, for_node: bool) -> None:
+        """Have a running `close` cancel the handlers; `for_node`: and send no more settlements."""
         for worker in self._workers:
             worker.cancel()
-        if at_last and self._ending is not None:
-            self._ending.cancel()
+        if for_node:
+            self._lifetime.give_up()
 
-    def _stop(self) -> None:
-        """No handler begins from here on."""
+    def _stop_receiving(self) -> None:
+        """Receive nothing more, and give back what no handler has begun with."""
         for task in self._tasks[:1]:
             task.cancel()
         waiting = [delivery.lease for lane in self._lanes for delivery in lane]
         self._lanes.clear()
-        self._consumer.settle((), waiting)
-        for lease in waiting:
-            self._held.pop(lease, None)  # nor extend their leases
+        self._settle([], waiting, 0.0)
         for _ in self._workers:
-            self._work.release()
+            self._lane_count.release()
 
-    async def _end(self) -> None:
+    async def _finish(self) -> None:
         try:
             await asyncio.gather(*self._workers, return_exceptions=True)
-            self._settle([], list(self._held), 0.0)  # of handlers that were cancelled
+            self._settle([], list(self._unsettled), 0.0)  # of cancelled handlers
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -128,72 +110,67 @@ class PushConsumer:
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._opened.discard(self)
 
     async def _receive(self) -> None:
-        retry = Retry(_FOR_EVER_S)
+        retry = Retry()
         while True:
-            while len(self._held) > 2 * self._concurrency:
-                self._room.clear()
-                await self._room.wait()
+            while len(self._unsettled) > 2 * self._concurrency:
+                self._capacity.clear()
+                await self._capacity.wait()
             try:
                 deliveries = await self._consumer.batch(_WAIT_S)
             except SluiceError as error:
-                if not is_passing(error):
-                    _tell_of_end(error)
+                if not is_transient(error):
+                    log_end(error)
                     raise
-                logger.warning("nothing is received, which is tried again: %s", error)
+                logger.warning("receiving failed and is tried again: %s", error)
                 await retry.pause()
                 continue
             retry.succeeded()
             for lane in _lanes(deliveries) if self._ordered else [deque((each,)) for each in deliveries]:
                 self._lanes.append(lane)
-                self._work.release()
-            self._held.update((delivery.lease, delivery) for delivery in deliveries)
+                self._lane_count.release()
+            self._unsettled.update((delivery.lease, delivery) for delivery in deliveries)
 
-    async def _keep(self) -> None:
-        """Extend the leases of everything that is held."""
+    async def _extend_leases(self) -> None:
         while True:
-            await asyncio.sleep(self._invisible_s / _KEPT_SHARE)
-            leases = list(self._held)
+            await asyncio.sleep(self._invisible_s / _EXTENSIONS)
+            leases = list(self._unsettled)
             if not leases:
                 continue
             try:
-                lost = await self._consumer.keep(leases, self._invisible_s)
+                lost = await self._consumer.extend_leases(leases, self._invisible_s)
             except SluiceError as error:
                 logger.warning("leases could not be extended: %s", error)
                 continue
             for lease in lost:
-                self._held.pop(lease, None)
+                self._unsettled.pop(lease, None)
 
     async def _handle_lanes(self) -> None:
-        handles(self)
+        enter_handler(self)
         while True:
-            await self._work.acquire()
+            await self._lane_count.acquire()
             if not self._lanes:
-                if self._ending is not None:
+                if self._lifetime.is_closing:
                     return
                 continue
             lane = self._lanes.popleft()
             while lane:
                 delivery = lane.popleft()
-                if delivery.lease not in self._held:
-                    continue  # its lease was lost while it waited: somebody else has it
-                if not await self._handle(delivery):
-                    self._settle([], [delivery.lease for delivery in lane], 0.0)  # none before it
-                    break
-                if self._ending is not None:
+                if delivery.lease not in self._unsettled:
+                    continue  # its lease was lost while it waited
+                if not await self._handle(delivery) or self._lifetime.is_closing:
                     self._settle([], [delivery.lease for delivery in lane], 0.0)
                     break
 
     async def _handle(self, delivery: Delivery) -> bool:
-        """Call the handler, and settle. Whether it is done."""
+        """Call the handler and settle the message. Returns whether it is acknowledged."""
         try:
             await self._handler(delivery)
         except TryAgain as again:
             self._settle([], [delivery.lease], again.delay_seconds)
             return False
-        except (Exception, asyncio.CancelledError):  # the second also of what a handler waits for
+        except (Exception, asyncio.CancelledError):  # a handler may also wait for a task that is cancelled
             if is_cancelled():
                 self._settle([], [delivery.lease], 0.0)
                 raise
@@ -206,147 +183,12 @@ class PushConsumer:
     def _settle(self, done: list[Lease], again: list[Lease], delay_seconds: float | None) -> None:
         self._consumer.settle(done, again, delay_seconds)
         for lease in (*done, *again):
-            self._held.pop(lease, None)
-        self._room.set()
-
-
-class BroadcastConsumer:
-    """An async context manager: while it is open the handler is called for every message of the parent topic, whoever
-    else gets it, one after the other. One whose handler raises is tried again, `attempts` times, and then left out.
-
-    With a group (one for each member) it goes on where it was when it is opened again.
-    """
-
-    def __init__(self, consumer: PullConsumer, handler: BroadcastHandler, *, attempts: int, commits: bool) -> None:
-        self._consumer = consumer
-        self._handler = handler
-        self._attempts = attempts
-        self._commits = commits
-        self._task: asyncio.Task[None] | None = None
-        self._opened = consumer.adopted()
-        self._is_busy = False  # the handler runs
-        self._ending: asyncio.Task[None] | None = None
-        self._is_with_client = False  # that ends it
-
-    async def __aenter__(self) -> "BroadcastConsumer":
-        self._opened.add(self)
-        await self._consumer.positions()  # what comes from here on is seen
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def wait(self) -> None:
-        """Wait until it is closed, or ends by itself: raises why, an error that trying again does not help;
-        `ClientClosed`, where its client was closed before it."""
-        if self._task is None:
-            return
-        await asyncio.wait((self._task,))
-        if self._ending is None:
-            self._task.result()
-        else:
-            await asyncio.shield(self._ending)
-            if self._is_with_client:
-                self._opened.require_open()
-
-    async def close(self) -> None:
-        """Stop. A message whose handler is stopped in the middle comes again to a `member` that comes back. In its
-        handler it returns at once, and the end comes when that has returned: its message is done."""
-        if self._ending is None:
-            self._ending = ending(self._end())
-            self._is_with_client = self._opened.is_closed
-            if self.is_handling:
-                self._ending.add_done_callback(tell_of_loss)
-            if not self.is_handling or not self._is_busy:
-                self.hurry()
-        if not self.is_handling:
-            await wait_for_end(self._ending, self.hurry)
-
-    @property
-    def is_handling(self) -> bool:
-        """Whether its handler asks, or what that has started."""
-        return is_handling((self,))
-
-    def hurry(self, *, at_last: bool = False) -> None:
-        """Have a `close` that goes on stop the handler."""
-        if self._task is not None:
-            self._task.cancel()
-        if at_last and self._ending is not None:
-            self._ending.cancel()
-
-    async def _end(self) -> None:
-        try:
-            if self._task is not None:
-                await asyncio.gather(self._task, return_exceptions=True)
-            await self._consumer.close()
-        finally:
-            self._opened.discard(self)
-
-    async def _run(self) -> None:
-        handles(self)
-        retry = Retry(_FOR_EVER_S)
-        while True:
-            try:
-                messages = await self._poll()
-                handled: dict[int, int] = {}
-                for message in messages:
-                    self._is_busy = True
-                    if self._ending is None and await self._handle(message):
-                        handled[message.partition] = message.offset + 1
-                    self._is_busy = False
-                if handled and self._commits:
-                    await self._consumer.commit(handled if self._ending is not None else None)
-            except SluiceError as error:
-                if not is_passing(error):
-                    _tell_of_end(error)
-                    raise
-                logger.warning("nothing is read, which is tried again: %s", error)
-                await retry.pause()
-            else:
-                retry.succeeded()
-            if self._ending is not None:
-                return
-
-    async def _poll(self) -> list[Message]:
-        try:
-            return await self._consumer.poll(_WAIT_S)
-        except OffsetOutOfRange as error:
-            logger.warning("messages are gone before they were read, and left out: %s", error)
-            await self._consumer.skip_gone()
-            return []
-
-    async def _handle(self, message: Message) -> bool:
-        """Call the handler. False: it failed, and is closed."""
-        pause = _FIRST_PAUSE_S
-        for attempt in range(1, self._attempts + 1):
-            try:
-                await self._handler(message)
-            except (Exception, asyncio.CancelledError) as error:  # the second also of what a handler waits for
-                if is_cancelled():
-                    raise
-                logger.exception("a handler failed, attempt %s of %s: %s", attempt, self._attempts, message)
-                if self._ending is not None:
-                    return False
-                if attempt < self._attempts:
-                    delay = error.delay_seconds if isinstance(error, TryAgain) else None
-                    await asyncio.sleep(pause if delay is None else delay)
-                    pause = min(pause * 2, _LONGEST_PAUSE_S)
-            else:
-                break
-        return True
-
-
-def _tell_of_end(error: SluiceError) -> None:
-    """Who does not `wait` hears of it, too, but for who has closed the client."""
-    if not isinstance(error, ClientClosed):
-        logger.error("the consumer has ended, and gets nothing any more: %s", error)
+            self._unsettled.pop(lease, None)
+        self._capacity.set()
 
 
 def _lanes(deliveries: list[Delivery]) -> list[deque[Delivery]]:
-    """Messages by partition and what they have to stay in order with."""
+    """Split messages by partition and ordering key, or topic where a message has no key."""
     lanes: dict[tuple[int, str, str], deque[Delivery]] = {}
     for delivery in deliveries:
         key = delivery.ordering_key

@@ -14,7 +14,7 @@ from cloud_sdk.partitions import Partitions
 _WAIT_S: Final = 20.0  # how long one Pull waits
 
 
-class Watch:
+class ReplyTopic:
     """Who waits for answers on one topic. It reads while there is somebody."""
 
     __slots__ = ("_is_over", "_parent", "_partitions", "_readers", "_starting", "_topic", "waiting")
@@ -94,25 +94,25 @@ class Replies:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._watches: dict[str, Watch] = {}
+        self._topics: dict[str, ReplyTopic] = {}
 
     async def expect(self, topic: str, correlation: bytes) -> "asyncio.Future[Message]":
         """Wait for an answer. `forget` has to follow."""
-        watch = self._watches.get(topic)
+        watch = self._topics.get(topic)
         if watch is None:
-            watch = self._watches[topic] = Watch(self._partitions, topic)
+            watch = self._topics[topic] = ReplyTopic(self._partitions, topic)
         return await watch.join(correlation)
 
     def forget(self, topic: str, correlation: bytes) -> None:
         """The answer came, or is not waited for any more."""
-        watch = self._watches.get(topic)
+        watch = self._topics.get(topic)
         if watch is not None and watch.leave(correlation):
             watch.stop()
-            del self._watches[topic]
+            del self._topics[topic]
 
     async def close(self) -> None:
         """Nobody waits any more."""
-        watches, self._watches = list(self._watches.values()), {}
+        watches, self._topics = list(self._topics.values()), {}
         for watch in watches:
             watch.fail(ClientClosed("the client is closed"))
         tasks = [task for watch in watches for task in watch.stop()]

@@ -11,16 +11,17 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, get_args
+from typing import Final
 
 import record
-from cloud_sdk.connection import Connection
-from cloud_sdk.consumer_options import Start
-from cloud_sdk.errors import ClientClosed, InvalidArgument, refused_values, require_positive
+from cloud_sdk.closing import create_closing_task, wait_for_close
+from cloud_sdk.connection import NodeConnection
+from cloud_sdk.consumer_options import Start, checked_start
+from cloud_sdk.errors import ClientClosed, InvalidArgument, as_invalid_argument, require_positive
 from cloud_sdk.leases import Lease
-from cloud_sdk.member_stream import Member
+from cloud_sdk.member_stream import MemberStream
 from cloud_sdk.message import Message
-from cloud_sdk.open_resources import Opened, ending, wait_for_end
+from cloud_sdk.open_resources import OpenResources
 from cloud_sdk.proto import sluice_pb2 as pb
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
@@ -66,7 +67,7 @@ class SimpleConsumer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: NodeConnection,
         group: str,
         parent: str | None,  # None: the group's dead letters
         *,
@@ -84,22 +85,22 @@ class SimpleConsumer:
         self._invisible_s = invisible_seconds
         self._buffer: deque[Delivery] = deque()  # leased, not handed out
         self._buffer_until = 0.0  # loop time when their lease runs out
-        with refused_values():
+        with as_invalid_argument():
             request = pb.ReceiveRequest(
                 group=group,
                 parent=parent,
                 dead_letters=parent is None,
                 max_records=max_records,
                 invisible_ms=int(invisible_seconds * 1_000),
-                from_earliest=start_of(start) == "earliest",
+                from_earliest=checked_start(start) == "earliest",
                 max_deliveries=max_deliveries,
                 selection=selection,
                 ordered=ordered,
                 member=member,
             )
-        self._member = Member(connection, request)
-        self._opened: Opened | None = connection.opened  # None: somebody else closes it
-        self._ending: asyncio.Task[None] | None = None
+        self._member = MemberStream(connection, request)
+        self._resources: OpenResources | None = connection.resources  # None: somebody else closes it
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "SimpleConsumer":
         return self
@@ -140,7 +141,7 @@ class SimpleConsumer:
         self._buffer.clear()
         return deliveries
 
-    async def batch_that_lasts(self, wait_seconds: float) -> tuple[list[Delivery], float]:
+    async def batch_with_expiry(self, wait_seconds: float) -> tuple[list[Delivery], float]:
         """The same, and for how many seconds from now its messages may still be handed out."""
         deliveries = await self.batch(wait_seconds)
         return deliveries, self._buffer_until - asyncio.get_running_loop().time()
@@ -164,10 +165,10 @@ class SimpleConsumer:
         """Keep messages for `seconds` from now. Returns those that are not this member's any more: their lease was
         over, and somebody else has them, or finished them."""
         deliveries = list(deliveries)
-        lost = set(await self.keep([delivery.lease for delivery in deliveries], seconds))
+        lost = set(await self.extend_leases([delivery.lease for delivery in deliveries], seconds))
         return [delivery for delivery in deliveries if delivery.lease in lost]
 
-    async def keep(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+    async def extend_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
         """Extend leases, as `extend` does."""
         return await self._member.extend(leases, seconds)
 
@@ -187,40 +188,40 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Give back what was not handed out, and `flush`. What was handed out and neither acknowledged nor released
         stays leased until its time runs out. The end of the client does the same."""
-        if self._ending is None:
+        if self._closing is None:
             self.settle((), [delivery.lease for delivery in self._buffer])
             self._buffer.clear()
-            self._ending = ending(self._end())
-        await wait_for_end(self._ending, self._ending.cancel)
+            self._closing = create_closing_task(self._end())
+        await wait_for_close(self._closing, self._closing.cancel)
 
-    def hurry(self, *, at_last: bool) -> None:
-        """Have a `close` that goes on send no more, `at_last`."""
-        if at_last and self._ending is not None:
-            self._ending.cancel()
+    def stop_waiting(self, *, for_node: bool) -> None:
+        """Have a `close` that goes on send no more, `for_node`."""
+        if for_node and self._closing is not None:
+            self._closing.cancel()
 
-    def adopted(self) -> Opened:
+    def hand_over(self) -> OpenResources:
         """Whose it is: who asks closes it from now on."""
-        opened, self._opened = self._opened, None
-        assert opened is not None
-        return opened
+        resources, self._resources = self._resources, None
+        assert resources is not None
+        return resources
 
     async def _end(self) -> None:
         try:
             await self._member.close()
         finally:
-            if self._opened is not None:
-                self._opened.discard(self)
+            if self._resources is not None:
+                self._resources.discard(self)
 
     async def _receive(self, wait_s: float) -> None:
-        if self._ending is not None:
+        if self._closing is not None:
             raise ClientClosed("the consumer is closed")
-        if self._opened is not None:
-            self._opened.add(self)
+        if self._resources is not None:
+            self._resources.add(self)
         self._member.raise_failure()
         if self._member.is_behind:
             await self._member.flush()
         received = await self._member.receive(wait_s)
-        if self._ending is not None:  # which gives back what came
+        if self._closing is not None:  # which gives back what came
             raise ClientClosed("the consumer is closed")
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
@@ -233,10 +234,3 @@ class SimpleConsumer:
                 delivery.deliveries = deliveries
                 delivery._consumer = self
                 self._buffer.append(delivery)
-
-
-def start_of(start: Start) -> Start:
-    """The same. Raises `InvalidArgument` where it is none."""
-    if start not in get_args(Start):
-        raise InvalidArgument(f"start is one of {', '.join(get_args(Start))}, not {start!r}")
-    return start

@@ -14,17 +14,15 @@ from typing import Unpack
 
 import grpc.aio
 
-from cloud_sdk.connection import Connection, Retry, is_passing
+from cloud_sdk.closing import called_from_handler_of, enter_handler
+from cloud_sdk.connection import NodeConnection, Retry, is_transient
 from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
-from cloud_sdk.open_resources import handles, is_handling
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_S = 10 * 365 * 86_400.0  # checks are listened for as long as the client is there
 
 
 class Decision(Enum):
@@ -41,7 +39,7 @@ Checker = Callable[[Message], Awaitable[Decision]]
 class Transaction:
     """An async context manager: it commits where its block ends, and rolls back where that raises."""
 
-    def __init__(self, connection: Connection, producer: Producer, publisher: bytes, running: set[int]) -> None:
+    def __init__(self, connection: NodeConnection, producer: Producer, publisher: bytes, running: set[int]) -> None:
         self._connection = connection
         self._producer = producer
         self._publisher = publisher
@@ -111,7 +109,7 @@ class Transaction:
 class TransactionChecks:
     """Answers the node for a client's name, while it is open: an async context manager."""
 
-    def __init__(self, connection: Connection, name: str, checker: Checker, running: set[int]) -> None:
+    def __init__(self, connection: NodeConnection, name: str, checker: Checker, running: set[int]) -> None:
         self._connection = connection
         self._name = name
         self._checker = checker
@@ -120,7 +118,7 @@ class TransactionChecks:
         self._is_last = False  # the check that runs
 
     async def __aenter__(self) -> "TransactionChecks":
-        self._connection.opened.add(self)
+        self._connection.resources.add(self)
         self._task = asyncio.create_task(self._run())
         return self
 
@@ -132,28 +130,28 @@ class TransactionChecks:
     async def close(self) -> None:
         """Answer no more: the node asks others of the name. A checker that runs is cancelled. In a checker it returns
         at once, and the end comes when that is answered."""
-        if self.is_handling:
+        if self.is_called_from_handler:
             self._is_last = True
             return
         if self._task is not None:
             if not self._is_last:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._connection.opened.discard(self)
+        self._connection.resources.discard(self)
 
     @property
-    def is_handling(self) -> bool:
+    def is_called_from_handler(self) -> bool:
         """Whether its checker asks, or what that has started."""
-        return is_handling((self,))
+        return called_from_handler_of((self,))
 
-    def hurry(self, *, at_last: bool) -> None:  # noqa: ARG002  of `Opening`
+    def stop_waiting(self, *, for_node: bool) -> None:  # noqa: ARG002  of `Resource`
         """Have a `close` that goes on stop the checker."""
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self) -> None:
-        handles(self)
-        retry = Retry(_LONGEST_S)
+        enter_handler(self)
+        retry = Retry()
         while True:
             request = pb.TransactionChecksRequest(publisher=self._name)
             call = self._connection.stub.TransactionChecks(request, metadata=self._connection.metadata)
@@ -162,11 +160,11 @@ class TransactionChecks:
                     retry.succeeded()
                     await self._answer(check)
                     if self._is_last:
-                        self._connection.opened.discard(self)
+                        self._connection.resources.discard(self)
                         return
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
-                if not is_passing(error):
+                if not is_transient(error):
                     logger.error("transactions of %s are not checked any more: %s", self._name, error)
                     return
             finally:
@@ -188,7 +186,7 @@ class TransactionChecks:
             logger.exception("a transaction checker failed, and is asked again")
 
 
-async def end(connection: Connection, handles: Sequence[int], *, commit: bool) -> list[int]:
+async def end(connection: NodeConnection, handles: Sequence[int], *, commit: bool) -> list[int]:
     """End half messages. Returns those that do not wait for it."""
     if not handles:
         return []

@@ -6,7 +6,7 @@ from typing import Final
 
 from cloud_sdk import Credentials, InvalidArgument, Tls
 from cloud_sdk.blocking import Client
-from cloud_sdk.connection import Connection
+from cloud_sdk.connection import NodeConnection
 from streaming.option_values import OptionError, boolean, required
 
 CONNECTION_OPTIONS: Final = (
@@ -48,7 +48,7 @@ class ConnectionOptions:
             raise OptionError("tls is false: caFile, certificateFile and serverName mean nothing then")
         options = cls(required(given, "endpoint"), user, password, tls)
         try:
-            Connection(options.endpoint, 0.0, options.credentials())  # which connects when it is used
+            NodeConnection(options.endpoint, 0.0, options.credentials())  # which connects when it is used
         except InvalidArgument as error:
             raise OptionError(str(error)) from error
         return options

@@ -5,15 +5,15 @@ be made before a process forks and used after, but a process that has used one m
 child (gRPC does not survive that). Safe to use from several threads, which then share batches.
 """
 
-from cloud_sdk.blocking.client import Client, ReturningProducer, Transaction, TransactionChecks
+from cloud_sdk.blocking.client import Client, IdempotentProducer, Transaction, TransactionChecks
 from cloud_sdk.blocking.consumers import Delivery, PullConsumer, PushConsumer, SimpleConsumer
 
 __all__ = [
     "Client",
     "Delivery",
+    "IdempotentProducer",
     "PullConsumer",
     "PushConsumer",
-    "ReturningProducer",
     "SimpleConsumer",
     "Transaction",
     "TransactionChecks",

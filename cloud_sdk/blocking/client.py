@@ -60,7 +60,7 @@ class Client:
         self._lock = threading.Lock()
         self._open: tuple[int, LoopThread, aio.Client] | None = None  # with the process that opened it
         self._closed = False
-        self._ending = threading.Lock()  # one thread ends it, and others wait
+        self._closing = threading.Lock()  # one thread ends it, and others wait
         self._consumers: WeakSet[SimpleConsumer] = WeakSet()
 
     def __enter__(self) -> "Client":
@@ -80,7 +80,7 @@ class Client:
                 self._open, self._closed = None, True
                 return
         _, thread, client = opened
-        if client.is_handling:
+        if client.is_called_from_handler:
             self._give_back()
             thread.run(client.close(timeout=timeout))
             threading.Thread(target=self._end, args=(timeout,), name="sluice-closing").start()
@@ -88,7 +88,7 @@ class Client:
             self._end(timeout)
 
     def _end(self, timeout: float | None) -> None:
-        with self._ending:
+        with self._closing:
             opened = self._open
             if opened is None:
                 return
@@ -110,10 +110,10 @@ class Client:
         thread, client = self._opened()
         return thread.run(client.send_many(messages))
 
-    def returning_producer(self, name: str, number: int) -> "ReturningProducer":
-        """See `cloud_sdk.Client.returning_producer`."""
+    def idempotent_producer(self, name: str, number: int) -> "IdempotentProducer":
+        """See `cloud_sdk.Client.idempotent_producer`."""
         thread, client = self._opened()
-        return ReturningProducer(thread, client.returning_producer(name, number))
+        return IdempotentProducer(thread, client.idempotent_producer(name, number))
 
     def forget_producer(self, name: str) -> None:
         """See `cloud_sdk.Client.forget_producer`."""
@@ -358,14 +358,14 @@ class Client:
             return self._open[1], self._open[2]
 
 
-class ReturningProducer:
-    """See `cloud_sdk.ReturningProducer`: a context manager."""
+class IdempotentProducer:
+    """See `cloud_sdk.IdempotentProducer`: a context manager."""
 
-    def __init__(self, thread: LoopThread, producer: aio_idempotent.ReturningProducer) -> None:
+    def __init__(self, thread: LoopThread, producer: aio_idempotent.IdempotentProducer) -> None:
         self._thread = thread
         self._producer = producer
 
-    def __enter__(self) -> "ReturningProducer":
+    def __enter__(self) -> "IdempotentProducer":
         return self
 
     def __exit__(
@@ -374,11 +374,11 @@ class ReturningProducer:
         self._thread.run(self._producer.__aexit__(kind, error, trace))
 
     def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
-        """See `cloud_sdk.ReturningProducer.send_many`."""
+        """See `cloud_sdk.IdempotentProducer.send_many`."""
         return self._thread.run(self._producer.send_many(messages))
 
     def close(self) -> None:
-        """See `cloud_sdk.ReturningProducer.close`."""
+        """See `cloud_sdk.IdempotentProducer.close`."""
         self._thread.run(self._producer.close())
 
 
@@ -442,4 +442,4 @@ class TransactionChecks:
         """See `cloud_sdk.TransactionChecks.close`."""
         with suppress(ClientClosed):  # which has closed it
             self._thread.run(self._checks.close())
-        self._executor.shutdown(wait=not self._checks.is_handling)
+        self._executor.shutdown(wait=not self._checks.is_called_from_handler)

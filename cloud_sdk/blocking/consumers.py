@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
+from cloud_sdk import broadcast_consumer as aio_broadcast
 from cloud_sdk import pull_consumer as aio_pull
 from cloud_sdk import push_consumer as aio_push
 from cloud_sdk import simple_consumer as aio_consumer
@@ -109,7 +110,7 @@ class SimpleConsumer:
     def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """See `cloud_sdk.SimpleConsumer.extend`."""
         deliveries = list(deliveries)
-        lost = set(self._thread.run(self._consumer.keep([delivery.lease for delivery in deliveries], seconds)))
+        lost = set(self._thread.run(self._consumer.extend_leases([delivery.lease for delivery in deliveries], seconds)))
         return [delivery for delivery in deliveries if delivery.lease in lost]
 
     def flush(self) -> int:
@@ -136,7 +137,7 @@ class SimpleConsumer:
         return bool(self._buffer)
 
     def _receive(self, wait_seconds: float) -> list[Delivery]:
-        deliveries, left_s = self._thread.run(self._consumer.batch_that_lasts(wait_seconds))
+        deliveries, left_s = self._thread.run(self._consumer.batch_with_expiry(wait_seconds))
         self._buffer_until = time.monotonic() + left_s
         return [Delivery(each, self) for each in deliveries]
 
@@ -210,7 +211,7 @@ class PushConsumer:
     def __init__(
         self,
         thread: LoopThread,
-        consumer: aio_push.PushConsumer | aio_push.BroadcastConsumer,
+        consumer: aio_push.PushConsumer | aio_broadcast.BroadcastConsumer,
         executor: ThreadPoolExecutor,
     ) -> None:
         self._thread = thread
@@ -235,4 +236,4 @@ class PushConsumer:
         that has returned."""
         with suppress(ClientClosed):  # which has closed it
             self._thread.run(self._consumer.close())
-        self._executor.shutdown(wait=not self._consumer.is_handling)
+        self._executor.shutdown(wait=not self._consumer.is_called_from_handler)

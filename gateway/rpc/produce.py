@@ -20,7 +20,7 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
-from gateway.rpc.producers import IdempotentProducer, producer_of, replaced
+from gateway.rpc.producers import ProducerStream, producer_of, replaced
 from gateway.rpc.status import RequestError, abort, invalid
 from store import control
 from store.api import Appended, Store
@@ -53,7 +53,7 @@ class ProduceStream:
     ) -> None:
         self._store = store
         self._streams = streams  # of producers, by name
-        self._producer: IdempotentProducer | None = None
+        self._producer: ProducerStream | None = None
         self._returns = False  # the producer: others do its work again, and give it the same numbers
         self._ends = False  # the client has said so: nothing is sent again
         self._limits = limits

@@ -19,7 +19,7 @@ MAX_NAME: Final = 64  # bytes
 _PREFIX: Final = b"sdk/"  # producers that are processes of gateways have other names
 
 
-class IdempotentProducer:
+class ProducerStream:
     """The producer of one stream."""
 
     __slots__ = ("_digest", "_missing", "last", "name")
@@ -63,15 +63,15 @@ class IdempotentProducer:
         return [control.Produced(sequence, len(frames), digest).frame(self.name), *frames]
 
 
-def producer_of(name: bytes, returns: bool) -> IdempotentProducer:
+def producer_of(name: bytes, returns: bool) -> ProducerStream:
     """Raises `RequestError` where it is no name. `returns`: another process of the same user may go on with it."""
     if len(name) > MAX_NAME:
         raise invalid(f"the name of a producer has at most {MAX_NAME} bytes")
     if not returns:
-        return IdempotentProducer(_PREFIX + name.hex().encode())
+        return ProducerStream(_PREFIX + name.hex().encode())
     caller = CALLER.get()
     user = b"" if caller is None else caller.user_name
-    return IdempotentProducer(RETURNING + f"{user.hex()}/{name.hex()}".encode())
+    return ProducerStream(RETURNING + f"{user.hex()}/{name.hex()}".encode())
 
 
 def replaced() -> RequestError:

@@ -97,10 +97,10 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
     try:
         with (
             options.connection.client(name=options.publisher) as client,
-            client.returning_producer(producer, number) as returning,
+            client.idempotent_producer(producer, number) as stored_once,
         ):
             while some:
-                returning.send_many(some)
+                stored_once.send_many(some)
                 count += len(some)
                 some = _some(rows)
     except InvalidArgument as error:

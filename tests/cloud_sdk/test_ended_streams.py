@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable, why_ended
+from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable, stream_error
 
 _CORE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
@@ -47,6 +47,6 @@ async def test_the_node_s_status_counts(
     monkeypatch.setattr("cloud_sdk.errors._STATUS_S", 0.05)
     call = Call(*statuses)
     async with asyncio.timeout(10):
-        error = await why_ended(call)  # type: ignore[arg-type]
+        error = await stream_error(call)  # type: ignore[arg-type]
     assert type(error) is kind
     assert str(error) == text

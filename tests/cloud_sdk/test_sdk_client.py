@@ -291,7 +291,7 @@ async def test_who_waits_for_a_client_that_is_closed_is_told(node) -> None:
     ]
     waits += [asyncio.create_task(each) for each in (pushed.wait(), broadcast.wait())]
     waits.append(asyncio.create_task(client.pull("home", 0, 0, wait_seconds=60)))
-    while {each.name for each in await client.groups()} != {"g", "h"} or not client._replies._watches:  # noqa: ASYNC110
+    while {each.name for each in await client.groups()} != {"g", "h"} or not client._replies._topics:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await client.close()
     assert [type(each) for each in await asyncio.gather(*waits, return_exceptions=True)] == [ClientClosed] * len(waits)

@@ -166,7 +166,7 @@ async def test_a_client_ends_though_its_node_is_gone(node: Node, caplog: pytest.
 async def test_a_client_that_ends_sends_what_it_has_accepted(node: Node) -> None:
     client = Client(node.endpoint)
     sends = [asyncio.create_task(client.send("home/t", b"%d" % number)) for number in range(100)]
-    work = client.returning_producer("work", 1)
+    work = client.idempotent_producer("work", 1)
     sends.append(asyncio.create_task(work.send_many([OutgoingMessage("home/t", b"work")])))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await client.close()
@@ -179,7 +179,7 @@ async def test_a_client_that_ends_sends_what_it_has_accepted(node: Node) -> None
 async def test_nothing_begins_at_a_client_that_ends(node: Node) -> None:
     client = Client(node.endpoint)
     consumer, reader = client.consumer("g", "home"), client.pull_consumer("home")
-    pushed, work = client.push_consumer("g", "home", Handler()), client.returning_producer("work", 1)
+    pushed, work = client.push_consumer("g", "home", Handler()), client.idempotent_producer("work", 1)
     await client.close()
     await client.close()
     for begins in (consumer.next(0), reader.poll(0), pushed.__aenter__(), work.send_many([OutgoingMessage("a", b"")])):

@@ -17,7 +17,7 @@ def messages(first: int, last: int) -> list[OutgoingMessage]:
 
 async def do(client: Client, number: int, *calls: list[OutgoingMessage]) -> list[list[Receipt]]:
     """A whole piece of work."""
-    async with client.returning_producer("work", number) as producer:
+    async with client.idempotent_producer("work", number) as producer:
         return [await producer.send_many(call) for call in calls]
 
 
@@ -37,17 +37,17 @@ async def until_known(node: Node, expected: list[bytes]) -> None:
 
 async def test_work_that_is_done_again_is_completed(node: Node, client: Client) -> None:
     """Requests have at most 2,048 records: the first attempt stores some of the calls, and the second all."""
-    async with client.returning_producer("work", 7) as first:
+    async with client.idempotent_producer("work", 7) as first:
         await first.send_many(messages(0, 5_000))
     assert await stored(node) == 5_000
     await node.stop()  # and what is known of it is known to the store
     await node.start()
-    async with Client(node.endpoint) as other, other.returning_producer("work", 7) as again:
+    async with Client(node.endpoint) as other, other.idempotent_producer("work", 7) as again:
         assert set(await again.send_many(messages(0, 5_000))) == {STORED}
         receipts = await again.send_many(messages(5_000, 6_000))
         assert STORED not in receipts
     assert await stored(node) == 6_000
-    async with client.returning_producer("work", 8) as following:
+    async with client.idempotent_producer("work", 8) as following:
         await following.send_many(messages(0, 1))
     with pytest.raises(InvalidArgument, match="piece 8 of the work was done before this one, which is 7"):
         await do(client, 7, messages(0, 5_000))
@@ -91,23 +91,23 @@ async def test_messages_that_are_held_for_a_while_are_the_same_later(node: Node,
 
 async def test_names_are_apart_and_can_be_forgotten(node: Node, client: Client) -> None:
     for name in ("a", "b", "a"):
-        async with client.returning_producer(name, 0) as producer:
+        async with client.idempotent_producer(name, 0) as producer:
             await producer.send_many(messages(0, 10))
     assert await stored(node) == 20
     assert await known(node) == [b"returning//61", b"returning//62"]
     await client.forget_producer("a")
     await client.forget_producer("never")
     await until_known(node, [b"returning//62"])
-    async with client.returning_producer("a", 0) as producer:
+    async with client.idempotent_producer("a", 0) as producer:
         await producer.send_many(messages(0, 10))
     assert await stored(node) == 30
 
 
 async def test_two_at_once_store_it_once(node: Node, client: Client) -> None:
     async with Client(node.endpoint) as other:
-        older = client.returning_producer("work", 0)
+        older = client.idempotent_producer("work", 0)
         await older.send_many(messages(0, 10))
-        newer = other.returning_producer("work", 0)
+        newer = other.idempotent_producer("work", 0)
         await newer.send_many(messages(0, 10))
         await newer.send_many(messages(10, 20))
         assert set(await older.send_many(messages(10, 20))) == {STORED}
@@ -117,18 +117,18 @@ async def test_two_at_once_store_it_once(node: Node, client: Client) -> None:
 
 
 async def test_a_piece_without_messages_and_names_that_are_none(client: Client) -> None:
-    async with client.returning_producer("work", 0) as producer:
+    async with client.idempotent_producer("work", 0) as producer:
         assert await producer.send_many([]) == []
     for name, number in (("", 0), ("x" * 65, 0), ("x", -1), ("x", 1 << 39)):
         with pytest.raises(InvalidArgument):
-            client.returning_producer(name, number)
+            client.idempotent_producer(name, number)
 
 
 async def test_the_blocking_face(node: Node) -> None:
     def work() -> None:
         with BlockingClient(node.endpoint) as client:
             for _ in range(2):
-                with client.returning_producer("work", 0) as producer:
+                with client.idempotent_producer("work", 0) as producer:
                     producer.send_many(messages(0, 3))
             client.forget_producer("work")
 

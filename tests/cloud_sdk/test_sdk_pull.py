@@ -236,7 +236,7 @@ async def test_answers_go_to_whom_they_are_for(client: Client) -> None:
         await client.request("lamp/1", b"x", timeout=0.05)
     (command,) = [message async for message in _commands(client) if message.payload == b"x"]
     assert (command.response_topic, command.all_properties.message_expiry) == ("$inbox/tester", 1)
-    assert not client._replies._watches
+    assert not client._replies._topics
 
 
 async def test_the_blocking_face_reads_too(node) -> None:
@@ -312,4 +312,4 @@ async def test_who_waits_for_an_answer_after_others_failed_is_heard(client: Clie
     async with asyncio.timeout(30):
         assert (await second).payload == b"here"
     replies.forget("answers/x", b"2")
-    assert not replies._watches
+    assert not replies._topics

@@ -277,7 +277,7 @@ async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client:
     async with client.consumer("g", "orders") as other:
         await consumer.__aenter__()
         await begun.wait()
-        while len(consumer._held) < 3:  # noqa: ASYNC110
+        while len(consumer._unsettled) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         closing = asyncio.create_task(consumer.close())
         await asyncio.sleep(0.35)  # an extension later

@@ -53,13 +53,13 @@ async def test_what_was_refused_is_not_taken_for_stored_when_the_work_is_done_ag
     engine = node._engine
     assert engine is not None
     work = [[OutgoingMessage(topic, b"x")] for topic in ("home/x", "away/x", "home/x")]
-    async with client(node) as user, user.returning_producer("work", 1) as producer:
+    async with client(node) as user, user.idempotent_producer("work", 1) as producer:
         await producer.send_many(work[0])
         for messages in work[1:]:
             with pytest.raises(InvalidArgument, match="message 0: the topic may not be published to"):
                 await producer.send_many(messages)
     await set_rules(node, "alice", "allow both home/#", "allow both away/#")
-    async with client(node) as user, user.returning_producer("work", 1) as producer:
+    async with client(node) as user, user.idempotent_producer("work", 1) as producer:
         receipts = [await producer.send_many(messages) for messages in work]
     assert [receipt == [STORED] for receipt in receipts] == [True, False, False]
     ends = [(await engine.bounds(topic_queue(topic))).end for topic in (b"home/x", b"away/x")]
@@ -72,7 +72,7 @@ async def test_a_producer_that_returns_is_its_user_s_own(node: Node) -> None:
     await set_rules(node, "bob", "allow both home/#")
     message = OutgoingMessage("home/x", b"x")
     for credentials, was_stored in ((ALICE, False), (Credentials("bob", "builder"), False), (ALICE, True)):
-        async with client(node, credentials) as user, user.returning_producer("work", 1) as producer:
+        async with client(node, credentials) as user, user.idempotent_producer("work", 1) as producer:
             (receipt,) = await producer.send_many([message])
             assert (receipt == STORED) is was_stored
 
