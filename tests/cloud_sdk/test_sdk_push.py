@@ -174,7 +174,7 @@ async def test_what_trying_again_does_not_help_ends_the_consumer(client: Client,
     async with client.push_consumer("g", "home", handle, sql="a =") as consumer:
         with pytest.raises(InvalidArgument, match="column 4"):
             await consumer.wait()
-        assert "gets nothing any more: column 4" in caplog.text
+        assert "receives no more messages: column 4" in caplog.text
     with pytest.raises(InvalidArgument):
         client.push_consumer("g", "home", handle, concurrency=0)
 
