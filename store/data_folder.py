@@ -127,6 +127,10 @@ def read_meta(folder: Path) -> Meta:
         known = orjson.loads(path.read_bytes())
         if known["format"] != FORMAT:
             raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
-        return Meta(**known)
+        meta = Meta(**known)
+        if any(type(value) is not int or value < 1 for value in known.values()):
+            raise ValueError("its numbers must be integers from 1 on")
+        StoreConfig(meta.partitions, meta.segment_size, generation_segments=meta.generation_segments)  # checks them
+        return meta
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error

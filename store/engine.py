@@ -29,7 +29,7 @@ from store.exports.stage import Staged, link_segments, remove_left
 from store.gateways.registry import GatewayRegistry
 from store.groups.pop import GroupService
 from store.held.release import HeldMessages
-from store.log.commitlog import Log
+from store.log.commitlog import CommitLog
 from store.log.disk import Disk
 from store.log.reader import Reader
 from store.log.recovery import Recovered, recover, sound_batches
@@ -62,7 +62,7 @@ class Engine(Queries):
         self._tail = TailCache(config.tail_cache_bytes)
         self._reader = Reader(self._segments, self._tail)
         self._writer = opened.writer
-        self._log = Log(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
+        self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self.append = self._log.append  # called for every read of every connection: no layer between
         self._groups = GroupService(
             opened.config, self._views, self._reader, self._log.offer, self._log.offer_later, opened.clock

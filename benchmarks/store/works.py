@@ -19,7 +19,7 @@ from store import control
 from store.api import Appended, Subscription, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
-from store.log.commitlog import Log
+from store.log.commitlog import CommitLog
 from store.log.disk import Disk
 from store.log.recovery import sound_batches
 from store.log.segments import Segments
@@ -56,7 +56,7 @@ def log_only(folder: Path, scale: float) -> Figures:
             segments.take(number * CONFIG.segment_size)
         writer = Writer(segments, 0, 0, 1, "fsync")
         writer.open()
-        log = Log(writer, CONFIG, asyncio.get_running_loop(), lambda _: None, lambda: None)
+        log = CommitLog(writer, CONFIG, asyncio.get_running_loop(), lambda _: None, lambda: None)
         figures = await Load(log.append, uniform(10_000), count).run()
         await log.close()
         segments.close()

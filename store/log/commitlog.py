@@ -64,7 +64,7 @@ def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_
     return None
 
 
-class Unit:
+class PendingAppend:
     """One append: its frames share an answer."""
 
     __slots__ = ("done", "frames", "is_late", "size")
@@ -79,24 +79,24 @@ class Unit:
 class Flushed:
     """What a flush came to; crosses from the flush thread to the loop whole."""
 
-    __slots__ = ("batches", "error", "positions", "units")
+    __slots__ = ("appends", "batches", "error", "positions")
 
-    def __init__(self, units: list[Unit]) -> None:
-        self.units = units
+    def __init__(self, appends: list[PendingAppend]) -> None:
+        self.appends = appends
         self.batches: list[Batch] = []
-        self.positions: list[int] = []  # of all frames of all units
+        self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
 
 
-def _eager(units: list[Unit]) -> int:
+def _eager(appends: list[PendingAppend]) -> int:
     """How many of them somebody waits for."""
     count = 0
-    for unit in units:
-        count += not unit.is_late
+    for pending in appends:
+        count += not pending.is_late
     return count
 
 
-class Log:
+class CommitLog:
     """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s; `on_sync`
     when a sync has ended: every batch that `on_batch` was called with is on disk, or the log has failed."""
 
@@ -115,18 +115,18 @@ class Log:
         self._on_sync = on_sync
         self._max_record = config.max_record
         self._max_pending = config.max_pending_bytes
-        self._units: deque[Unit] = deque()
-        self._waiting_bytes = 0  # in `_units`
-        self._jobs: SimpleQueue[list[Unit] | None] = SimpleQueue()  # at most one flush and two syncs are in it
+        self._appends: deque[PendingAppend] = deque()
+        self._waiting_bytes = 0  # in `_appends`
+        self._jobs: SimpleQueue[list[PendingAppend] | None] = SimpleQueue()  # at most one flush and two syncs are in it
         self._in_flight = False
         self._scheduled = False  # a `_tick` is on its way
         self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
         self._sync_timer: asyncio.TimerHandle | None = None
         self._last_start = 0.0
-        self._eager = 0  # of `_units` that somebody waits for
+        self._eager = 0  # of `_appends` that somebody waits for
         self._last_count = 0  # of those in the last flush
         self._likely = 0  # of those that are worth waiting for
-        self._late_at = 0.0  # when what nobody waits for goes by itself; 0: there is none of it in `_units`
+        self._late_at = 0.0  # when what nobody waits for goes by itself; 0: there is none of it in `_appends`
         self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
         self.failed = False  # appends fail until a restart, and the views take no checkpoint
@@ -179,7 +179,7 @@ class Log:
         error = self._error or refusal(frames, size, self.pending_bytes, self._max_pending, self._max_record)
         if error is not None:
             return error
-        self._units.append(Unit(frames, size, done, is_late))
+        self._appends.append(PendingAppend(frames, size, done, is_late))
         self.pending_bytes += size
         self._waiting_bytes += size
         return None
@@ -190,17 +190,17 @@ class Log:
             self.failed = True
             self._error = StoreFailed(f"the log failed and takes no more appends until a restart: {cause}")
             logger.critical("log failed", exc_info=cause)
-        units, self._units = list(self._units), deque()
+        appends, self._appends = list(self._appends), deque()
         self._waiting_bytes = self._eager = 0
-        for unit in units:
-            self._answer(unit, Appended(error=self._error))
+        for pending in appends:
+            self._answer(pending, Appended(error=self._error))
         self._check_idle()
 
     async def close(self) -> None:
         """Commit what was accepted, refuse the rest, end the flush thread."""
         if self._error is None:
             self._error = StoreClosed("the store is closing")
-        if self._in_flight or self._units:
+        if self._in_flight or self._appends:
             self._idle = self._loop.create_future()
             if not self._in_flight:
                 self._tick()
@@ -215,7 +215,7 @@ class Log:
         """Start a flush, or put it off so that more gathers."""
         self._scheduled = False
         self._timer = None
-        if self._in_flight or not self._units:
+        if self._in_flight or not self._appends:
             return
         now = self._loop.time()
         at = self._starts_at()
@@ -234,30 +234,30 @@ class Log:
         return min(at, self._late_at) if self._late_at else at
 
     def _start(self, now: float) -> None:
-        units: list[Unit] = []
+        appends: list[PendingAppend] = []
         size = 0
-        waiting = self._units
-        while waiting and (not units or size + waiting[0].size <= self._config.batch_bytes):
-            unit = waiting.popleft()
-            size += unit.size
-            units.append(unit)
+        waiting = self._appends
+        while waiting and (not appends or size + waiting[0].size <= self._config.batch_bytes):
+            pending = waiting.popleft()
+            size += pending.size
+            appends.append(pending)
         self._waiting_bytes -= size
         self._last_start = now
-        self._last_count = _eager(units)
+        self._last_count = _eager(appends)
         self._eager -= self._last_count
         if not waiting:
             self._late_at = 0.0
         self._in_flight = True
-        self._jobs.put(units)
+        self._jobs.put(appends)
 
     def _on_flushed(self, flushed: Flushed) -> None:
         self._in_flight = False
         error = self._error if self.failed else flushed.error
         if isinstance(error, RecordInvalid):
-            self._split(flushed.units, error)
+            self._split(flushed.appends, error)
             return
         if error is None:
-            self._likely = self._eager + _eager(flushed.units)
+            self._likely = self._eager + _eager(flushed.appends)
             self._tick()  # the disk works on the next batch while this one is folded
             try:
                 for batch in flushed.batches:
@@ -277,8 +277,8 @@ class Log:
         positions = flushed.positions
         store_time = flushed.batches[-1].store_time if flushed.batches else self._writer.store_time
         at = 0
-        for unit in flushed.units:
-            count = len(unit.frames)
+        for pending in flushed.appends:
+            count = len(pending.frames)
             if error is not None:
                 answer = Appended(error=error)
             elif count == len(positions):
@@ -286,27 +286,27 @@ class Log:
             else:
                 answer = Appended(positions[at : at + count], store_time)
             at += count
-            self._answer(unit, answer)
+            self._answer(pending, answer)
 
-    def _answer(self, unit: Unit, answer: Appended) -> None:
-        self.pending_bytes -= unit.size
+    def _answer(self, pending: PendingAppend, answer: Appended) -> None:
+        self.pending_bytes -= pending.size
         try:
-            unit.done(answer)
+            pending.done(answer)
         except Exception:
             logger.exception("a commit callback failed")
 
-    def _split(self, units: list[Unit], error: RecordInvalid) -> None:
-        """A unit holds what is no frame and nothing was written: refuse it alone, the others go again."""
-        if len(units) == 1:
-            self._answer(units[0], Appended(error=error))
+    def _split(self, appends: list[PendingAppend], error: RecordInvalid) -> None:
+        """One of the appends holds bytes that are no frame, and nothing was written: refuse that one, write the others."""
+        if len(appends) == 1:
+            self._answer(appends[0], Appended(error=error))
         else:
-            half = (len(units) + 1) // 2
-            units, back = units[:half], units[half:]
-            self._units.extendleft(reversed(back))
-            self._waiting_bytes += sum(unit.size for unit in back)
+            half = (len(appends) + 1) // 2
+            appends, back = appends[:half], appends[half:]
+            self._appends.extendleft(reversed(back))
+            self._waiting_bytes += sum(pending.size for pending in back)
             self._eager += _eager(back)
             self._in_flight = True
-            self._jobs.put(units)
+            self._jobs.put(appends)
             return
         self._tick()
         self._check_idle()
@@ -320,27 +320,29 @@ class Log:
         self._jobs.put([])
 
     def _check_idle(self) -> None:
-        if self._idle is not None and not self._in_flight and not self._units and not self._idle.done():
+        if self._idle is not None and not self._in_flight and not self._appends and not self._idle.done():
             self._idle.set_result(None)
 
     def _run(self) -> None:
         """The flush thread."""
         writer = self._writer
         failure: Exception | None = None  # the disk failed: its pages are not written or flushed again
-        while (units := self._jobs.get()) is not None:
-            flushed = Flushed(units)
+        while (appends := self._jobs.get()) is not None:
+            flushed = Flushed(appends)
             try:
                 if failure is not None:
                     raise failure
-                if units:
-                    flushed.batches, flushed.positions = writer.write([f for unit in units for f in unit.frames])
+                if appends:
+                    flushed.batches, flushed.positions = writer.write(
+                        [f for pending in appends for f in pending.frames]
+                    )
                 else:
                     writer.sync()
             except RecordInvalid as error:
                 flushed.error = error
             except Exception as error:  # noqa: BLE001  a thread that died would leave its appends without an answer
                 failure = flushed.error = error
-            if units:
+            if appends:
                 self._loop.call_soon_threadsafe(self._on_flushed, flushed)
             else:
                 if flushed.error is not None:

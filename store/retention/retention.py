@@ -14,7 +14,7 @@ from typing import Final
 
 from store.config import StoreConfig
 from store.errors import LogCorrupt
-from store.log.commitlog import Log
+from store.log.commitlog import CommitLog
 from store.log.reader import Reader
 from store.log.segments import Segments
 from store.log.writer import Clock
@@ -43,7 +43,7 @@ class Retention:
         reader: Reader,
         database: Database,
         views: Views,
-        log: Log,
+        log: CommitLog,
         checkpoint: Callable[[], Awaitable[None]],
         settle: Callable[[], Awaitable[None]],
         clock: Clock,

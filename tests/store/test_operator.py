@@ -15,6 +15,7 @@ from store.log.disk import Disk
 from store.log.pages import PAGE
 
 SMALL = StoreConfig(segment_size=1 << 16, partitions=1)
+META = b'{"format": 1, "epoch": 1, "partitions": 1, "segment_size": %b, "generation_segments": 16}'
 
 
 async def append(engine: Engine, topic: bytes, payload: bytes = b"") -> Appended:
@@ -31,6 +32,12 @@ async def append(engine: Engine, topic: bytes, payload: bytes = b"") -> Appended
         (b'{"form', "store.json is damaged"),
         (b"", "store.json is damaged"),
         (b"[]", "store.json is damaged"),
+        (META % b'"4096"', "store.json is damaged"),
+        (META % b"0", "store.json is damaged"),
+        (META % b"-4096", "store.json is damaged"),
+        (META % b"5000", "store.json is damaged"),
+        (META % b"4096.0", "store.json is damaged"),
+        (META % b"true", "store.json is damaged"),
     ],
 )
 async def test_a_meta_file_that_cannot_be_used_is_told(tmp_path: Path, meta: bytes, message: str):

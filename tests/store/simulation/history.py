@@ -16,7 +16,7 @@ from record.layout import FLAG_HELD, Kind
 from store.api import Appended, Commit
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreError, ViewsDamaged
-from store.log.commitlog import Unit
+from store.log.commitlog import PendingAppend
 from store.log.segments import segment_name
 from tests.store.simulation import checks
 from tests.store.simulation.backups import Backups
@@ -82,7 +82,7 @@ class History:
                 with suppress(Exception):  # what was violated is told, and not what came of it
                     await self.engine.close()
 
-    def on_flush(self, units: list[Unit]) -> None:
+    def on_flush(self, units: list[PendingAppend]) -> None:
         """The flush thread gets these appends."""
         for unit in units:
             self.life.submitted += unit.frames

@@ -17,7 +17,7 @@ from typing import Any
 import store.log.commitlog
 import store.log.segments
 import store.retention.retention
-from store.log.commitlog import Unit
+from store.log.commitlog import PendingAppend
 
 DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
 
@@ -76,15 +76,15 @@ class TurnQueue:
     """In place of the queue of the flush thread, which has a turn for each entry a little after it was put. The loop
     stands still meanwhile."""
 
-    def __init__(self, loop: SimulatedLoop, on_flush: Callable[[list[Unit]], None]) -> None:
+    def __init__(self, loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> None:
         self._loop = loop
         self._on_flush = on_flush
-        self._jobs: list[list[Unit] | None] = []
+        self._jobs: list[list[PendingAppend] | None] = []
         self._idle = threading.Semaphore(0)  # the thread waits for its turn
         self._turn = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
-    def put(self, job: list[Unit] | None) -> None:
+    def put(self, job: list[PendingAppend] | None) -> None:
         assert self._thread is None or self._thread.is_alive(), "the flush thread has ended"
         self._jobs.append(job)
         if job is None:
@@ -92,7 +92,7 @@ class TurnQueue:
         else:
             self._loop.soon(self._give_turn)
 
-    def get(self) -> list[Unit] | None:
+    def get(self) -> list[PendingAppend] | None:
         self._thread = threading.current_thread()
         self._idle.release()
         self._turn.acquire()
@@ -135,7 +135,7 @@ class Deferred:
 
 
 @contextmanager
-def replayable(loop: SimulatedLoop, on_flush: Callable[[list[Unit]], None]) -> Iterator[None]:
+def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> Iterator[None]:
     """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
     saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time
