@@ -63,6 +63,7 @@ PART_PUBLISHER: Final = 0x2
 PART_PROPERTIES: Final = 0x4
 PART_PAYLOAD: Final = 0x8
 
+REFERENCE: Final = 24  # bytes of a packed reference
 MAX_TOPIC: Final = 0xFFFF
 MAX_KEYS: Final = 16  # of one message (user properties `key`) by which it can be found
 MAX_KEY: Final = 255  # bytes; it cannot be found by a longer one

@@ -12,7 +12,7 @@ import orjson
 
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.log.disk import Disk
+from store.log.disk import Disk, replace_file
 
 FORMAT: Final = 1
 META: Final = "store.json"
@@ -77,21 +77,6 @@ class Folder:
 
     def close(self) -> None:
         os.close(self._lock)
-
-
-def replace_file(path: Path, data: bytes, disk: Disk) -> None:
-    """Have `path` hold `data`, durably: after a crash it is the old file or the new one."""
-    unfinished = path.with_suffix(".new")
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        disk.write_durable(fd, data, 0)
-    except OSError as error:
-        unfinished.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(fd)
-    unfinished.rename(path)
-    disk.sync_folder(path.parent)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Final
 
 import record
 from matcher.names import parent_of
+from record.layout import REFERENCE
 from store import find
 from store.api import (
     Bounds,
@@ -33,7 +34,6 @@ from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import Reader
 from store.producer_progress import cut_from
 from store.views.fold import Views
-from store.views.index import REFERENCE
 from store.views.retained import entered_at, frame_in, is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch

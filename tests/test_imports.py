@@ -38,6 +38,18 @@ GATEWAY_FLOORS = (
     ("admin",),
     ("node",),
 )
+# The packages and modules of store/, likewise.
+STORE_FLOORS = (
+    ("config", "errors"),
+    ("api",),
+    ("control", "log"),
+    ("data_folder", "file_copy", "views"),
+    ("find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
+    ("queries",),
+    ("exports",),
+    ("engine",),
+    ("remote",),
+)
 # Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
 WITHOUT_IO = ("matcher", "gateway/mqtt")
 IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
@@ -72,17 +84,19 @@ def test_imports_point_one_way(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_gateway_packages_import_from_floors_below() -> None:
-    gateway = ROOT / "gateway"
-    floors = {package: floor for floor, packages in enumerate(GATEWAY_FLOORS) for package in packages}
-    assert set(floors) == {path.parent.name for path in gateway.glob("*/__init__.py")}
+@pytest.mark.parametrize(("package", "packages"), [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS)])
+def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[str, ...], ...]) -> None:
+    root = ROOT / package
+    floors = {name: floor for floor, names in enumerate(packages) for name in names}
+    modules = [path for path in sorted(root.rglob("*.py")) if path != root / "__init__.py"]
+    assert set(floors) == {path.relative_to(root).parts[0].removesuffix(".py") for path in modules}
     wrong = []
-    for path in sorted(gateway.glob("*/**/*.py")):
-        own = path.relative_to(gateway).parts[0]
+    for path in modules:
+        own = path.relative_to(root).parts[0].removesuffix(".py")
         for line, name in imports(path):
             top, _, rest = name.partition(".")
             other = rest.partition(".")[0]
-            if top == "gateway" and other != own and floors.get(other, len(floors)) >= floors[own]:
+            if top == package and other != own and floors.get(other, len(floors)) >= floors[own]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 

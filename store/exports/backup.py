@@ -16,13 +16,13 @@ from typing import Final
 
 import orjson
 
-from store.data_folder import META, Folder, is_data_folder, read_meta, replace_file
+from store.data_folder import META, Folder, is_data_folder, read_meta
 from store.errors import StoreError
 from store.exports.checking import check_log
 from store.exports.stage import Staged, lock_folder
 from store.file_copy import Copier, sync_files, try_link
 from store.log.damaged_ranges import write_damaged
-from store.log.disk import Disk
+from store.log.disk import Disk, replace_file
 from store.log.pinned_segments import PinnedSegments
 from store.log.recovery import find_end
 from store.log.segments import Segments, segment_name

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.data_folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta, replace_file
+from store.data_folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta
 from store.errors import StoreError
 from store.exports.backup import Options
 from store.exports.base import Base
@@ -19,7 +19,7 @@ from store.exports.checking import check_log
 from store.exports.until import Until, cut
 from store.file_copy import Copier, sync_files
 from store.log.damaged_ranges import write_damaged
-from store.log.disk import Disk
+from store.log.disk import Disk, replace_file
 from store.log.pinned_segments import PinnedSegments
 from store.log.segments import Segments, segment_name
 

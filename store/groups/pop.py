@@ -17,6 +17,7 @@ from typing import Final
 
 import record
 from matcher.selector import EVERYTHING
+from record.layout import REFERENCE
 from store import control
 from store.api import (
     Appended,
@@ -39,7 +40,6 @@ from store.groups.settle import SettleDecision
 from store.log.reader import Reader
 from store.log.writer import Clock
 from store.views.fold import Views
-from store.views.index import REFERENCE
 
 logger = logging.getLogger(__name__)
 

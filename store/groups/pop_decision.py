@@ -11,13 +11,13 @@ from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
 import record
+from record.layout import REFERENCE
 from store import control
 from store.api import PopRequest, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.groups.queue_decision import QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
 from store.views.fold import Views
-from store.views.index import REFERENCE
 from store.views.leases import MAX_DELIVERIES, UNSENT, GroupQueue
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop

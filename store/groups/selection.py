@@ -9,10 +9,10 @@ from typing import Final
 
 import record
 from matcher.selector import Selection, Selector, compile_selection
+from record.layout import REFERENCE
 from store.errors import LogCorrupt
 from store.log.reader import Reader
 from store.views.fold import Views
-from store.views.index import REFERENCE
 
 _PAGE: Final = 256  # messages examined in one turn of the loop
 _PAGE_BYTES: Final = 1 << 20  # of them; one larger message is a page of its own

@@ -296,7 +296,7 @@ class CommitLog:
             logger.exception("a commit callback failed")
 
     def _split(self, appends: list[PendingAppend], error: RecordInvalid) -> None:
-        """One of the appends holds bytes that are no frame, and nothing was written: refuse that one, write the others."""
+        """One of the appends holds bytes that are no frame, and nothing was written. Refuse it alone."""
         if len(appends) == 1:
             self._answer(appends[0], Appended(error=error))
         else:

@@ -10,9 +10,8 @@ from typing import Final
 
 import orjson
 
-from store.data_folder import replace_file
 from store.errors import StoreError
-from store.log.disk import Disk
+from store.log.disk import Disk, replace_file
 
 FORMAT: Final = 1
 FILE: Final = "damaged.json"

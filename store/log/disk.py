@@ -121,3 +121,18 @@ class Disk:
         unfinished.rename(path)
         self.sync_folder(path.parent)
         return True
+
+
+def replace_file(path: Path, data: bytes, disk: Disk) -> None:
+    """Replace the content of `path`, durably: a crash leaves the old file or the new one. Raises OSError."""
+    unfinished = path.with_suffix(".new")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        disk.write_durable(fd, data, 0)
+    except OSError as error:
+        unfinished.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(fd)
+    unfinished.rename(path)
+    disk.sync_folder(path.parent)

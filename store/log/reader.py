@@ -9,14 +9,13 @@ import os
 from typing import Final
 
 import record
-from record.layout import HEADER_SIZE, MAX_FRAME
+from record.layout import HEADER_SIZE, MAX_FRAME, REFERENCE
 from store.api import Chunk
 from store.errors import LogCorrupt
 from store.log.disk import UNREADABLE
 from store.log.recovery import segment_batches
 from store.log.segments import Segments, segment_name
 from store.log.tail_cache import TailCache
-from store.views.index import REFERENCE
 
 logger = logging.getLogger(__name__)
 

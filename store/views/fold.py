@@ -12,7 +12,16 @@ import msgspec
 import record
 from matcher.names import is_shared, parent_of
 from matcher.reserved import client_of
-from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
+from record.layout import (
+    FLAG_ADDRESSED,
+    FLAG_HELD,
+    FLAG_RETAIN,
+    FLAG_REVIVED,
+    FLAG_TRACK_ID,
+    FLAG_WILL,
+    REFERENCE,
+    Kind,
+)
 from store import control
 from store.api import Addressed, Commit, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
@@ -26,7 +35,7 @@ from store.views.dispatch import Dispatcher
 from store.views.gateways import Gateways
 from store.views.groups import Groups
 from store.views.held import Held, HeldRow
-from store.views.index import REFERENCE, Index, at_time, index_prefix
+from store.views.index import Index, at_time, index_prefix
 from store.views.keys import Keys, key_digests
 from store.views.moved import MovedMessages
 from store.views.names import Names

@@ -17,9 +17,9 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
+from record.layout import REFERENCE
 from store.views.database import QUEUE_PREFIX, Database
 
-REFERENCE: Final = 24  # bytes
 KEYS: Final = b"k"  # the key view (`store.views.keys`)
 MOVED: Final = b"w"  # messages that entered late (`store.views.moved`)
 _QUEUES: Final = b"q"

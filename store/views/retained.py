@@ -10,8 +10,8 @@ from typing import Final
 
 from matcher.names import has_wildcard, levels
 from record import length_of, position_of, unpack_refs
+from record.layout import REFERENCE
 from store.views.count import Count
-from store.views.index import REFERENCE
 from store.views.keeping import Page
 from store.views.levels import row_name, topic_of, where_matches_go_on
 from store.views.state import State

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 import record
 from matcher.names import matches
-from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
+from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, REFERENCE, Kind
 from store import control
 from store.api import Commit, Subscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database import Database
 from store.views.fold import Views
 from store.views.held import Earlier, Order
-from store.views.index import REFERENCE
 from store.views.keys import key_digest
 from store.views.state import State
 from tests.store.bare import BareStore
