@@ -42,7 +42,7 @@ GATEWAY_FLOORS = (
 STORE_FLOORS = (
     ("config", "errors"),
     ("api",),
-    ("control", "log"),
+    ("commit_listeners", "control", "log"),
     ("data_folder", "file_copy", "views"),
     ("find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
     ("queries",),
