@@ -14,7 +14,7 @@ import msgspec
 
 import record
 from record.layout import Kind
-from store.api import PendingRetained, Rule, Subscription, User
+from store.api import PendingRetained, Rule, StoredSubscription, User
 
 MAX_REACH: Final = 65_536  # of a session whose record does not name one
 
@@ -344,7 +344,7 @@ class GatewayLeft(ControlRecord, frozen=True):
     kind = Kind.GATEWAY_LEFT
 
 
-def subscribed(client_id: bytes, subscriptions: Sequence[Subscription]) -> bytes:
+def subscribed(client_id: bytes, subscriptions: Sequence[StoredSubscription]) -> bytes:
     """Return the frame of `Subscribed`. The `replay` of a subscription with QoS above 0 is where it begins."""
     rows = [
         SubscribedFilter(

@@ -31,11 +31,11 @@ from store.groups.pop import GroupService
 from store.held.release import HeldMessages
 from store.log.commitlog import CommitLog
 from store.log.disk import Disk
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.recovery import Recovered, recover, sound_batches
 from store.log.segments import Segments
 from store.log.tail_cache import TailCache
-from store.log.writer import Batch, Clock, Writer, clock_ms
+from store.log.writer import Clock, SealedBatch, Writer, clock_ms
 from store.queries import Queries
 from store.repair.salvage import forget_reclaimed, salvage
 from store.retention.retention import Retention
@@ -60,7 +60,7 @@ class Engine(Queries):
         self._database = opened.database
         self._views = opened.views
         self._tail = TailCache(config.tail_cache_bytes)
-        self._reader = Reader(self._segments, self._tail)
+        self._reader = LogReader(self._segments, self._tail)
         self._writer = opened.writer
         self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self.append = self._log.append  # called for every read of every connection: no layer between
@@ -244,7 +244,7 @@ class Engine(Queries):
             failed=self._log.failed,
         )
 
-    def _on_batch(self, batch: Batch) -> None:
+    def _on_batch(self, batch: SealedBatch) -> None:
         """Fold a committed batch and tell of it. What this raises stops the log."""
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)

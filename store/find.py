@@ -12,7 +12,7 @@ from matcher.names import parent_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Found, topic_queue
 from store.errors import LogCorrupt, NoSuchMessage
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.views.fold import Views
 from store.views.keys import key_digest
 
@@ -21,7 +21,7 @@ _SAME_TIME: Final = 1024  # messages of a topic and a millisecond among which on
 
 
 async def by_key(
-    views: Views, reader: Reader, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int
+    views: Views, reader: LogReader, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int
 ) -> Found:
     """See `store.api.Store.by_key`."""
     digest = key_digest(parent, key)
@@ -52,7 +52,7 @@ async def by_key(
         await asyncio.sleep(0)  # a log may have many generations: others have their turn
 
 
-async def message(views: Views, reader: Reader, position: int) -> bytes:
+async def message(views: Views, reader: LogReader, position: int) -> bytes:
     """See `store.api.Store.message`."""
     if position < views.begin:
         raise NoSuchMessage(f"the message at position {position} is gone: the log begins at {views.begin}")

@@ -8,7 +8,7 @@ enough; whoever writes after a crash has another epoch.
 from typing import Final
 
 import record
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.views.fold import Views
 
 RETURNING: Final = b"returning/"
@@ -26,7 +26,7 @@ def is_returning(producer: bytes) -> bool:
     return producer.startswith(RETURNING)
 
 
-async def cut_from(views: Views, reader: Reader, producer: bytes) -> tuple[int, int, int] | None:
+async def cut_from(views: Views, reader: LogReader, producer: bytes) -> tuple[int, int, int] | None:
     """See `store.queries.Queries.produced`."""
     last = views.producers.find(producer)
     if last is None:

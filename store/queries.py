@@ -25,13 +25,13 @@ from store.api import (
     Retained,
     Rule,
     SessionState,
-    Subscription,
+    StoredSubscription,
+    StoredWill,
     TopicPage,
     User,
-    Will,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.producer_progress import cut_from
 from store.views.fold import Views
 from store.views.retained import entered_at, frame_in, is_reference
@@ -51,7 +51,7 @@ class Queries:
 
     partitions: int
     _views: Views
-    _reader: Reader
+    _reader: LogReader
 
     async def bounds(self, queue: bytes) -> Bounds:
         return self._bounds(queue)
@@ -143,7 +143,7 @@ class Queries:
     async def session_row(self, client_id: bytes) -> SessionState | None:
         return self._views.sessions.session_row(client_id)
 
-    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         return self._views.sessions.subscriptions(client_id, filters)
 
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
@@ -155,10 +155,10 @@ class Queries:
     def session_count(self) -> int:
         return self._views.sessions.count
 
-    async def will(self, client_id: bytes) -> Will | None:
+    async def will(self, client_id: bytes) -> StoredWill | None:
         return self._views.wills.will(client_id)
 
-    async def wills(self, after: bytes | None, limit: int) -> list[Will]:
+    async def wills(self, after: bytes | None, limit: int) -> list[StoredWill]:
         return self._views.wills.page(after, limit)
 
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:

@@ -16,7 +16,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 import record
 from benchmarks.store.load import PARENTS, Load, Stalls, each_once, message, percentile, settle, topic, uniform
 from store import control
-from store.api import Appended, Subscription, partition_queue, topic_queue
+from store.api import Appended, StoredSubscription, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.commitlog import CommitLog
@@ -78,7 +78,7 @@ def dispatch(topics: int, filters: int, count: int, with_keys: bool = False) -> 
 async def _dispatch(folder: Path, topics: int, filters: int, count: int, with_keys: bool) -> Figures:
     engine = await Engine.open(folder, CONFIG)
     if filters:
-        wishes = [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]
+        wishes = [StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)]
         frames = [control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"reader"), control.subscribed(b"reader", wishes)]
         await append(engine, frames)
     filled = await Load(engine.append, each_once(topics), topics).run()

@@ -17,7 +17,7 @@ from gateway.auth.refusal import ClientRefused
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
-from store.api import Commit, Store, User, Will
+from store.api import Commit, Store, StoredWill, User
 from store.commit_listeners import ACCOUNTS
 
 _MAX_RULE_BOOKS: Final = 16_384  # rule books in the cache, one for each user
@@ -93,7 +93,7 @@ class Authority:
             identity.changes = changes
         return True
 
-    async def may_send_will(self, will: Will) -> bool:
+    async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False

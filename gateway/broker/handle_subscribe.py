@@ -25,8 +25,7 @@ from gateway.topics.replay_start import PROPERTY, split_replay
 from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.names import has_wildcard, is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
-from store.api import Appended, Store, Wants, subscription_queue
-from store.api import Subscription as StoredSubscription
+from store.api import Appended, Store, StoredSubscription, Wants, subscription_queue
 from store.errors import StoreError
 
 

@@ -17,7 +17,7 @@ from gateway.observe.throttled_log import tell_failure
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, PendingRetained, Store, Subscription
+from store.api import Appended, PendingRetained, Store, StoredSubscription
 from store.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -162,7 +162,7 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
     return _sent(session.client_id, session.exchanges.pop_unrecorded(names))
 
 
-def records_of_subscribed(client_id: bytes, granted: list[Subscription]) -> list[bytes]:
+def records_of_subscribed(client_id: bytes, granted: list[StoredSubscription]) -> list[bytes]:
     """Records of subscriptions that are granted. A packet may name more than one record holds."""
     return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
 

@@ -5,8 +5,7 @@ from gateway.delivery.router import Router
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from matcher.names import is_shared
-from store.api import SessionState
-from store.api import Subscription as StoredSubscription
+from store.api import SessionState, StoredSubscription
 
 
 class SessionRestore:

@@ -21,8 +21,7 @@ from gateway.observe.throttled_log import ThrottledLog
 from gateway.topics.destination import frame_to, parse_destination
 from record.layout import FLAG_RETAIN, FLAG_WILL
 from store import control
-from store.api import SessionState, Store
-from store.api import Will as StoredWill
+from store.api import SessionState, Store, StoredWill
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ class Inflight:
             self.cursor.ack(self.offset)
 
 
-class Staged:
+class StagedMessage:
     """A message that waits for a record: of its own packet id (QoS 2, durable session), or of one before it."""
 
     __slots__ = ("data", "entry", "packet_id")

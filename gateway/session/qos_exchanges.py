@@ -9,7 +9,7 @@ from typing import Final
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.encode import pubrel
 from gateway.mqtt.reasons import ReasonCode
-from gateway.session.inflight import COMPLETED, RELEASED, RESERVED, SENT, WAITING, Inflight, Staged
+from gateway.session.inflight import COMPLETED, RELEASED, RESERVED, SENT, WAITING, Inflight, StagedMessage
 from gateway.session.message_encoding import Message
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.subscription import Subscriber
@@ -27,7 +27,7 @@ _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
 # What a session has that has sent nothing. Shared by all of them, and never changed.
 _NO_INFLIGHT: Final[dict[int, Inflight]] = {}
-_NO_STAGED: Final[list[Staged]] = []
+_NO_STAGED: Final[list[StagedMessage]] = []
 _NO_PACKET_IDS: Final[list[int]] = []
 _NO_RESENDS: Final[deque[int]] = deque()
 _NO_CURSORS: Final[list[QueueCursor]] = []
@@ -177,7 +177,7 @@ class QosExchanges:
         if self.staging or (self.subscriber.durable and entry is not None and entry.waits_for_record):
             if self._staged is _NO_STAGED:
                 self._staged = []
-            self._staged.append(Staged(packet_id, entry, data))
+            self._staged.append(StagedMessage(packet_id, entry, data))
             self.staging += 1
             self.subscriber.note_change(True)
         else:
@@ -407,7 +407,7 @@ class QosExchanges:
             entry.recorded = True
             self.recorded += 1
 
-    def pop_staged(self) -> tuple[list[Staged], list[int]]:
+    def pop_staged(self) -> tuple[list[StagedMessage], list[int]]:
         """What waits for the record that is written now: messages, whose packet ids it has from here on, and packet ids
         of PUBRECs. `send_staged` follows."""
         staged, received = self._staged, self._received
@@ -417,7 +417,7 @@ class QosExchanges:
                 self._note_recorded(waiting.entry)
         return staged, received
 
-    def send_staged(self, staged: list[Staged], received: list[int]) -> None:
+    def send_staged(self, staged: list[StagedMessage], received: list[int]) -> None:
         """The record is in the log: send what has waited for it."""
         self.staging -= len(staged)
         for waiting in staged:

@@ -19,8 +19,7 @@ from gateway.shared.leases import TICKS, LeasedMessage, Leases
 from matcher.names import split_shared
 from matcher.trie import Trie
 from store import control
-from store.api import Appended, Commit, Done, Store
-from store.api import Subscription as StoredSubscription
+from store.api import Appended, Commit, Done, Store, StoredSubscription
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from gateway.topics.browse import parent_levels
 from gateway.topics.replay_start import NoSuchStart, ReplayStart, parse_start, resolve_start, split_replay
 from matcher.names import has_wildcard, split_shared
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
-from store.api import Store, Subscription
+from store.api import Store, StoredSubscription
 
 _FORM: Final = b"the form is $replay/<from>/<filter>, from earliest, a time, -<seconds>, or offset:<n> of one topic"
 _WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
@@ -29,7 +29,7 @@ class SubscribeRequest:
         self.start: ReplayStart | None = None  # where its replay starts; None: there is none
         if self.is_browsing:
             self.reason = ReasonCode.GRANTED_QOS_0
-        self.stored = Subscription(
+        self.stored = StoredSubscription(
             self.topic_filter,
             int(self.reason),
             request.no_local,

@@ -10,7 +10,7 @@ from typing import Final
 MAX_PATTERN: Final = 256  # characters
 
 
-class Run:
+class LiteralRun:
     """What stands between two `%`: a text, or an expression for as many characters where some of them may be any."""
 
     __slots__ = ("_expression", "_text", "size")
@@ -42,7 +42,7 @@ class Pattern:
 
     __slots__ = ("_is_open", "_runs")
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[LiteralRun]) -> None:
         self._is_open = len(runs) > 1  # it has a `%`
         self._runs = runs
 
@@ -84,4 +84,4 @@ def pattern_of(text: str, escape: str | None) -> Pattern:
         at += 1
     # Of neighbours `%%` the empty run between them fits everywhere: it need not be looked for.
     middle = [run for run in runs[1:-1] if run]
-    return Pattern([Run(run) for run in ([runs[0], *middle, runs[-1]] if len(runs) > 1 else runs)])
+    return Pattern([LiteralRun(run) for run in ([runs[0], *middle, runs[-1]] if len(runs) > 1 else runs)])

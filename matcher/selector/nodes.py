@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?P<fraction>\.[0-9]*)?|(?P<bare>\.[
 _MAX_NUMBER: Final = 64  # characters of a property that is read as a number
 
 
-class Node:
+class SelectorNode:
     """A condition, or a part of one."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Node:
         raise NotImplementedError
 
 
-class Fixed(Node):
+class Fixed(SelectorNode):
     """TRUE, FALSE, or what a comparison of two values that are written out comes to."""
 
     __slots__ = ("_value",)
@@ -47,12 +47,12 @@ class Fixed(Node):
         return self._value
 
 
-class All(Node):
+class All(SelectorNode):
     """AND: false if one is, else unknown if one is."""
 
     __slots__ = ("_nodes",)
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[SelectorNode]) -> None:
         self._nodes = nodes
 
     def test(self, properties: Mapping[str, str]) -> bool | None:
@@ -66,12 +66,12 @@ class All(Node):
         return result
 
 
-class Any(Node):
+class Any(SelectorNode):
     """OR: true if one is, else unknown if one is."""
 
     __slots__ = ("_nodes",)
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[SelectorNode]) -> None:
         self._nodes = nodes
 
     def test(self, properties: Mapping[str, str]) -> bool | None:
@@ -85,12 +85,12 @@ class Any(Node):
         return result
 
 
-class Not(Node):
+class Not(SelectorNode):
     """NOT: unknown stays unknown."""
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SelectorNode) -> None:
         self._node = node
 
     def test(self, properties: Mapping[str, str]) -> bool | None:
@@ -98,7 +98,7 @@ class Not(Node):
         return None if value is None else not value
 
 
-class IsNull(Node):
+class IsNull(SelectorNode):
     """IS NULL: whether the message does not have the property. Never unknown."""
 
     __slots__ = ("_name",)
@@ -110,7 +110,7 @@ class IsNull(Node):
         return self._name not in properties
 
 
-class Flag(Node):
+class Flag(SelectorNode):
     """A property that stands for a condition: it says `true` or `false`, in small or capital letters."""
 
     __slots__ = ("_name",)
@@ -122,7 +122,7 @@ class Flag(Node):
         return flag_of(properties.get(self._name))
 
 
-class CompareText(Node):
+class CompareText(SelectorNode):
     """A property beside a text: by the code points of both."""
 
     __slots__ = ("_name", "_relation", "_text")
@@ -137,7 +137,7 @@ class CompareText(Node):
         return None if value is None else relate_texts(value, self._relation, self._text)
 
 
-class CompareNumber(Node):
+class CompareNumber(SelectorNode):
     """A property, read as a number, beside a number."""
 
     __slots__ = ("_name", "_number", "_relation")
@@ -152,7 +152,7 @@ class CompareNumber(Node):
         return None if value is None else relate_numbers(value, self._relation, self._number)
 
 
-class CompareFlag(Node):
+class CompareFlag(SelectorNode):
     """A property, read as a truth value, beside one: equal or not."""
 
     __slots__ = ("_name", "_wanted")
@@ -166,7 +166,7 @@ class CompareFlag(Node):
         return None if value is None else value == self._wanted
 
 
-class CompareNames(Node):
+class CompareNames(SelectorNode):
     """Two properties, as texts."""
 
     __slots__ = ("_name", "_other", "_relation")
@@ -183,7 +183,7 @@ class CompareNames(Node):
         return relate_texts(value, self._relation, other)
 
 
-class InTexts(Node):
+class InTexts(SelectorNode):
     """A property in a list of texts."""
 
     __slots__ = ("_name", "_texts")
@@ -197,7 +197,7 @@ class InTexts(Node):
         return None if value is None else value in self._texts
 
 
-class Like(Node):
+class Like(SelectorNode):
     """A property beside a pattern."""
 
     __slots__ = ("_name", "_pattern")
@@ -211,7 +211,7 @@ class Like(Node):
         return None if value is None else self._pattern.matches(value)
 
 
-class Contains(Node):
+class Contains(SelectorNode):
     """A text within a property: anywhere, at its beginning or at its end."""
 
     __slots__ = ("_name", "_text", "_where")

@@ -7,7 +7,7 @@ from typing import Final, final
 
 from matcher.names import has_wildcard, is_shared, is_valid_filter, matches
 from matcher.selector.errors import SelectorError
-from matcher.selector.nodes import Node
+from matcher.selector.nodes import SelectorNode
 from matcher.selector.sql import parse_sql
 from matcher.selector.tags import parse_tags
 
@@ -42,7 +42,7 @@ class Selector:
     __slots__ = ("_condition", "_is_exact", "_names", "_tags", "_topic_filter")
 
     def __init__(
-        self, topic_filter: bytes, tags: frozenset[str] | None, condition: Node | None, names: frozenset[str]
+        self, topic_filter: bytes, tags: frozenset[str] | None, condition: SelectorNode | None, names: frozenset[str]
     ) -> None:
         self._topic_filter = topic_filter
         self._is_exact = not has_wildcard(topic_filter)
@@ -104,7 +104,7 @@ def compile_selection(selection: Selection) -> Selector:
     if topic_filter and (not is_valid_filter(topic_filter) or is_shared(topic_filter)):
         text = topic_filter.decode(errors="replace")
         raise SelectorError(f"{text[:100]!r} is not a topic filter", 1, text)
-    condition: Node | None = None
+    condition: SelectorNode | None = None
     names: frozenset[str] = frozenset()
     if selection.sql.strip():
         condition, names = parse_sql(selection.sql)

@@ -38,8 +38,8 @@ from matcher.selector.nodes import (
     InTexts,
     IsNull,
     Like,
-    Node,
     Not,
+    SelectorNode,
     relate_numbers,
     relate_texts,
 )
@@ -52,7 +52,7 @@ _RELATIONS: Final = {"=": EQUAL, "<>": UNEQUAL, "<": LESS, "<=": AT_MOST, ">": M
 _PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
-def parse_sql(text: str) -> tuple[Node, frozenset[str]]:
+def parse_sql(text: str) -> tuple[SelectorNode, frozenset[str]]:
     """A condition as the node that tests it, with the names of the properties that it asks for. Raises
     `SelectorError`."""
     if len(text) > MAX_SQL:
@@ -86,7 +86,7 @@ class _Parser:
         self._depth = 0
         self.names: set[str] = set()
 
-    def whole(self) -> Node:
+    def whole(self) -> SelectorNode:
         node = self._condition()
         if self._word.token is not Token.END:
             raise self._expected("AND, OR or the end")
@@ -96,19 +96,19 @@ class _Parser:
     def _word(self) -> Word:
         return self._words[self._at]
 
-    def _condition(self) -> Node:
+    def _condition(self) -> SelectorNode:
         nodes = [self._conjunction()]
         while self._takes("OR"):
             nodes.append(self._conjunction())
         return nodes[0] if len(nodes) == 1 else Any(nodes)
 
-    def _conjunction(self) -> Node:
+    def _conjunction(self) -> SelectorNode:
         nodes = [self._negation()]
         while self._takes("AND"):
             nodes.append(self._negation())
         return nodes[0] if len(nodes) == 1 else All(nodes)
 
-    def _negation(self) -> Node:
+    def _negation(self) -> SelectorNode:
         if self._depth == MAX_DEPTH:
             raise SelectorError(f"more than {MAX_DEPTH} levels of parentheses and NOTs", self._word.column, self._text)
         self._depth += 1
@@ -123,7 +123,7 @@ class _Parser:
             self._depth -= 1
         return self._predicate()
 
-    def _predicate(self) -> Node:
+    def _predicate(self) -> SelectorNode:
         value = self._value("a condition")
         word = self._word
         relation = _RELATIONS.get(word.text) if word.token is Token.MARK else None
@@ -152,7 +152,7 @@ class _Parser:
             return Fixed(value.flag)
         raise self._expected("a comparison")
 
-    def _between(self, value: _Value) -> Node:
+    def _between(self, value: _Value) -> SelectorNode:
         low_word = self._word
         low = self._value("a value")
         self._require("AND")
@@ -160,7 +160,7 @@ class _Parser:
         high = self._value("a value")
         return All([self._compared(value, AT_LEAST, low, low_word), self._compared(value, AT_MOST, high, high_word)])
 
-    def _in(self, value: _Value) -> Node:
+    def _in(self, value: _Value) -> SelectorNode:
         self._require("(")
         members: list[_Value] = []
         while True:
@@ -175,7 +175,7 @@ class _Parser:
             return InTexts(value.text, [member.text for member in members])
         return Any([self._compared(value, EQUAL, member, member.word) for member in members])
 
-    def _like(self, value: _Value) -> Node:
+    def _like(self, value: _Value) -> SelectorNode:
         name = self._name(value, "LIKE")
         at = self._word
         pattern = self._literal_text("LIKE")
@@ -190,7 +190,7 @@ class _Parser:
         except ValueError as error:
             raise SelectorError(str(error), at.column, self._text) from error
 
-    def _compared(self, left: _Value, relation: int, right: _Value, at: Word) -> Node:
+    def _compared(self, left: _Value, relation: int, right: _Value, at: Word) -> SelectorNode:
         """A comparison; `at` is what to point at where it makes no sense."""
         if left.kind is not Token.NAME and right.kind is Token.NAME:
             return self._compared(right, MIRRORED[relation], left, at)
@@ -258,7 +258,7 @@ class _Parser:
         return SelectorError(f"expected {wanted}, found {word.shown}", word.column, self._text)
 
 
-def _named(name: str, relation: int, right: _Value) -> Node:
+def _named(name: str, relation: int, right: _Value) -> SelectorNode:
     if right.kind is Token.NAME:
         return CompareNames(name, relation, right.text)
     if right.kind is Token.TEXT:
@@ -268,5 +268,5 @@ def _named(name: str, relation: int, right: _Value) -> Node:
     return CompareFlag(name, right.flag == (relation == EQUAL))
 
 
-def _negated(node: Node, is_not: bool) -> Node:
+def _negated(node: SelectorNode, is_not: bool) -> SelectorNode:
     return Not(node) if is_not else node

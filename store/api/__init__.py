@@ -54,7 +54,7 @@ from store.api.queues import (
     subscription_queue,
     topic_queue,
 )
-from store.api.sessions import Outbound, PendingRetained, SessionState, SessionStore, Subscription, Will
+from store.api.sessions import Outbound, PendingRetained, SessionState, SessionStore, StoredSubscription, StoredWill
 
 __all__ = [
     "AccountStore",
@@ -96,12 +96,12 @@ __all__ = [
     "Start",
     "Store",
     "StoreStats",
-    "Subscription",
+    "StoredSubscription",
+    "StoredWill",
     "TopicPage",
     "TransactionListener",
     "User",
     "Wants",
-    "Will",
     "dead_letter_queue",
     "filter_queue",
     "partition_queue",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from store.api.appended import Appended
-from store.api.sessions import Subscription
+from store.api.sessions import StoredSubscription
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,7 +27,9 @@ class Addressed:
     position: int  # of its record in the log
     client_id: bytes
     topic: bytes
-    subscription: Subscription | None  # by which the client's durable session gets it; None: there is no such session
+    subscription: (
+        StoredSubscription | None
+    )  # by which the client's durable session gets it; None: there is no such session
 
 
 class Commit:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(slots=True)
-class Subscription:
+class StoredSubscription:
     """One durable subscription of a session with its committed cursor."""
 
     topic_filter: bytes
@@ -57,7 +57,7 @@ class SessionState:
     epoch: int
     expiry_interval: int  # seconds; 0xFFFFFFFF: never
     closed_at: int  # ms; 0 while a node holds it open
-    subscriptions: list[Subscription] = field(default_factory=list)
+    subscriptions: list[StoredSubscription] = field(default_factory=list)
     inbound: list[int] = field(default_factory=list)  # QoS 2 packet ids received and not released
     outbound: list[Outbound] = field(default_factory=list)
     user_name: bytes = b""  # whose it is: of the last connection; b"": nobody's in particular
@@ -65,7 +65,7 @@ class SessionState:
 
 
 @dataclass(slots=True, frozen=True)
-class Will:
+class StoredWill:
     """The will of a connection: to be sent when that has ended in another way than by a DISCONNECT that drops it."""
 
     client_id: bytes
@@ -90,7 +90,7 @@ class SessionStore(Protocol):
     async def session_row(self, client_id: bytes) -> SessionState | None:
         """The session without what it has (subscriptions, packet ids, what is owed to it): one row to read."""
 
-    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         """The session's subscriptions with these filters, by filter, at a cost that does not grow with the others."""
 
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
@@ -110,9 +110,9 @@ class SessionStore(Protocol):
     async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
         """Closed sessions whose expiry has come, as (client id, epoch)."""
 
-    async def will(self, client_id: bytes) -> Will | None: ...
+    async def will(self, client_id: bytes) -> StoredWill | None: ...
 
-    async def wills(self, after: bytes | None, limit: int) -> list[Will]:
+    async def wills(self, after: bytes | None, limit: int) -> list[StoredWill]:
         """All wills, sorted by client id, behind that of the client `after`."""
 
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:

@@ -54,7 +54,7 @@ class Origin:
 
 
 @dataclass(slots=True, frozen=True)
-class Manifest:
+class BackupManifest:
     """What `backup.json` holds."""
 
     format: int
@@ -70,14 +70,14 @@ class Manifest:
 class Made:
     """A backup that is whole, and what it took."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     copied_bytes: int = 0
     linked_bytes: int = 0  # of the store's own files
     reused_bytes: int = 0  # of files of earlier backups
 
 
 @dataclass(slots=True)
-class Options:
+class CopyOptions:
     """How a backup is made."""
 
     may_link: bool = True  # else everything is copied: it shares no file with anything
@@ -96,12 +96,12 @@ class _File:
     is_sealed: bool  # it does not change any more
 
 
-def back_up_staged(data: Path, stage: Path, staged: Staged, target: Path, options: Options) -> Made:
+def back_up_staged(data: Path, stage: Path, staged: Staged, target: Path, options: CopyOptions) -> Made:
     """Back up what a running store put into `stage`. Raises `StoreError` and OSError; there is no `target` then."""
     return _Backup(data, stage, staged.position, target, options).make()
 
 
-def back_up_stopped(data: Path, target: Path, options: Options) -> Made:
+def back_up_stopped(data: Path, target: Path, options: CopyOptions) -> Made:
     """Back up a data folder that no process has, which is locked meanwhile. Raises as above."""
     if not is_data_folder(data):
         raise StoreError(f"there is no data folder at {data}")
@@ -112,7 +112,7 @@ def back_up_stopped(data: Path, target: Path, options: Options) -> Made:
         folder.close()
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> BackupManifest:
     """What the backup's manifest says. Raises `StoreError` when it is of another version or damaged, OSError."""
     path = folder / FILE
     text = path.read_bytes()
@@ -121,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
         if known["format"] != FORMAT:
             raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
         known["files"] = {name: Origin(**origin) for name, origin in known["files"].items()}
-        return Manifest(**known)
+        return BackupManifest(**known)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path} is damaged ({error})") from error
 
@@ -129,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
 class _Backup:
     """One backup on its way."""
 
-    def __init__(self, data: Path, source: Path, position: int | None, target: Path, options: Options) -> None:
+    def __init__(self, data: Path, source: Path, position: int | None, target: Path, options: CopyOptions) -> None:
         self._data = data
         self._source = source
         self._position = position
@@ -141,7 +141,7 @@ class _Backup:
         self._earlier: dict[str, tuple[Path, Origin]] = {}
         self._files: dict[str, Origin] = {}
         self._reused: dict[int, int] = {}  # base of a segment that an earlier backup has → its records' end
-        self._made = Made(Manifest(FORMAT, 0, 0, 0, None, 0, {}))
+        self._made = Made(BackupManifest(FORMAT, 0, 0, 0, None, 0, {}))
         self._done = 0
         self._all = 0
         self._copier = Copier(self._disk, options.rest, self._on_copied)
@@ -158,7 +158,7 @@ class _Backup:
             time_ms = self._check_log(position)
             views = self._checked_views(saved, begin, position)
             now = self._options.clock()
-            manifest = Manifest(FORMAT, begin, position, time_ms, views, now, self._files)
+            manifest = BackupManifest(FORMAT, begin, position, time_ms, views, now, self._files)
             self._finish(manifest)
             self._made.manifest = manifest
         return self._made
@@ -304,7 +304,7 @@ class _Backup:
         shutil.rmtree(self._unfinished / "views")
         return None
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _finish(self, manifest: BackupManifest) -> None:
         unfinished, disk = self._unfinished, self._disk
         for folder in (unfinished / "log", unfinished / "views"):
             if folder.exists():
@@ -327,7 +327,7 @@ class _Backup:
 
 def _earlier(target: Path) -> dict[str, tuple[Path, Origin]]:
     """Files of the backups beside `target` that do not change, the newest backup's where several have one."""
-    found: list[tuple[int, Path, Manifest]] = []
+    found: list[tuple[int, Path, BackupManifest]] = []
     for path in target.parent.glob(f"*/{FILE}"):
         try:
             manifest = read_manifest(path.parent)

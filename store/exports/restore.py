@@ -13,7 +13,7 @@ from pathlib import Path
 
 from store.data_folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta
 from store.errors import StoreError
-from store.exports.backup import Options
+from store.exports.backup import CopyOptions
 from store.exports.base import Base
 from store.exports.checking import check_log
 from store.exports.until import Until, cut
@@ -35,7 +35,7 @@ class Restored:
     dropped_bytes: int  # of the backup's log, behind `position`
 
 
-def restore(backup: Path, data: Path, until: Until, others: Sequence[Path], options: Options) -> Restored:
+def restore(backup: Path, data: Path, until: Until, others: Sequence[Path], options: CopyOptions) -> Restored:
     """Restore `backup` into `data`, which must not exist or be empty, up to `until`. Views to fold on from may be those
     of older backups of the same log, `others`.
 
@@ -75,7 +75,7 @@ def _target(data: Path, disk: Disk) -> Iterator[Path]:
 class _Restore:
     """One restore on its way."""
 
-    def __init__(self, backup: Path, data: Path, unfinished: Path, options: Options) -> None:
+    def __init__(self, backup: Path, data: Path, unfinished: Path, options: CopyOptions) -> None:
         self._backup = backup
         self._data = data
         self._unfinished = unfinished

@@ -22,11 +22,11 @@ from store.exports.until import Until, cut
 from store.file_copy import Copier
 from store.log.disk import Disk
 from store.log.pinned_segments import PinnedSegments
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.recovery import begin_time, sound_batches
 from store.log.segments import Segments, segment_name
 from store.log.tail_cache import TailCache
-from store.log.writer import Batch
+from store.log.writer import SealedBatch
 from store.queries import Queries
 from store.views.database import Database
 from store.views.fold import Views
@@ -41,7 +41,7 @@ class Snapshot(Queries):
     def __init__(self, segments: Segments, views: Views, partitions: int, undo: ExitStack) -> None:
         self.partitions = partitions
         self._views = views
-        self._reader = Reader(segments, TailCache(0))
+        self._reader = LogReader(segments, TailCache(0))
         self._undo = undo
 
     @classmethod
@@ -142,7 +142,7 @@ def _fold(views: Views, segments: Segments, end: int, tell: Callable[[int], None
         if batch.position + len(data) > end:
             data = data[: end - batch.position]
             time_ms = record.store_time_of(data, record.split(data)[-1])
-        views.fold(Batch(batch.position, data, time_ms))
+        views.fold(SealedBatch(batch.position, data, time_ms))
         tell(len(data))
         if views.position >= end:
             break

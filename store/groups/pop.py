@@ -37,7 +37,7 @@ from store.groups.pop_decision import PopDecision, begin_all, first_new, is_begu
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
 from store.groups.settle import SettleDecision
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.writer import Clock
 from store.views.fold import Views
 
@@ -55,7 +55,7 @@ class GroupService:
     """The groups of one store. Everything happens on the loop."""
 
     def __init__(
-        self, config: StoreConfig, views: Views, reader: Reader, offer: Offer, offer_later: Offer, clock: Clock
+        self, config: StoreConfig, views: Views, reader: LogReader, offer: Offer, offer_later: Offer, clock: Clock
     ) -> None:
         self._config = config
         self._views = views

@@ -2,7 +2,7 @@
 
 Messages that come again and are due go first, the longest due before others; those that were leased too often become
 dead letters instead. New messages follow, from the queue that waited longest for its turn. Nothing is changed here but
-claims and `GroupQueue.due`, which `undo` restores.
+claims and `QueueLeases.due`, which `undo` restores.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from store.config import StoreConfig
 from store.groups.queue_decision import QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
 from store.views.fold import Views
-from store.views.leases import MAX_DELIVERIES, UNSENT, GroupQueue
+from store.views.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop
 MOST_DEAD: Final = 1024  # dead letters that one pop makes, and one record names
@@ -159,7 +159,7 @@ class PopDecision:
             if at is not None and at <= self._now:
                 heappush(due, (at, index))
 
-    def _lease_first_due(self, queue: QueueDecision, state: GroupQueue) -> None:
+    def _lease_first_due(self, queue: QueueDecision, state: QueueLeases) -> None:
         """Lease what was due first in a queue, or the beginning of it."""
         at, runs = state.pop_due()
         try:
@@ -178,7 +178,7 @@ class PopDecision:
 
     def _lease_in_order(self) -> None:
         """Lease what is to come again of queues of which nothing is leased: all of it is due, and the first comes
-        first. `GroupQueue.due` is left alone: no other call reads it while a record is under way."""
+        first. `QueueLeases.due` is left alone: no other call reads it while a record is under way."""
         for queue in self._queues:
             state = queue.state
             if state is None or not state.unfinished:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store.api import Run
-from store.views.leases import MAX_DELIVERIES, GroupQueue
+from store.views.leases import MAX_DELIVERIES, QueueLeases
 from store.views.pops import Key, Pops
 
 _CLEAR: Final = -1  # no record under way leases out new messages
@@ -78,7 +78,7 @@ class QueueDecision:
         "until",
     )
 
-    def __init__(self, queue: bytes, state: GroupQueue | None, uncommitted: Uncommitted | None) -> None:
+    def __init__(self, queue: bytes, state: QueueLeases | None, uncommitted: Uncommitted | None) -> None:
         self.queue = queue
         self.state = state  # None: nothing is committed about it
         self.uncommitted = uncommitted
@@ -97,7 +97,7 @@ class QueueDecision:
         self.until = 0  # ms: the end of the leases
         self.dead: list[int] = []  # offsets of new dead letters
         self.gone: list[tuple[int, int]] = []  # (first offset, count) of entries whose records left the log
-        self.expected: list[tuple[int, int, int]] = []  # (at, first, end) to be put back into `GroupQueue.due`
+        self.expected: list[tuple[int, int, int]] = []  # (at, first, end) to be put back into `QueueLeases.due`
 
     def undo(self) -> None:
         """Forget the decision: its records were not appended."""

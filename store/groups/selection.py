@@ -11,7 +11,7 @@ import record
 from matcher.selector import Selection, Selector, compile_selection
 from record.layout import REFERENCE
 from store.errors import LogCorrupt
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.views.fold import Views
 
 _PAGE: Final = 256  # messages examined in one turn of the loop
@@ -35,7 +35,7 @@ class QueueSelector:
     """Examines queues for one pop, at most `MOST_EXAMINED` messages in all. Raises `SelectorError` for a selection that
     does not compile."""
 
-    def __init__(self, views: Views, reader: Reader, selection: Selection) -> None:
+    def __init__(self, views: Views, reader: LogReader, selection: Selection) -> None:
         self._views = views
         self._reader = reader
         self._selector: Selector = compile_selection(selection)

@@ -24,7 +24,7 @@ from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAIL
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
-from store.log.writer import Batch, Writer
+from store.log.writer import SealedBatch, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Flushed:
 
     def __init__(self, appends: list[PendingAppend]) -> None:
         self.appends = appends
-        self.batches: list[Batch] = []
+        self.batches: list[SealedBatch] = []
         self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
 
@@ -105,7 +105,7 @@ class CommitLog:
         writer: Writer,
         config: StoreConfig,
         loop: asyncio.AbstractEventLoop,
-        on_batch: Callable[[Batch], None],
+        on_batch: Callable[[SealedBatch], None],
         on_sync: Callable[[], None],
     ) -> None:
         self._writer = writer

@@ -17,7 +17,7 @@ FORMAT: Final = 1
 FILE: Final = "damaged.json"
 
 
-class Damaged:
+class DamagedRanges:
     """Ranges [begin, end) of positions, sorted and apart. False where there is none."""
 
     __slots__ = ("_begins", "_ends")
@@ -61,9 +61,9 @@ class Damaged:
         """Whether a position from `first` to `last` is in a range."""
         return self.covers(first) or self.before(first, last + 1) <= last
 
-    def up_to(self, position: int) -> "Damaged":
+    def up_to(self, position: int) -> "DamagedRanges":
         """Those that begin before a position: what a copy of the log has that ends there."""
-        return Damaged((begin, end) for begin, end in self if begin < position)
+        return DamagedRanges((begin, end) for begin, end in self if begin < position)
 
     def size(self, begin: int = 0) -> tuple[int, int]:
         """How many ranges there are behind position `begin`, and their bytes."""
@@ -71,27 +71,27 @@ class Damaged:
         return len(sizes), sum(sizes)
 
 
-NO_DAMAGE: Final = Damaged()
+NO_DAMAGE: Final = DamagedRanges()
 
 
-def read_damaged(folder: Path) -> Damaged:
+def read_damaged(folder: Path) -> DamagedRanges:
     """What the log in the folder has. Raises `StoreError` when the file is of another version or no such file."""
     path = folder / FILE
     try:
         known = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        return Damaged()
+        return DamagedRanges()
     except ValueError as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
     try:
         if known["format"] != FORMAT:
             raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
-        return Damaged((int(begin), int(end)) for begin, end in known["ranges"])
+        return DamagedRanges((int(begin), int(end)) for begin, end in known["ranges"])
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
 
 
-def write_damaged(folder: Path, damaged: Damaged, disk: Disk) -> None:
+def write_damaged(folder: Path, damaged: DamagedRanges, disk: Disk) -> None:
     """Have the log in the folder have these, durably."""
     if not damaged and not (folder / FILE).exists():
         return

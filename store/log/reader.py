@@ -24,7 +24,7 @@ _GAP: Final = 4096  # bytes between two wanted records that are read along rathe
 _SPAN: Final = 1 << 20  # bytes read at once for several records
 
 
-class Reader:
+class LogReader:
     """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
 
     __slots__ = ("_buffer", "_segments", "_tail", "met")

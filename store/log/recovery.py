@@ -18,7 +18,7 @@ import record
 from record.layout import HEADER_SIZE, MAGIC, MAX_FRAME, VERSION
 from store.errors import LogCorrupt
 from store.log.segments import Segments, segment_name
-from store.log.writer import Batch
+from store.log.writer import SealedBatch
 
 _CHUNK: Final = 4 << 20  # bytes read at once
 _BATCH: Final = 256 << 10  # of frames: they stay in the processor's cache while they are read, checked and folded
@@ -50,7 +50,7 @@ def recover(segments: Segments, checked: int, durable: int) -> Recovered:
     return Recovered(begin, begin_time(segments, begin), end, store_time, clear(segments, end))
 
 
-def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, Batch | None]:
+def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, SealedBatch | None]:
     """The same without changing anything: where the log begins and ends, and what its last records are in."""
     if not segments.bases:
         if durable:
@@ -76,14 +76,14 @@ def begin_time(segments: Segments, begin: int) -> int:
     return 0 if first is None else record.store_time_of(first.data, 0)
 
 
-def _last_batch(segments: Segments, position: int) -> Batch | None:
+def _last_batch(segments: Segments, position: int) -> SealedBatch | None:
     last = None
     for last in sound_batches(segments, position):  # noqa: B007  all are read, the last is kept
         pass
     return last
 
 
-def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
+def sound_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
     """The log from `position` on in pieces, up to the first byte that is no sound frame and in no place known as
     damaged."""
     base = segments.base_of(position)
@@ -101,7 +101,7 @@ def sound_batches(segments: Segments, position: int) -> Iterator[Batch]:
             position, base = behind, segments.base_of(behind)
 
 
-def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
+def segment_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
     """The same, of the segment of `position` alone."""
     base = segments.base_of(position)
     fd = segments.open(base)
@@ -110,7 +110,7 @@ def segment_batches(segments: Segments, position: int) -> Iterator[Batch]:
             data, last = _sound(segments, fd, base, position)
             if not data:
                 break
-            yield Batch(position, data, record.store_time_of(data, last))
+            yield SealedBatch(position, data, record.store_time_of(data, last))
             position += len(data)
     finally:
         os.close(fd)
@@ -182,7 +182,7 @@ def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterato
         offset += _CHUNK
 
 
-def _settle(segments: Segments, batch: Batch) -> None:
+def _settle(segments: Segments, batch: SealedBatch) -> None:
     """Write what the last batch does not prove durable again, and sync it: from here on everything before the end
     is taken to be on disk. A process that was killed may have left it in the page cache only, and after a failed
     sync the kernel calls such pages clean, so a sync alone would not write them. Segments before the last frame's

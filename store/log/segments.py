@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from store.errors import LogCorrupt, StoreClosed, StoreError
-from store.log.damaged_ranges import Damaged, read_damaged
+from store.log.damaged_ranges import DamagedRanges, read_damaged
 from store.log.disk import Disk
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Segments:
         self.size = size
         self.disk = disk
         self.bases: list[int] = []
-        self.damaged = Damaged()  # places that are not read
+        self.damaged = DamagedRanges()  # places that are not read
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
         self._forgotten: list[int] = []  # segments before the log's begin whose files are there, the oldest first
         self._preparing: threading.Thread | None = None

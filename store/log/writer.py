@@ -25,7 +25,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Batch:
+class SealedBatch:
     """Sealed frames that were written together: `data` lies at `position` of the log."""
 
     __slots__ = ("data", "position", "store_time")
@@ -79,7 +79,7 @@ class Writer:
         """Have the segment ready that is written first. Raises OSError."""
         self._enter(1)
 
-    def write(self, frames: list[bytes]) -> tuple[list[Batch], list[int]]:
+    def write(self, frames: list[bytes]) -> tuple[list[SealedBatch], list[int]]:
         """Write the frames, durably under the fsync policy. Returns the batches and each frame's position.
 
         Raises `RecordInvalid` with nothing written when one is not a frame, OSError when the disk fails.
@@ -126,9 +126,9 @@ class Writer:
             segments.prepare(base + segments.size)
         return base + segments.size - self.position
 
-    def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[Batch], list[int]]:
+    def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[SealedBatch], list[int]]:
         """Write frames that do not fit into one segment: a batch in each."""
-        batches: list[Batch] = []
+        batches: list[SealedBatch] = []
         positions: list[int] = []
         first = 0
         while first < len(frames):
@@ -154,11 +154,11 @@ class Writer:
         except ValueError as error:
             raise RecordInvalid(f"not an unsealed frame: {error}") from None
 
-    def _write_batch(self, data: bytes) -> Batch:
+    def _write_batch(self, data: bytes) -> SealedBatch:
         self._pages.write(data, self.position - self._base, self._put)
         if self._policy == "fsync":
             self.durable = self.position + len(data)
-        batch = Batch(self.position, data, self.store_time)
+        batch = SealedBatch(self.position, data, self.store_time)
         self.position += len(data)
         if self.position - self.durable > _MAX_UNDURABLE:
             self.sync()

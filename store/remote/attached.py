@@ -30,7 +30,7 @@ _Filters = tuple[list[bytes], list[bytes]]
 _decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
 
 
-class Feed(Protocol):
+class CommitFeed(Protocol):
     """The commits that a gateway is told of; `notify.feed` has it."""
 
     def send_end(self) -> None:
@@ -43,7 +43,7 @@ class Feed(Protocol):
 class Feeds(Protocol):
     """The feeds of all gateways; `notify.hub` has them."""
 
-    def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> Feed: ...
+    def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> CommitFeed: ...
 
     def close(self, feed: Any) -> None: ...
 

@@ -27,10 +27,10 @@ from store.api import (
     Rule,
     SessionState,
     Store,
-    Subscription,
+    StoredSubscription,
+    StoredWill,
     TopicPage,
     User,
-    Will,
 )
 
 Result = TypeVar("Result")
@@ -67,11 +67,11 @@ OFFSET_AT: Final = Method[int]("offset_at")
 BY_KEY: Final = Method[Found]("by_key")
 MESSAGE: Final = Method[bytes]("message")
 SESSION: Final = Method[SessionState | None]("session")
-SUBSCRIPTIONS: Final = Method[dict[bytes, Subscription]]("subscriptions")
+SUBSCRIPTIONS: Final = Method[dict[bytes, StoredSubscription]]("subscriptions")
 SESSIONS: Final = Method[list[bytes]]("sessions")
 SESSIONS_OF: Final = Method[tuple[list[bytes], bytes | None]]("sessions_of")
-WILL: Final = Method[Will | None]("will")
-WILLS: Final = Method[list[Will]]("wills")
+WILL: Final = Method[StoredWill | None]("will")
+WILLS: Final = Method[list[StoredWill]]("wills")
 WILLS_WAITING: Final = Method[list[tuple[bytes, int]]]("wills_waiting")
 SESSIONS_OPEN: Final = Method[list[tuple[bytes, int, int, bytes]]]("sessions_open")
 SESSIONS_EXPIRED: Final = Method[list[tuple[bytes, int]]]("sessions_expired")
@@ -147,7 +147,7 @@ class RemoteCalls:
     async def session_row(self, client_id: bytes) -> SessionState | None:
         return await self._ask(SESSION_ROW, client_id)
 
-    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         return await self._ask(SUBSCRIPTIONS, client_id, filters)
 
     async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
@@ -156,10 +156,10 @@ class RemoteCalls:
     async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
         return await self._ask(SESSIONS_OF, user_name, after)
 
-    async def will(self, client_id: bytes) -> Will | None:
+    async def will(self, client_id: bytes) -> StoredWill | None:
         return await self._ask(WILL, client_id)
 
-    async def wills(self, after: bytes | None, limit: int) -> list[Will]:
+    async def wills(self, after: bytes | None, limit: int) -> list[StoredWill]:
         return await self._ask(WILLS, after, limit)
 
     async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:

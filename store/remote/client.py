@@ -38,11 +38,11 @@ from store.errors import StoreClosed, StoreError
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
-from store.remote.faults import Fault, error_of
+from store.remote.faults import RemoteFault, error_of
 from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
-from store.remote.wants import Wants
+from store.remote.wants import RemoteWants
 from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items, refusal
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ _OPTIONS: Final = (
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
-_decode_fault: Final = msgspec.msgpack.Decoder(Fault).decode
+_decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
-class EventReceiver(Protocol):
+class CommitReceiver(Protocol):
     """Makes commits of events; `notify.event_receiver` has it."""
 
     position: int
@@ -91,7 +91,7 @@ class RemoteStore(RemoteCalls):
         self,
         address: str,
         gateway: str,
-        receiver: EventReceiver,
+        receiver: CommitReceiver,
         config: RemoteConfig,
         routed: bool,
         credentials: Credentials | None = None,
@@ -117,7 +117,7 @@ class RemoteStore(RemoteCalls):
         self._lost_listeners: list[Callable[[], None]] = []
         self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
         self._returning: set[asyncio.Task[None]] = set()  # leases that nobody waited for
-        self.wants = Wants(self._loop, partial(self._put, Item.WATCH)) if routed else None
+        self.wants = RemoteWants(self._loop, partial(self._put, Item.WATCH)) if routed else None
         self._grace: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self._closing = False
@@ -128,7 +128,7 @@ class RemoteStore(RemoteCalls):
         cls,
         address: str,
         gateway: str,
-        receiver: EventReceiver,
+        receiver: CommitReceiver,
         config: RemoteConfig | None = None,
         routed: bool = True,
         credentials: Credentials | None = None,

@@ -26,7 +26,7 @@ _PLAIN: Final[dict[str, type[Exception]]] = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True, array_like=True):
+class RemoteFault(msgspec.Struct, frozen=True, array_like=True):
     """An error: its class, its words, and what some classes have besides."""
 
     name: str
@@ -35,21 +35,21 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     numbers: tuple[int, ...] = ()
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> RemoteFault:
     """Anything that is no error of the store is a `StoreError` there: it is not the gateway's fault."""
     if isinstance(error, OffsetOutOfRange):
-        return Fault("OffsetOutOfRange", str(error), error.queue, (error.offset, error.begin, error.end))
+        return RemoteFault("OffsetOutOfRange", str(error), error.queue, (error.offset, error.begin, error.end))
     if isinstance(error, LogCorrupt):
-        return Fault("LogCorrupt", error.what, error.segment.encode(), (error.position,))
+        return RemoteFault("LogCorrupt", error.what, error.segment.encode(), (error.position,))
     if isinstance(error, SelectorError):
-        return Fault("SelectorError", error.message, error.text.encode(), (error.column,))
+        return RemoteFault("SelectorError", error.message, error.text.encode(), (error.column,))
     name = "ValueError" if isinstance(error, ValueError) else type(error).__name__
     if name in _PLAIN:
-        return Fault(name, str(error))
-    return Fault("StoreError", str(error) if isinstance(error, StoreError) else f"the store failed: {error!r}")
+        return RemoteFault(name, str(error))
+    return RemoteFault("StoreError", str(error) if isinstance(error, StoreError) else f"the store failed: {error!r}")
 
 
-def error_of(fault: Fault) -> Exception:
+def error_of(fault: RemoteFault) -> Exception:
     """The error again."""
     if fault.name == "OffsetOutOfRange":
         offset, begin, end = fault.numbers

@@ -7,13 +7,13 @@ import msgspec
 
 from store.errors import StoreClosed, StoreError
 from store.remote.calls import Method, encode
-from store.remote.faults import Fault, error_of
+from store.remote.faults import RemoteFault, error_of
 from store.remote.wire import NUMBER, Item
 
 Send = Callable[[int, bytes], None]
 Orphaned = Callable[[bytes], None]
 
-_decode_fault = msgspec.msgpack.Decoder(Fault).decode
+_decode_fault = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
 class _Question:

@@ -15,7 +15,7 @@ from store.remote.wire import NUMBER
 _MOST: Final = 1 << 30  # changes that are numbered before the numbers begin anew
 
 
-class Wants:
+class RemoteWants:
     """The filters by how often they are wanted. `send` has changes go."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes], None]) -> None:

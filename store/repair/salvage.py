@@ -12,7 +12,7 @@ from typing import Final
 
 from store.errors import LogCorrupt
 from store.file_copy import Copier
-from store.log.damaged_ranges import Damaged, write_damaged
+from store.log.damaged_ranges import DamagedRanges, write_damaged
 from store.log.disk import UNREADABLE, Disk
 from store.log.segments import Segments, segment_name
 from store.repair.verify import Damage, pieces
@@ -75,14 +75,14 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
         _complete(log, size, resumes, disk)
     if found:
         ranges = [(damage.position, damage.resumes or 0) for damage in found]
-        write_damaged(log, Damaged([*segments.damaged, *ranges]), disk)
+        write_damaged(log, DamagedRanges([*segments.damaged, *ranges]), disk)
     return found
 
 
 def forget_reclaimed(segments: Segments) -> None:
     """Strike out what retention has taken with its segments."""
     begin = segments.bases[0] if segments.bases else 0
-    kept = Damaged((first, end) for first, end in segments.damaged if end > begin)
+    kept = DamagedRanges((first, end) for first, end in segments.damaged if end > begin)
     if kept.size() != segments.damaged.size():
         write_damaged(segments.folder, kept, segments.disk)
         segments.damaged = kept

@@ -20,7 +20,7 @@ from store.log.disk import Disk
 from store.log.pinned_segments import PinnedSegments
 from store.log.recovery import clear, frames_behind, sound_batches
 from store.log.segments import Segments, segment_name
-from store.log.writer import Batch
+from store.log.writer import SealedBatch
 from store.views.database import seen_checkpoint
 
 ASIDE: Final = "damaged"
@@ -129,7 +129,7 @@ def known_damage(segments: Segments) -> list[Damage]:
     ]
 
 
-def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[Batch | Damage]:
+def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[SealedBatch | Damage]:
     """The log from a record's `position` on: batches, and what lies damaged between them. What is before `durable` is
     known to have been on disk."""
     end = position

@@ -9,7 +9,7 @@ from store.api import partition_queue
 from store.config import StoreConfig
 from store.errors import LogCorrupt
 from store.log.commitlog import CommitLog
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.segments import Segments, segment_name
 from store.log.writer import Clock
 from store.views.begins import Floors
@@ -23,7 +23,7 @@ class Expiry:
     """Tells retention how far it may go."""
 
     def __init__(
-        self, config: StoreConfig, segments: Segments, reader: Reader, views: Views, log: CommitLog, clock: Clock
+        self, config: StoreConfig, segments: Segments, reader: LogReader, views: Views, log: CommitLog, clock: Clock
     ) -> None:
         self._bytes = config.retention_bytes
         self._age_s = config.retention_age_s

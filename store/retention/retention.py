@@ -15,7 +15,7 @@ from typing import Final
 from store.config import StoreConfig
 from store.errors import LogCorrupt
 from store.log.commitlog import CommitLog
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.segments import Segments
 from store.log.writer import Clock
 from store.retention.expiry import Expiry
@@ -40,7 +40,7 @@ class Retention:
         self,
         config: StoreConfig,
         segments: Segments,
-        reader: Reader,
+        reader: LogReader,
         database: Database,
         views: Views,
         log: CommitLog,

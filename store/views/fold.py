@@ -26,8 +26,8 @@ from store import control
 from store.api import Addressed, Commit, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.log.damaged_ranges import NO_DAMAGE, Damaged
-from store.log.writer import Batch
+from store.log.damaged_ranges import NO_DAMAGE, DamagedRanges
+from store.log.writer import SealedBatch
 from store.views.access import Access
 from store.views.begins import Begins, Floors
 from store.views.database import Checkpoint, Database
@@ -42,12 +42,12 @@ from store.views.names import Names
 from store.views.pops import Pops
 from store.views.producers import Producers
 from store.views.retained import RetainedValues
-from store.views.sessions import Sessions
+from store.views.sessions import SessionsView
 from store.views.shares import Shares
 from store.views.state import State
 from store.views.tails import Tails, queue_digest
-from store.views.wanted import Wanted
-from store.views.wills import Wills
+from store.views.wanted import WantedFilters
+from store.views.wills import WillsView
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
 _PUBLISHER: Final = 4
@@ -64,7 +64,7 @@ class Views:
     """The views of one store, true up to `position`, of a log whose first record, of `begin_time`, is at `begin`."""
 
     def __init__(
-        self, database: Database, config: StoreConfig, begin: int, begin_time: int, damaged: Damaged = NO_DAMAGE
+        self, database: Database, config: StoreConfig, begin: int, begin_time: int, damaged: DamagedRanges = NO_DAMAGE
     ) -> None:
         self.damaged = damaged  # places of the log that are not read
         self.partitions = config.partitions
@@ -101,16 +101,16 @@ class Views:
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
-        wanted = Wanted(self._state, self._dispatcher)
+        wanted = WantedFilters(self._state, self._dispatcher)
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
-        self.wills = Wills(self._state)
-        self.sessions = Sessions(self._state, self._dispatcher, wanted, self.shares, self.wills)
+        self.wills = WillsView(self._state)
+        self.sessions = SessionsView(self._state, self._dispatcher, wanted, self.shares, self.wills)
         self._folds = self._plain_folds()
         self._folds_at = self._folds_of_commit()
         self.sessions.load()
         wanted.load()
 
-    def fold(self, batch: Batch) -> Commit:
+    def fold(self, batch: SealedBatch) -> Commit:
         """Fold the next batch of the log. Its commit says where each message went."""
         generation = batch.position // self._generation_bytes
         if generation != self._index.newest:

@@ -65,7 +65,7 @@ class Block:
             first = end
 
 
-class GroupQueue:
+class QueueLeases:
     """A group's place in a queue. Changes are methods named after the control records (`store.control`)."""
 
     __slots__ = (

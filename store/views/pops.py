@@ -10,7 +10,7 @@ from typing import Final
 
 from store.control import Settled
 from store.views.groups import Groups
-from store.views.leases import GroupQueue, unpack_head
+from store.views.leases import QueueLeases, unpack_head
 from store.views.state import State, owned
 
 _GROUPS: Final = b"j"  # group → number of its queues
@@ -30,9 +30,9 @@ class Pops:
         self._state = state
         self._committed = committed
         self._limit = limit
-        self._queues: dict[Key, GroupQueue] = {}  # those that changed least recently first
+        self._queues: dict[Key, QueueLeases] = {}  # those that changed least recently first
         self._names: dict[bytes, dict[bytes, None]] = {}  # the same: the queues of each group
-        self._changed: dict[Key, GroupQueue] = {}  # since the checkpoint
+        self._changed: dict[Key, QueueLeases] = {}  # since the checkpoint
         self._changed_blocks = 0
         self._blocks = 0  # in memory
         self._count: int | None = None  # of groups, once it was asked for
@@ -47,12 +47,12 @@ class Pops:
         """Objects in memory."""
         return len(self._queues) + self._blocks
 
-    def find(self, group: bytes, queue: bytes) -> GroupQueue | None:
+    def find(self, group: bytes, queue: bytes) -> QueueLeases | None:
         """A group's place in a queue, None where it never was."""
         found = self._queues.get((group, queue))
         return self._load(group, queue) if found is None else found
 
-    def find_all(self, group: bytes, queues: Iterable[bytes]) -> list[GroupQueue | None]:
+    def find_all(self, group: bytes, queues: Iterable[bytes]) -> list[QueueLeases | None]:
         """What the group has of each of these queues."""
         known = self._queues
         return [known.get((group, queue)) or self._load(group, queue) for queue in queues]
@@ -85,7 +85,7 @@ class Pops:
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
-        places: list[GroupQueue] = []
+        places: list[QueueLeases] = []
         for queue in queues:
             place = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
             self._changing(place)  # at once: what is about to change is not forgotten when the next place is loaded
@@ -95,7 +95,7 @@ class Pops:
         self._changed_to(places)
 
     def settled(self, group: bytes, event: Settled) -> None:
-        places: list[GroupQueue] = []
+        places: list[QueueLeases] = []
         for queue in [*event.done, *[queue for queue in event.again if queue not in event.done]]:
             place = self.find(group, queue)
             if place is not None:
@@ -159,7 +159,7 @@ class Pops:
                 self._changed_blocks -= len(place.changed)
                 self._write_place(place)
 
-    def _write_place(self, place: GroupQueue) -> None:
+    def _write_place(self, place: QueueLeases) -> None:
         blocks = owned(_BLOCKS, place.group)
         prefix = owned(b"", place.queue)
         for number, row in place.rows():
@@ -192,17 +192,17 @@ class Pops:
         if not names:
             del self._names[group]
 
-    def _keep(self, place: GroupQueue) -> GroupQueue:
+    def _keep(self, place: QueueLeases) -> QueueLeases:
         self._queues[place.group, place.queue] = place
         self._names.setdefault(place.group, {})[place.queue] = None
         return place
 
-    def _load(self, group: bytes, queue: bytes) -> GroupQueue | None:
+    def _load(self, group: bytes, queue: bytes) -> QueueLeases | None:
         row = self._state.get(owned(_HEADS, group), queue)
         if row is None:
             return None
         _, following, unfinished = unpack_head(row)
-        place = GroupQueue(group, queue, following)
+        place = QueueLeases(group, queue, following)
         if unfinished:
             place.load(list(self._block_rows(group, queue)))
         self._make_room()
@@ -216,14 +216,14 @@ class Pops:
                 break
             yield int.from_bytes(name[len(prefix) :], "big"), row
 
-    def _add(self, group: bytes, queue: bytes, begin: int) -> GroupQueue:
+    def _add(self, group: bytes, queue: bytes, begin: int) -> QueueLeases:
         known = self.queues_of(group)
         self._state.put(_GROUPS, group, (known + 1).to_bytes(4, "big"))
         if not known and self._count is not None:
             self._count += 1
-        return self._keep(GroupQueue(group, queue, begin))
+        return self._keep(QueueLeases(group, queue, begin))
 
-    def _changing(self, place: GroupQueue) -> None:
+    def _changing(self, place: QueueLeases) -> None:
         """The place is about to change: `_changed_to` follows."""
         if not place.is_changed:
             place.is_changed = True
@@ -233,7 +233,7 @@ class Pops:
         self._blocks -= len(place.blocks)
         self._changed_blocks -= len(place.changed)
 
-    def _changed_to(self, places: Iterable[GroupQueue]) -> None:
+    def _changed_to(self, places: Iterable[QueueLeases]) -> None:
         for place in places:
             self._blocks += len(place.blocks)
             self._changed_blocks += len(place.changed)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
-from store.api import Outbound, PendingRetained, SessionState, Subscription, subscription_queue
+from store.api import Outbound, PendingRetained, SessionState, StoredSubscription, subscription_queue
 from store.control import (
     CursorsCommitted,
     InboundReleased,
@@ -30,8 +30,8 @@ from store.views.dispatch import Dispatcher
 from store.views.inbound import Inbound
 from store.views.shares import Shares
 from store.views.state import State, owned
-from store.views.wanted import Wanted
-from store.views.wills import Wills
+from store.views.wanted import WantedFilters
+from store.views.wills import WillsView
 
 _SESSIONS: Final = b"s"
 _OPEN: Final = b"a"  # client → reach of its connection, and the gateway that has it
@@ -51,12 +51,14 @@ _INBOX: Final = 2  # options of an inbox that its client did not subscribe to: Q
 _NEVER: Final = 0xFFFF_FFFF
 
 
-class Sessions:
+class SessionsView:
     """Sessions by client id. Tells which filters are wanted, and of members of shared subscriptions."""
 
     __slots__ = ("_dispatcher", "_shares", "_state", "_wanted", "_wills", "count", "inbound")
 
-    def __init__(self, state: State, dispatcher: Dispatcher, wanted: Wanted, shares: Shares, wills: Wills) -> None:
+    def __init__(
+        self, state: State, dispatcher: Dispatcher, wanted: WantedFilters, shares: Shares, wills: WillsView
+    ) -> None:
         self._state = state
         self._dispatcher = dispatcher
         self._wanted = wanted
@@ -143,7 +145,7 @@ class Sessions:
             return _Row(0, 0, position, end, wish.begin if wish.begin < position else -1)
         return _Row(0, 0, position, min(wish.begin, end), end if wish.begin < end else -1)
 
-    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> Subscription | None:
+    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> StoredSubscription | None:
         """A message entered the queue of the client's inbox. Returns the subscription by which its session gets that,
         made from there on if there was none; None when there is no session."""
         if self._row(client) is None:
@@ -260,7 +262,7 @@ class Sessions:
             after, looks = client, looks - 1
         return found, after if not looks else None
 
-    def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, Subscription]:
+    def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         """Those of the session's subscriptions that have one of these filters."""
         bucket = owned(_SUBSCRIPTIONS, client_id)
         rows = [(name, self._state.get(bucket, name)) for name in filters]
@@ -359,9 +361,9 @@ def _options(wish: SubscribedFilter) -> int:
     return wish.qos | wish.no_local << 2 | wish.retain_as_published << 3 | wish.retain_handling << 4
 
 
-def _subscription(topic_filter: bytes, packed: bytes) -> Subscription:
+def _subscription(topic_filter: bytes, packed: bytes) -> StoredSubscription:
     row = _Row.of(packed)
-    return Subscription(
+    return StoredSubscription(
         topic_filter,
         row.options & 3,
         bool(row.options & 4),

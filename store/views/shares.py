@@ -13,7 +13,7 @@ from store.control import ShareJoined, ShareLeft
 from store.views.dispatch import Dispatcher
 from store.views.pops import Pops
 from store.views.state import State
-from store.views.wanted import Wanted
+from store.views.wanted import WantedFilters
 
 _MEMBERS: Final = b"y"  # group → number of durable sessions
 _HELD: Final = b"z"  # group → nodes that have other members of it, sorted, with a NUL between them
@@ -24,7 +24,7 @@ class Shares:
 
     __slots__ = ("_dispatcher", "_pops", "_state", "_wanted")
 
-    def __init__(self, state: State, wanted: Wanted, dispatcher: Dispatcher, pops: Pops) -> None:
+    def __init__(self, state: State, wanted: WantedFilters, dispatcher: Dispatcher, pops: Pops) -> None:
         self._state = state
         self._wanted = wanted
         self._dispatcher = dispatcher

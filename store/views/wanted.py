@@ -8,7 +8,7 @@ from store.views.state import State
 _WANTED: Final = b"f"  # wildcard filter → number of those who want it
 
 
-class Wanted:
+class WantedFilters:
     """Counts them, and tells the dispatcher of the first and the last."""
 
     __slots__ = ("_dispatcher", "_state")

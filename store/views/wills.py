@@ -9,7 +9,7 @@ from typing import Final
 
 import record
 from record.layout import Kind
-from store.api import Will
+from store.api import StoredWill
 from store.control import WillDropped, WillSet
 from store.views.state import State
 
@@ -22,7 +22,7 @@ _ACCOUNT: Final = 1  # marks
 _DENIED: Final = 2
 
 
-class Wills:
+class WillsView:
     """Wills by client id."""
 
     __slots__ = ("_state",)
@@ -66,13 +66,13 @@ class Wills:
         self._state.put(_WILLS, client, _ROW.pack(epoch, delay, due, *sender) + row[_ROW.size :])
         self._state.put(_WAITING, _waiting_name(client, due), b"")
 
-    def will(self, client: bytes) -> Will | None:
+    def will(self, client: bytes) -> StoredWill | None:
         row = self._state.get(_WILLS, client)
         return None if row is None else _will(client, row)
 
-    def page(self, after: bytes | None, limit: int) -> list[Will]:
+    def page(self, after: bytes | None, limit: int) -> list[StoredWill]:
         """Up to `limit` wills, behind that of the client `after`."""
-        found: list[Will] = []
+        found: list[StoredWill] = []
         for client, row in self._state.scan(_WILLS, after=after):
             if len(found) == limit:
                 break
@@ -89,7 +89,7 @@ class Wills:
         return found
 
 
-def _will(client: bytes, row: bytes) -> Will:
+def _will(client: bytes, row: bytes) -> StoredWill:
     epoch, delay, due, marks, gateway_size, user_size = _ROW.unpack_from(row)
     user_at = _ROW.size + gateway_size
     start = user_at + user_size
@@ -97,7 +97,7 @@ def _will(client: bytes, row: bytes) -> Will:
     message = topic, flags, properties, payload
     is_account, is_allowed = bool(marks & _ACCOUNT), not marks & _DENIED
     user, gateway = row[user_at:start], row[_ROW.size : user_at]
-    return Will(client, delay, due, *message, epoch, user, is_account, is_allowed, gateway)
+    return StoredWill(client, delay, due, *message, epoch, user, is_account, is_allowed, gateway)
 
 
 def _waiting_name(client: bytes, due: int) -> bytes:

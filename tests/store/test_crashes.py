@@ -13,7 +13,7 @@ from store.engine import Engine
 from store.errors import LogCorrupt
 from store.log.recovery import recover
 from store.log.segments import Segments
-from store.log.writer import Batch, Writer
+from store.log.writer import SealedBatch, Writer
 from tests.store.simulation.disk import Fault, PowerCut, SimulatedDisk
 
 SIZE = 4096
@@ -41,7 +41,7 @@ class Log:
         writer._segments.close()
 
 
-def write(writer: Writer, *sizes: int) -> list[Batch]:
+def write(writer: Writer, *sizes: int) -> list[SealedBatch]:
     return writer.write([record.frame(1, 0, 0, b"t", b"", b"", bytes(size)) for size in sizes])[0]
 
 

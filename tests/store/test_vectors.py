@@ -10,7 +10,7 @@ from store.api import (
     GroupQueueState,
     PopRequest,
     Start,
-    Will,
+    StoredWill,
     dead_letter_queue,
     filter_queue,
     partition_queue,
@@ -63,8 +63,8 @@ async def test_wills_of_format_1_and_a_session_whose_node_died(tmp_path: Path):
     assert [(s.offset, s.sent_before) for s in session.subscriptions] == [(1, 5)]
     assert [(o.packet_id, o.released, o.qos) for o in session.outbound] == [(7, True, 2), (8, False, 1)]
     clean, lost = await engine.wills(None, 9)
-    assert lost == Will(b"lost", 60, START + 60_000, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone", 3)
-    assert clean == Will(b"clean", 0, 0, b"wills/clean", 2, b"", b"\xff", 1)
+    assert lost == StoredWill(b"lost", 60, START + 60_000, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone", 3)
+    assert clean == StoredWill(b"clean", 0, 0, b"wills/clean", 2, b"", b"\xff", 1)
     assert await engine.wills_waiting(9) == [(b"lost", START + 60_000)]
     await engine.close()
 

@@ -11,7 +11,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
 from gateway.topics.destination import MAX_DELAY
 from record.layout import FLAG_WILL, Kind
-from store.api import Appended, Will
+from store.api import Appended, StoredWill
 from store.errors import StoreBusy
 from tests.gateway.broker.test_wills import WILL, delayed, device
 from tests.gateway.conftest import MakeNode
@@ -43,7 +43,7 @@ def end(node: Node) -> int:
     return node._engine.stats().log_end
 
 
-async def wills(node: Node) -> list[Will]:
+async def wills(node: Node) -> list[StoredWill]:
     assert node._engine is not None
     return await node._engine.wills(None, 9)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.node.node import Node
 from gateway.topics.subscribe_request import SubscribeRequest
-from store.api import Store, Subscription
+from store.api import Store, StoredSubscription
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
@@ -59,7 +59,7 @@ async def test_a_message_between_them_is_not_sent_by_what_is_gone(node: Node, mo
     asked, go_on = asyncio.Event(), asyncio.Event()
     subscriptions = Engine.subscriptions
 
-    async def slow(engine: Engine, client_id: bytes, filters: list[bytes]) -> dict[bytes, Subscription]:
+    async def slow(engine: Engine, client_id: bytes, filters: list[bytes]) -> dict[bytes, StoredSubscription]:
         found = await subscriptions(engine, client_id, filters)
         asked.set()
         await go_on.wait()

@@ -21,7 +21,7 @@ from record.layout import Kind
 from store.api import Appended, Commit, PopRequest, PopResult, Receipts, Start
 from store.config import StoreConfig
 from store.engine import Engine
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 
 HOUR_MS = 3_600_000
@@ -126,14 +126,14 @@ async def test_who_waits_hears_of_a_group_that_is_moved(gateways: Gateways) -> N
 async def test_who_waits_hears_of_a_pop_that_was_cancelled_while_it_read(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, reading, may_read = Reader.frames, asyncio.Event(), asyncio.Event()
+    read, reading, may_read = LogReader.frames, asyncio.Event(), asyncio.Event()
 
-    async def slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
+    async def slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
         reading.set()
         await may_read.wait()
         return await read(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "frames", slowly)
+    monkeypatch.setattr(LogReader, "frames", slowly)
     popping = asyncio.create_task(gateways.one.pop(REQUEST))
     await reading.wait()
     waiting = await gateways.waits()

@@ -18,7 +18,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
 from store.exports import backup as backups
-from store.exports.backup import Made, Options, back_up_staged, back_up_stopped, read_manifest
+from store.exports.backup import CopyOptions, Made, back_up_staged, back_up_stopped, read_manifest
 from store.exports.stage import lock_folder, stage
 from store.log.disk import Disk
 from store.log.segments import segment_name
@@ -37,7 +37,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Filled]:
 async def back_up(store: Filled, target: Path, **options: object) -> Made:
     with stage(store.path) as folder:
         staged = await store.engine.stage(folder)
-        return await asyncio.to_thread(back_up_staged, store.path, folder, staged, target, Options(**options))
+        return await asyncio.to_thread(back_up_staged, store.path, folder, staged, target, CopyOptions(**options))
 
 
 def roots(folder: Path) -> list[str]:
@@ -71,7 +71,7 @@ async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_
         await store.fill(200)
         await store.engine.enforce_retention()
         assert store.engine.stats().log_begin > staged.position
-        back_up_staged(store.path, folder, staged, tmp_path / "backup", Options(may_link=False))
+        back_up_staged(store.path, folder, staged, tmp_path / "backup", CopyOptions(may_link=False))
     frames, engine = await opened(tmp_path / "backup")
     assert frames == before
     await check_state(engine, frames, Random(1))
@@ -97,7 +97,7 @@ async def test_retention_waits_for_a_stage_and_a_stage_for_retention(store: Fill
         taking = asyncio.ensure_future(store.engine.enforce_retention())
         staged = await staging
         await taking
-        made = back_up_staged(store.path, folder, staged, tmp_path / "backup", Options())
+        made = back_up_staged(store.path, folder, staged, tmp_path / "backup", CopyOptions())
     frames, engine = await opened(tmp_path / "backup")
     await check_state(engine, frames, Random(1))
     assert made.manifest.begin == 0 < store.engine.stats().log_begin
@@ -120,7 +120,7 @@ async def test_a_stopped_folder_is_backed_up_without_a_change(tmp_path: Path, cl
             file.seek((store.engine._views.position + 10) % SIZE)
             file.write(b"torn")
     before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
-    made = back_up_stopped(tmp_path / "data", tmp_path / "backup", Options())
+    made = back_up_stopped(tmp_path / "data", tmp_path / "backup", CopyOptions())
     assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before
     assert made.manifest.position == audit(tmp_path / "data").end
     assert audit(tmp_path / "backup").torn == 0
@@ -132,9 +132,9 @@ async def test_a_stopped_folder_is_backed_up_without_a_change(tmp_path: Path, cl
 
 async def test_a_folder_that_is_open_is_not_taken_for_a_stopped_one(store: Filled, tmp_path: Path):
     with pytest.raises(StoreError, match="in use by another process"):
-        back_up_stopped(store.path, tmp_path / "backup", Options())
+        back_up_stopped(store.path, tmp_path / "backup", CopyOptions())
     with pytest.raises(StoreError, match="no data folder"):
-        back_up_stopped(tmp_path / "none", tmp_path / "backup", Options())
+        back_up_stopped(tmp_path / "none", tmp_path / "backup", CopyOptions())
     assert not (tmp_path / "none").exists()
     assert not (tmp_path / "backup").exists()
 
@@ -235,7 +235,7 @@ async def test_damage_is_found_before_it_is_called_a_backup(store: Filled, tmp_p
         tables = [path.name for path in (folder / "views").glob("*.sst")]
         chosen = {"segment": segments[1], "last segment": segments[-1], "table": tables[0]}[what]
         with pytest.raises(LogCorrupt if "segment" in what else StoreError):
-            back_up_staged(store.path, folder, staged, tmp_path / "b", Options(may_link=False, disk=Rotten()))
+            back_up_staged(store.path, folder, staged, tmp_path / "b", CopyOptions(may_link=False, disk=Rotten()))
     assert roots(tmp_path) == ["data"]
 
 
@@ -355,7 +355,7 @@ async def test_a_failed_store_is_not_staged(tmp_path: Path):
     with stage(tmp_path / "data") as folder, pytest.raises(StoreError, match="stop the node and back up its folder"):
         await engine.stage(folder)
     await engine.close()
-    back_up_stopped(tmp_path / "data", tmp_path / "backup", Options())
+    back_up_stopped(tmp_path / "data", tmp_path / "backup", CopyOptions())
     frames, engine = await opened(tmp_path / "backup")
     assert frames == []
     await engine.close()
@@ -366,7 +366,7 @@ async def test_views_that_are_gone_are_folded_anew_unless_retention_took_the_log
     await store.engine.close()
     shutil.copytree(store.path, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "views")
-    made = back_up_stopped(tmp_path / "copy", tmp_path / "backup", Options())
+    made = back_up_stopped(tmp_path / "copy", tmp_path / "backup", CopyOptions())
     assert made.manifest.views is None
     found, engine = await opened(tmp_path / "backup")
     await check_state(engine, found, Random(1))
@@ -374,13 +374,13 @@ async def test_views_that_are_gone_are_folded_anew_unless_retention_took_the_log
     await engine.close()
     (tmp_path / "copy" / "log" / segment_name(0)).unlink()
     with pytest.raises(StoreError, match="there are no views"):
-        back_up_stopped(tmp_path / "copy", tmp_path / "second", Options())
+        back_up_stopped(tmp_path / "copy", tmp_path / "second", CopyOptions())
     await store.open()
 
 
 async def test_an_empty_store_has_a_backup(tmp_path: Path):
     await (await Engine.open(tmp_path / "data", SMALL)).close()
-    made = back_up_stopped(tmp_path / "data", tmp_path / "backup", Options())
+    made = back_up_stopped(tmp_path / "data", tmp_path / "backup", CopyOptions())
     assert (made.manifest.position, made.manifest.time_ms) == (0, 0)
     engine = await Engine.open(tmp_path / "backup", SMALL)
     assert (await engine.bounds(topic_queue(b"t"))).end == 0

@@ -8,7 +8,7 @@ import record
 from record.layout import FLAG_RETAIN
 from store.api import topic_queue
 from store.engine import Engine
-from store.exports.backup import Options, back_up_staged
+from store.exports.backup import CopyOptions, back_up_staged
 from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
@@ -20,7 +20,7 @@ from tests.store.test_engine import append
 async def back_up(engine: Engine, target: Path) -> None:
     data = engine._folder.path
     with stage(data) as folder:
-        back_up_staged(data, folder, await engine.stage(folder), target, Options())
+        back_up_staged(data, folder, await engine.stage(folder), target, CopyOptions())
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def moment(tmp_path: Path) -> tuple[Until, int, Clock]:
 async def test_a_restored_store_has_what_they_refer_to(tmp_path: Path, moment: tuple[Until, int, Clock]):
     until, handle, clock = moment
     target = tmp_path / "restored"
-    found = restore(tmp_path / "newer", target, until, [tmp_path / "older"], Options())
+    found = restore(tmp_path / "newer", target, until, [tmp_path / "older"], CopyOptions())
     assert found.begin > handle
     engine = await Engine.open(target, CONFIG, clock=clock)
     try:

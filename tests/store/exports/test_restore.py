@@ -12,7 +12,7 @@ import record
 from store.data_folder import Folder
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
-from store.exports.backup import Options, back_up_staged
+from store.exports.backup import CopyOptions, back_up_staged
 from store.exports.restore import Restored, restore
 from store.exports.stage import stage
 from store.exports.until import Until
@@ -37,11 +37,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Filled]:
 
 async def back_up(store: Filled, target: Path) -> None:
     with stage(store.path) as folder:
-        back_up_staged(store.path, folder, await store.engine.stage(folder), target, Options())
+        back_up_staged(store.path, folder, await store.engine.stage(folder), target, CopyOptions())
 
 
 def restored(root: Path, until: Until = ALL) -> Restored:
-    return restore(root / "backup", root / "restored", until, (), Options())
+    return restore(root / "backup", root / "restored", until, (), CopyOptions())
 
 
 async def test_a_backup_is_restored_whole_and_goes_on(store: Filled, tmp_path: Path):
@@ -118,9 +118,9 @@ async def test_without_the_logs_beginning_the_earliest_moment_is_named(store: Fi
     until = Until(position=newer - 700)
     target = tmp_path / "restored"
     with pytest.raises(StoreError, match=f"the earliest possible position is {newer}"):
-        restore(tmp_path / "newer", target, until, (), Options())
+        restore(tmp_path / "newer", target, until, (), CopyOptions())
     assert not target.exists()
-    found = restore(tmp_path / "newer", target, until, [tmp_path / "backup", tmp_path / "older"], Options())
+    found = restore(tmp_path / "newer", target, until, [tmp_path / "backup", tmp_path / "older"], CopyOptions())
     assert (found.begin, found.views) == (begin, older)
     own, engine = await opened(target)
     assert own == [frame for frame in frames if record.position_of(frame, 0) >= begin]
@@ -136,7 +136,7 @@ async def test_nothing_is_overwritten(store: Filled, tmp_path: Path):
         restored(tmp_path)
     assert [path.name for path in target.iterdir()] == ["precious"]
     with pytest.raises(StoreError, match="is not empty"):
-        restore(tmp_path / "backup", tmp_path / "data", ALL, (), Options())
+        restore(tmp_path / "backup", tmp_path / "data", ALL, (), CopyOptions())
     (target / "precious").unlink()
     (target / "lost+found").mkdir()  # the root of a file system of its own
     restored(tmp_path)
@@ -145,9 +145,9 @@ async def test_nothing_is_overwritten(store: Filled, tmp_path: Path):
 
 async def test_a_source_that_is_open_or_none(store: Filled, tmp_path: Path):
     with pytest.raises(StoreError, match="data is in use by another process"):
-        restore(tmp_path / "data", tmp_path / "restored", ALL, (), Options())
+        restore(tmp_path / "data", tmp_path / "restored", ALL, (), CopyOptions())
     with pytest.raises(StoreError, match="there is no backup at"):
-        restore(tmp_path / "none", tmp_path / "restored", ALL, (), Options())
+        restore(tmp_path / "none", tmp_path / "restored", ALL, (), CopyOptions())
     assert not (tmp_path / "restored").exists()
     assert not (tmp_path / "none").exists()
 
@@ -194,7 +194,7 @@ async def test_a_full_disk_leaves_nothing(store: Filled, tmp_path: Path, name: s
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        restore(tmp_path / "backup", tmp_path / "restored", ALL, (), Options(disk=Full()))
+        restore(tmp_path / "backup", tmp_path / "restored", ALL, (), CopyOptions(disk=Full()))
     assert not (tmp_path / "restored").exists()
 
 
@@ -251,5 +251,5 @@ async def test_no_store_opens_where_one_is_being_restored(store: Filled, tmp_pat
             super().write(fd, data, offset)
 
     tried: list[int] = []
-    restore(tmp_path / "backup", tmp_path / "restored", ALL, (), Options(disk=Trying()))
+    restore(tmp_path / "backup", tmp_path / "restored", ALL, (), CopyOptions(disk=Trying()))
     assert tried

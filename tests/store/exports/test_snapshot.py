@@ -14,7 +14,7 @@ import pytest
 import record
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
-from store.exports.backup import Options, back_up_staged, back_up_stopped
+from store.exports.backup import CopyOptions, back_up_staged, back_up_stopped
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
@@ -134,7 +134,7 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
         await store.fill(30)
         positions.append(store.engine.stats().log_end)
         with stage(store.path) as folder:
-            back_up_staged(store.path, folder, await store.engine.stage(folder), tmp_path / f"{number}", Options())
+            back_up_staged(store.path, folder, await store.engine.stage(folder), tmp_path / f"{number}", CopyOptions())
     frames = await store.frames()
     store.engine._retention._expiry._bytes = store.engine.stats().log_end - positions[0] + SIZE
     await store.engine.enforce_retention()
@@ -149,7 +149,7 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
     other = await Filled(tmp_path / "other", seed=5).open()
     await other.fill(40)
     await other.engine.close()
-    back_up_stopped(tmp_path / "other", tmp_path / "of other", Options())
+    back_up_stopped(tmp_path / "other", tmp_path / "of other", CopyOptions())
     with pytest.raises(StoreError, match=message):  # that of another log does not count
         await Snapshot.open(store.path, Until(position=wanted), [tmp_path / "of other"])
     behind = [tmp_path / name for name in ("0", "of other", "1", "2")]  # of which "1" is nearest

@@ -11,7 +11,7 @@ from store.api import Appended, Handed, PopRequest, PopResult, Receipts, Start, 
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from store.groups.lease_owners import LeaseOwners
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from tests.store.popping import CONFIG, Bench, message, receipts
 from tests.store.remote.linked import Linked
 
@@ -109,15 +109,15 @@ async def test_an_extended_lease_stays_its_gateways(bench: Bench):
 async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """What no gateway is known to have is released; what one is about to get is not."""
     await bench.fill(1)
-    frames = Reader.frames
+    frames = LogReader.frames
     reading, read = asyncio.Event(), asyncio.Event()
 
-    async def read_slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
+    async def read_slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
         reading.set()
         await read.wait()
         return await frames(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "frames", read_slowly)
+    monkeypatch.setattr(LogReader, "frames", read_slowly)
     popping = asyncio.create_task(pop(bench, b"one"))
     await reading.wait()
     await bench.append(message(9, b"a/c"))  # the lease is committed
@@ -142,7 +142,7 @@ async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
         return b""
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "frames", read_for_ever)
+        patch.setattr(LogReader, "frames", read_for_ever)
         popping = asyncio.create_task(pop(bench, b"one"))
         await reading.wait()
         assert of(bench) == {0}

@@ -8,7 +8,7 @@ import pytest
 from store.api import Handed, Receipts
 from store.control import ShareJoined
 from store.errors import StoreFailed
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from tests.store.popping import OTHER, Bench, Q, numbers, payloads, receipts
 
 
@@ -156,13 +156,13 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
 
 async def test_a_cancelled_pop_was_given_to_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(2)
-    read = Reader.frames
+    read = LogReader.frames
 
     async def late(*args: Any) -> bytes:
         await asyncio.sleep(0)
         return await read(*args)
 
-    monkeypatch.setattr(Reader, "frames", late)
+    monkeypatch.setattr(LogReader, "frames", late)
     for early in (False, True):
         popping = asyncio.create_task(bench.pop(early=early))
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from store.api import (
     topic_queue,
 )
 from store.errors import StoreBusy, StoreError, ViewsDamaged
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from tests.store.popping import CONFIG, OTHER, Bench, Q, message, numbers, payloads, receipts
 
 
@@ -92,7 +92,7 @@ async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
 async def test_a_cancelled_pop_gives_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(3)
     reading, cancelled = asyncio.Event(), asyncio.Event()
-    frames = Reader.frames
+    frames = LogReader.frames
 
     async def read(*arguments: Any) -> bytes:
         reading.set()
@@ -100,7 +100,7 @@ async def test_a_cancelled_pop_gives_back(bench: Bench, monkeypatch: pytest.Monk
         return await frames(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "frames", read)
+        patch.setattr(LogReader, "frames", read)
         popping = asyncio.create_task(bench.pop(records=2))
         await reading.wait()
         popping.cancel()
@@ -179,7 +179,7 @@ async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monke
 async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """The lease of a pop that is cancelled may have run out while it was reading: somebody else has the message."""
     await bench.fill(1)
-    frames = Reader.frames
+    frames = LogReader.frames
     reading = asyncio.Event()
 
     async def read_for_ever(*_: object) -> bytes:
@@ -187,11 +187,11 @@ async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Be
         await asyncio.Event().wait()
         return b""
 
-    monkeypatch.setattr(Reader, "frames", read_for_ever)
+    monkeypatch.setattr(LogReader, "frames", read_for_ever)
     popping = asyncio.create_task(bench.pop(invisible=1_000))
     await reading.wait()
     await bench.append(message(9, b"a/c"))
-    monkeypatch.setattr(Reader, "frames", frames)
+    monkeypatch.setattr(LogReader, "frames", frames)
     bench.now += 1_000
     mine = await bench.pop(invisible=60_000)
     assert receipts(mine) == [Receipts(Q, 0, 1, 2)]
@@ -209,16 +209,16 @@ async def test_what_came_to_others_while_it_was_read_is_given_to_nobody_else(
 ):
     """The disk was slower than the lease is long: who has the message by then may be through with it."""
     await bench.fill(4)
-    frames = Reader.frames
+    frames = LogReader.frames
     reading, read = asyncio.Event(), asyncio.Event()
 
-    async def read_slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
+    async def read_slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
         if not reading.is_set():
             reading.set()
             await read.wait()
         return await frames(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "frames", read_slowly)
+    monkeypatch.setattr(LogReader, "frames", read_slowly)
     popping = asyncio.create_task(bench.pop(invisible=1_000))
     await reading.wait()
     await bench.append(message(9, b"a/c"))  # the lease is committed

@@ -11,7 +11,7 @@ from store.api import (
 )
 from store.errors import LogCorrupt
 from store.log.pages import PAGE
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.segments import segment_name
 from tests.store.popping import CONFIG, DEAD, Bench, Q, message, numbers, payloads, receipts
 
@@ -104,13 +104,13 @@ async def test_what_leaves_the_log_while_it_is_read_is_finished(tmp_path: Path, 
     await bench.reopen()
     await bench.append(*(message(number, size=400) for number in range(40)))
     await bench.append(message(40))
-    frames = Reader.frames
+    frames = LogReader.frames
 
-    async def slowly(reader: Reader, refs: bytes, without: int = 0) -> bytes:
+    async def slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
         await bench.engine.enforce_retention()
         return await frames(reader, refs, without)
 
-    monkeypatch.setattr(Reader, "frames", slowly)
+    monkeypatch.setattr(LogReader, "frames", slowly)
     popped = await bench.pop()
     begin = (await bench.engine.bounds(Q)).begin
     assert payloads(popped.runs) == numbers(*range(begin, 41))

@@ -9,7 +9,7 @@ import record
 from matcher.names import matches
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, REFERENCE, Kind
 from store import control
-from store.api import Commit, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Commit, StoredSubscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database import Database
 from store.views.fold import Views
@@ -29,7 +29,7 @@ def message(topic: bytes, flags: int = 0, due: int | None = None, payload: bytes
 
 
 def subscribe(topic_filter: bytes) -> bytes:
-    return control.subscribed(b"s", [Subscription(topic_filter, 1, False, False, 0, 0, 0, 0)])
+    return control.subscribed(b"s", [StoredSubscription(topic_filter, 1, False, False, 0, 0, 0, 0)])
 
 
 class Model:

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, PopRequest, Start, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Appended, PopRequest, Start, StoredSubscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, NoSuchMessage, StoreError
-from store.exports.backup import Options, back_up_stopped
+from store.exports.backup import CopyOptions, back_up_stopped
 from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.until import Until
-from store.log.damaged_ranges import FILE, Damaged, read_damaged
+from store.log.damaged_ranges import FILE, DamagedRanges, read_damaged
 from store.log.disk import Disk
 from store.log.segments import segment_name
 from store.repair.verify import audit, repair
@@ -54,7 +54,7 @@ def message(number: int, size: int = 300, flags: int = 0) -> bytes:
 async def make(path: Path, count: int = 60, clean: bool = True) -> list[tuple[int, bytes]]:
     """A store of numbered messages, a batch each: (position, sealed frame) of every record."""
     engine = await Engine.open(path, CONFIG)
-    wish = Subscription(b"#", 1, False, False, 0, 0, 0, 0)
+    wish = StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)
     await append(engine, control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"), control.subscribed(b"s", [wish]))
     for number in range(count):
         await append(engine, message(number, 100 + number * 37 % 500, FLAG_RETAIN * (number % 7 == 0)))
@@ -491,12 +491,12 @@ async def test_backups_know_of_the_damage(tmp_path: Path, name: str):
     frames = await make(path)
     HARMS[name](path, frames)
     with pytest.raises(LogCorrupt):
-        back_up_stopped(path, tmp_path / "backup", Options())
+        back_up_stopped(path, tmp_path / "backup", CopyOptions())
     await (await Engine.open(path, TOLD)).close()
     whole = intact(path, frames)
     for number in range(2):  # the second takes files of the first
-        back_up_stopped(path, tmp_path / f"backup{number}", Options())
-    restore(tmp_path / "backup1", tmp_path / "restored", Until(), (), Options())
+        back_up_stopped(path, tmp_path / f"backup{number}", CopyOptions())
+    restore(tmp_path / "backup1", tmp_path / "restored", Until(), (), CopyOptions())
     engine = await Engine.open(tmp_path / "restored", CONFIG)
     assert await log_of(engine) == whole
     await check_queues(engine, frames, whole)
@@ -506,7 +506,7 @@ async def test_backups_know_of_the_damage(tmp_path: Path, name: str):
     await check_queues(snapshot, frames, whole)
     await snapshot.close()
     until = whole[8][0]
-    restore(tmp_path / "backup1", tmp_path / "earlier", Until(position=until), (), Options())
+    restore(tmp_path / "backup1", tmp_path / "earlier", Until(position=until), (), CopyOptions())
     assert all(begin < until for begin, _ in read_damaged(tmp_path / "earlier" / "log"))
     engine = await Engine.open(tmp_path / "earlier", CONFIG)
     for number in range(30):
@@ -614,7 +614,7 @@ def whole_log(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, tuple[Path
 def test_ranges(pairs):
     ranges = [(begin, begin + length) for begin, length in pairs]
     bad = {position for begin, end in ranges for position in range(begin, end)}
-    damaged = Damaged(ranges)
+    damaged = DamagedRanges(ranges)
     assert bool(damaged) == bool(bad)
     assert {position for begin, end in damaged for position in range(begin, end)} == bad
     assert all(a[1] < b[0] for a, b in pairwise(damaged))

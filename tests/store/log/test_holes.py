@@ -13,7 +13,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.log.disk import Disk
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from tests.store.moves import enter
 
 SEGMENT = 4096
@@ -181,10 +181,10 @@ async def test_a_record_in_the_middle_that_goes_while_it_is_read(tmp_path: Path,
     await history.publish(b"0")
     await history.release(0)
     await history.publish(b"2")
-    from_device = Reader._from_device
+    from_device = LogReader._from_device
     late = True
 
-    async def read(reader: Reader, position: int, length: int) -> bytes:
+    async def read(reader: LogReader, position: int, length: int) -> bytes:
         nonlocal late
         if late and position == history.held[0][0]:
             late = False
@@ -192,7 +192,7 @@ async def test_a_record_in_the_middle_that_goes_while_it_is_read(tmp_path: Path,
         return await from_device(reader, position, length)
 
     monkeypatch.setattr(Disk, "read_cached", lambda *_: False)
-    monkeypatch.setattr(Reader, "_from_device", read)
+    monkeypatch.setattr(LogReader, "_from_device", read)
     fetched = await engine.fetch(QUEUE, 0, 3, 1 << 20)
     assert not late
     assert (fetched.offset, fetched.count) == (0, 1)

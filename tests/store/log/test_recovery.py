@@ -13,7 +13,7 @@ from store.errors import LogCorrupt
 from store.log.disk import Disk
 from store.log.recovery import recover, sound_batches
 from store.log.segments import Segments, segment_name
-from store.log.writer import Batch, Writer
+from store.log.writer import SealedBatch, Writer
 
 SIZE = 4096
 
@@ -32,7 +32,7 @@ class Folder:
         self.writer = Writer(self.segments, 0, 0, 1, policy, lambda: 1000)
         self.writer.open()
 
-    def write(self, *payloads: bytes) -> list[Batch]:
+    def write(self, *payloads: bytes) -> list[SealedBatch]:
         return self.writer.write([frame(payload) for payload in payloads])[0]
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from store.engine import Engine
 from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.calls import METHODS
-from store.remote.faults import Fault
+from store.remote.faults import RemoteFault
 from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome
 
 CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=10, grace_s=10, max_gateways=2)
@@ -142,7 +142,7 @@ async def test_a_socket_that_a_process_left_is_taken(served: Served):
 
 def language() -> str:
     """All that travels in MessagePack, in one number."""
-    said = [Hello, Welcome, Fault, StoreStats, list[HeldMessage], notify.wire._Rest, notify.wire._Filters]
+    said = [Hello, Welcome, RemoteFault, StoreStats, list[HeldMessage], notify.wire._Rest, notify.wire._Filters]
     told = [str((each.name, each.value)) for each in Item]
     for method in METHODS:
         hints = typing.get_type_hints(getattr(Store, method.name))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import StoreClosed
-from store.remote.wants import Wants
+from store.remote.wants import RemoteWants
 from store.remote.wire import NUMBER
 
 FILTERS = (b"a", b"b/+", b"#")
@@ -41,7 +41,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "flush", "hear"]), 
 def test_the_store_knows_what_is_wanted(steps: list[tuple[str, bytes]]):
     async def run() -> None:
         store = Store()
-        wants = Wants(asyncio.get_running_loop(), store.sent.append)
+        wants = RemoteWants(asyncio.get_running_loop(), store.sent.append)
         counts = dict.fromkeys(FILTERS, 0)
         for what, name in steps:
             if what == "add":
@@ -68,7 +68,7 @@ def test_the_store_knows_what_is_wanted(steps: list[tuple[str, bytes]]):
 
 async def test_another_store_is_told_everything_and_who_waits_is_let_go():
     store = Store()
-    wants = Wants(asyncio.get_running_loop(), store.sent.append)
+    wants = RemoteWants(asyncio.get_running_loop(), store.sent.append)
     wants.add(b"a")
     waiting = asyncio.ensure_future(wants.settled())
     await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from store.log.disk import Disk
 from store.log.pinned_segments import PinnedSegments
 from store.log.recovery import frames_behind
 from store.log.segments import Segments, segment_name
-from store.log.writer import Batch, Writer
+from store.log.writer import SealedBatch, Writer
 from store.repair import verify as auditing
 from store.repair.verify import audit, open_segments, pieces, repair
 
@@ -51,7 +51,7 @@ def test_a_segment_that_retention_takes_meanwhile_is_still_read(data: Path):
     (data / "log" / segment_name(0)).unlink()
     records = 0
     for piece in pieces(segments, 0):
-        assert isinstance(piece, Batch)
+        assert isinstance(piece, SealedBatch)
         records += len(record.split(piece.data))
     assert records == 23
     segments.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_DELAYED, FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Appended, StoredSubscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage, OffsetOutOfRange
@@ -46,7 +46,7 @@ async def append(engine: Engine, *frames: bytes) -> Appended:
 
 
 async def subscribe(engine: Engine) -> None:
-    wish = Subscription(b"#", 1, False, False, 0, 0, 0, 0)
+    wish = StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)
     await append(engine, control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"), control.subscribed(b"s", [wish]))
 
 

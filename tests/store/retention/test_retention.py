@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, Commit, Subscription, filter_queue, partition_queue, topic_queue
+from store.api import Appended, Commit, StoredSubscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, StoreError, StoreFailed
 from store.log.disk import Disk
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.views.database import Database
 from tests.store.images import copy_image
 
@@ -122,7 +122,7 @@ async def run(path: Path, history: list[object]) -> None:
     model = Model(engine.partitions)
     first = [
         control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"),
-        control.subscribed(b"s", [Subscription(b"#", 1, False, False, 0, 0, 0, 0)]),
+        control.subscribed(b"s", [StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)]),
         control.GroupOffsetsCommitted(b"a", {0: 7}).frame(b"g"),
     ]
     model.records += [(position, model.now) for position in (await append(engine, first)).positions]
@@ -240,17 +240,17 @@ async def test_a_read_that_loses_its_segment_on_the_way(tmp_path: Path, monkeypa
     for _ in range(20):
         await append(engine, [frame(b"other", 3000)])
     loop = asyncio.get_running_loop()
-    read_slowly = Reader._read_slowly
+    read_slowly = LogReader._read_slowly
     late = True
 
-    def read(reader: Reader, base: int, position: int, length: int) -> bytes:
+    def read(reader: LogReader, base: int, position: int, length: int) -> bytes:
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
             asyncio.run_coroutine_threadsafe(engine.enforce_retention(), loop).result(30)
         return read_slowly(reader, base, position, length)
 
-    monkeypatch.setattr(Reader, "_read_slowly", read)
+    monkeypatch.setattr(LogReader, "_read_slowly", read)
     if way == "retained":
         values = await engine.retained(b"#", None, 10)
         assert [record.decode(value.frame, 0)[6] for value in values] == [bytes(50)]

@@ -13,7 +13,7 @@ from store.config import StoreConfig
 from store.data_folder import read_meta
 from store.engine import Engine
 from store.errors import StoreError
-from store.exports.backup import Manifest, Options, back_up_staged
+from store.exports.backup import BackupManifest, CopyOptions, back_up_staged
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
@@ -27,7 +27,7 @@ class Backup:
     """One that was made, of a log that had these sealed records, and those that retention had taken."""
 
     path: Path
-    manifest: Manifest
+    manifest: BackupManifest
     frames: list[bytes]
 
 
@@ -42,12 +42,12 @@ class Backups:
         self._made: list[Backup] = []
         self._taken = 0  # also those that failed
 
-    async def take(self, engine: Engine, data: Path) -> Manifest | None:
+    async def take(self, engine: Engine, data: Path) -> BackupManifest | None:
         """Back up the open store of the folder `data`. None when that failed: there is nothing left of it then."""
         self._folder.mkdir(exist_ok=True)
         self._taken += 1
         target = self._folder / f"{self._taken}."
-        options = Options(may_link=self._rng.random() < 0.5, clock=self._clock)
+        options = CopyOptions(may_link=self._rng.random() < 0.5, clock=self._clock)
         loop = asyncio.get_running_loop()
         try:
             with stage(data) as folder:
@@ -59,7 +59,7 @@ class Backups:
         self._counts["backups"] += 1
         return made.manifest
 
-    async def check_new(self, manifest: Manifest, truth: Truth) -> None:
+    async def check_new(self, manifest: BackupManifest, truth: Truth) -> None:
         """The backup that was just made is right; `truth` knows all that is in it."""
         frames = [frame for frame in truth.frames if record.position_of(frame, 0) < manifest.position]
         backup = Backup(self._folder / f"{self._taken}.", manifest, frames)

@@ -9,7 +9,7 @@ from matcher.names import has_wildcard, is_shared
 from matcher.reserved import filter_of
 from record.layout import Kind
 from store import control
-from store.api import Outbound, PendingRetained, SessionState, Subscription, Will, subscription_queue
+from store.api import Outbound, PendingRetained, SessionState, StoredSubscription, StoredWill, subscription_queue
 
 NEVER = 0xFFFF_FFFF
 
@@ -24,7 +24,7 @@ class Session:
     user: bytes
     gateway: bytes = b""
     closed_at: int = 0
-    subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
+    subscriptions: dict[bytes, StoredSubscription] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
     outbound: dict[int, Outbound] = field(default_factory=dict)
     pending: dict[bytes, PendingRetained] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Waiting:
     event: control.WillSet
     due: int = 0
 
-    def will(self, client: bytes) -> Will:
+    def will(self, client: bytes) -> StoredWill:
         e = self.event
         message = e.topic, e.flags, e.properties, e.payload
-        return Will(client, e.delay, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
+        return StoredWill(client, e.delay, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
 
 
 class Wills:
@@ -58,7 +58,7 @@ class Wills:
         if will is not None and not will.due:
             will.due = at_ms + min(will.event.delay, expiry) * 1000
 
-    def all(self) -> list[Will]:
+    def all(self) -> list[StoredWill]:
         return [self.by_client[client].will(client) for client in sorted(self.by_client)]
 
     def waiting(self) -> list[tuple[bytes, int]]:
@@ -122,13 +122,13 @@ class Sessions:
         if client in self.by_client:
             self.by_client[client].inbound.add(packet_id)
 
-    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> Subscription | None:
+    def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> StoredSubscription | None:
         """A message entered the client's inbox. The subscription by which its session gets it, as it is now."""
         if client not in self.by_client:
             return None
         subscriptions = self.by_client[client].subscriptions
         if inbox not in subscriptions:
-            subscriptions[inbox] = Subscription(inbox, 2, False, False, 0, 0, position, offset)
+            subscriptions[inbox] = StoredSubscription(inbox, 2, False, False, 0, 0, position, offset)
         return replace(subscriptions[inbox])
 
     def wanted(self) -> set[bytes]:
@@ -200,7 +200,7 @@ class Sessions:
             places = (position, end, wish.begin, -1)
         elif not has_wildcard(name) and wish.qos and 0 <= wish.begin < end:
             places = (position, wish.begin, end, -1)
-        session.subscriptions[name] = Subscription(*astuple(wish)[:6], *places)
+        session.subscriptions[name] = StoredSubscription(*astuple(wish)[:6], *places)
 
 
 def _commit(session: Session, offsets: Mapping[bytes, int]) -> None:
@@ -221,7 +221,7 @@ def _commit(session: Session, offsets: Mapping[bytes, int]) -> None:
             s.sent_before = -1
 
 
-def _has_history(subscription: Subscription) -> bool:
+def _has_history(subscription: StoredSubscription) -> bool:
     return subscription.replay >= 0 and has_wildcard(subscription.topic_filter)
 
 

@@ -20,7 +20,7 @@ from store import control
 from store.api import (
     PendingRetained,
     Rule,
-    Subscription,
+    StoredSubscription,
     User,
     dead_letter_queue,
     filter_queue,
@@ -288,11 +288,11 @@ class Records:
     def _numbers(self) -> list[int]:
         return self._rng.sample(range(1, 6), self._rng.randrange(4))
 
-    def _wish(self, name: bytes) -> Subscription:
+    def _wish(self, name: bytes) -> StoredSubscription:
         rng = self._rng
         flags = (rng.random() < 0.5, rng.random() < 0.5)
         replay = rng.choice((-1, -1, rng.randrange(20), rng.randrange(20_000)))
-        return Subscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
+        return StoredSubscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
 
     def _pending(self, name: bytes) -> PendingRetained:
         """What retained values a client is to get."""

@@ -17,7 +17,7 @@ from matcher.names import has_wildcard, parent_of
 from record.layout import FLAG_HALF, Kind
 from store.config import StoreConfig
 from store.engine import Engine
-from store.log.writer import Batch
+from store.log.writer import SealedBatch
 from store.views.database import Database
 from store.views.fold import Views
 from tests.store.simulation.model import Entry, Model
@@ -298,9 +298,9 @@ def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth)
     return plain
 
 
-def _batches(frames: list[bytes], segment_size: int, rng: Random) -> list[Batch]:
+def _batches(frames: list[bytes], segment_size: int, rng: Random) -> list[SealedBatch]:
     """The records in pieces, none of which goes on in another segment."""
-    batches: list[Batch] = []
+    batches: list[SealedBatch] = []
     piece: list[bytes] = []
     for frame in frames:
         position = record.position_of(frame, 0)
@@ -311,8 +311,8 @@ def _batches(frames: list[bytes], segment_size: int, rng: Random) -> list[Batch]
     return [*batches, _batch(piece)] if piece else batches
 
 
-def _batch(frames: list[bytes]) -> Batch:
-    return Batch(record.position_of(frames[0], 0), b"".join(frames), record.store_time_of(frames[-1], 0))
+def _batch(frames: list[bytes]) -> SealedBatch:
+    return SealedBatch(record.position_of(frames[0], 0), b"".join(frames), record.store_time_of(frames[-1], 0))
 
 
 def _reference(entry: Entry) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import record
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import Appended, Subscription, partition_queue
+from store.api import Appended, StoredSubscription, partition_queue
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -28,8 +28,8 @@ def message(topic: bytes, payload: bytes, flags: int = 1, packet_id: int = 0) ->
 
 def batches() -> list[list[bytes]]:
     """The unsealed records of the folder, as they were appended."""
-    first = Subscription(b"home/+/temp", 1, True, False, 1, 7, 0, 0)
-    second = Subscription(b"home/bath", 2, False, False, 0, 0, 0, 0)
+    first = StoredSubscription(b"home/+/temp", 1, True, False, 1, 7, 0, 0)
+    second = StoredSubscription(b"home/bath", 2, False, False, 0, 0, 0, 0)
     subscribed = control.subscribed(b"device", [first, second])
     return [
         [control.SessionOpened(1, 3600, clean=True).frame(b"device"), subscribed],
@@ -59,7 +59,7 @@ def moved_batches() -> list[list[bytes]]:
     partition = partition_queue(b"plant", 0)
     first = [
         control.SessionOpened(1, 3600, clean=True).frame(b"panel"),
-        control.subscribed(b"panel", [Subscription(b"plant/#", 1, False, False, 0, 0, 0, 0)]),
+        control.subscribed(b"panel", [StoredSubscription(b"plant/#", 1, False, False, 0, 0, 0, 0)]),
         held(b"plant/fired", FLAG_DELAYED | 1, LATER, key(b"a") + key(b"b")),
         held(b"plant/recalled", FLAG_DELAYED, LATER),
         held(b"plant/waits", FLAG_DELAYED | FLAG_RETAIN, LATER + 1),
@@ -95,7 +95,7 @@ def moved_batches() -> list[list[bytes]]:
 
 def session_batches() -> list[list[bytes]]:
     """The unsealed records of the folder with wills and a session whose node died."""
-    wish = Subscription(b"plant/+", 1, False, False, 0, 0, 0, 0)
+    wish = StoredSubscription(b"plant/+", 1, False, False, 0, 0, 0, 0)
     return [
         [control.SessionOpened(3, 3600, clean=True, reach=4).frame(b"lost"), control.subscribed(b"lost", [wish])],
         [control.WillSet(3, 60, b"wills/lost", FLAG_RETAIN | 1, b"\x01\x01", b"gone").frame(b"lost")],

@@ -15,7 +15,7 @@ from store import control, find
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage
-from store.log.reader import Reader
+from store.log.reader import LogReader
 from store.log.writer import clock_ms
 from store.views import keys as keys_view
 from tests.store.images import copy_image
@@ -178,17 +178,17 @@ async def test_a_search_that_loses_its_segment_on_the_way(tmp_path: Path, monkey
     for i in range(20):
         await append(engine, keyed(b"t", b"k", payload=b"%d" % i + bytes(2000)))
     loop = asyncio.get_running_loop()
-    read_slowly = Reader._read_slowly
+    read_slowly = LogReader._read_slowly
     late = True
 
-    def read(reader: Reader, base: int, position: int, length: int) -> bytes:
+    def read(reader: LogReader, base: int, position: int, length: int) -> bytes:
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
             asyncio.run_coroutine_threadsafe(engine.enforce_retention(), loop).result(30)
         return read_slowly(reader, base, position, length)
 
-    monkeypatch.setattr(Reader, "_read_slowly", read)
+    monkeypatch.setattr(LogReader, "_read_slowly", read)
     if way == "key":
         found = await payloads(engine, b"t", b"k")
         assert 0 < len(found) < 20

@@ -12,7 +12,7 @@ from record.layout import Kind
 from store import control
 from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.views.leases import GroupQueue
+from store.views.leases import QueueLeases
 from tests.store.bare import BareStore, made
 from tests.store.group_model import GroupModel, Place
 
@@ -48,7 +48,7 @@ histories = st.lists(
 )
 
 
-def entries(place: GroupQueue) -> dict[int, tuple[int, int]]:
+def entries(place: QueueLeases) -> dict[int, tuple[int, int]]:
     return {
         number * 256 + i: (block.deliveries[i], block.at[i])
         for number, block in place.blocks.items()
@@ -78,7 +78,7 @@ def check(store: BareStore, model: GroupModel) -> None:
             check_due(found, places[queue])
 
 
-def check_due(found: GroupQueue, place: Place) -> None:
+def check_due(found: QueueLeases, place: Place) -> None:
     """Everything comes out of `due` when its time has come, and nothing else."""
     came: list[tuple[int, int, int]] = []
     while (at := found.next_due()) is not None:
@@ -198,7 +198,7 @@ def test_deliveries_stop_counting(tmp_path):
 
 
 def test_what_is_due_does_not_pile_up():
-    place = GroupQueue(b"g", P0, 0)
+    place = QueueLeases(b"g", P0, 0)
     for first in range(0, 32 * 5_000, 32):
         place.popped([(first, 32)], 1_000 + first)
         place.finish(first, first + 31)

@@ -9,7 +9,7 @@ import pytest
 import record
 from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Appended, Commit, Outbound, Subscription, filter_queue, topic_queue
+from store.api import Appended, Commit, Outbound, StoredSubscription, filter_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -49,8 +49,8 @@ def message(topic: bytes, payload: bytes = b"x", flags: int = 0, publisher: byte
     return record.frame(Kind.MESSAGE, flags, packet_id, topic, publisher, b"", payload)
 
 
-def wish(topic_filter: bytes, qos: int = 1) -> Subscription:
-    return Subscription(topic_filter, qos, True, False, 2, 9, 0, 0)
+def wish(topic_filter: bytes, qos: int = 1) -> StoredSubscription:
+    return StoredSubscription(topic_filter, qos, True, False, 2, 9, 0, 0)
 
 
 async def test_a_session_and_its_subscriptions(bench: Bench):
@@ -61,8 +61,8 @@ async def test_a_session_and_its_subscriptions(bench: Bench):
     )
     at = done.positions[1]
     expected = [
-        Subscription(b"a/+", 2, True, False, 2, 9, at, 0),
-        Subscription(b"a/b", 1, True, False, 2, 9, at, 3),
+        StoredSubscription(b"a/+", 2, True, False, 2, 9, at, 0),
+        StoredSubscription(b"a/b", 1, True, False, 2, 9, at, 3),
     ]
     for _ in range(2):
         found = await bench.engine.session(b"c")
@@ -199,7 +199,7 @@ async def test_records_of_a_session_that_is_gone_change_nothing(bench: Bench):
 
 
 async def test_single_subscriptions_can_be_asked_for(bench: Bench):
-    wishes = [Subscription(name, 1, False, False, 0, 3, 0, 0) for name in (b"a/+", b"b", b"c")]
+    wishes = [StoredSubscription(name, 1, False, False, 0, 3, 0, 0) for name in (b"a/+", b"b", b"c")]
     await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), control.subscribed(b"c", wishes))
     for _ in range(2):
         state = await bench.engine.session(b"c")
@@ -274,7 +274,7 @@ async def test_group_offsets_and_names(bench: Bench):
 
 
 def replay(topic_filter: bytes, place: int, qos: int = 1) -> bytes:
-    return control.subscribed(b"c", [Subscription(topic_filter, qos, False, False, 0, 0, 0, 0, place)])
+    return control.subscribed(b"c", [StoredSubscription(topic_filter, qos, False, False, 0, 0, 0, 0, place)])
 
 
 async def replays(bench: Bench) -> dict[bytes, tuple[int, int]]:
@@ -324,7 +324,7 @@ async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: 
     await bench.append(to_c, control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(to_d, to_c, message(b"a"), to_c)
     told = [(a.position, a.client_id, a.subscription) for commit in bench.commits for a in commit.addressed]
-    cursor = Subscription(inbox, 2, False, False, 0, 0, done.positions[1], 1)
+    cursor = StoredSubscription(inbox, 2, False, False, 0, 0, done.positions[1], 1)
     assert told[1:] == [
         (done.positions[0], b"d", None),
         (done.positions[1], b"c", cursor),

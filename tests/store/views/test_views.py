@@ -7,7 +7,7 @@ import record
 from matcher.names import matches
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Subscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import StoredSubscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database import Database
 from tests.store.bare import BareStore, made
@@ -42,7 +42,7 @@ controls = st.one_of(
     st.builds(made(control.SessionEnded), clients, epochs),
     st.builds(
         lambda client, names, qos: control.subscribed(
-            client, [Subscription(name, qos, True, False, 1, 7, 0, 0) for name in names]
+            client, [StoredSubscription(name, qos, True, False, 1, 7, 0, 0) for name in names]
         ),
         clients,
         st.lists(filters, max_size=3),
@@ -172,7 +172,9 @@ def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
     store.write(
         [
             control.SessionOpened(1, 10, True).frame(b"s"),
-            control.subscribed(b"s", [Subscription(name, 1, False, False, 0, 0, 0, 0) for name in (b"a/+", b"#")]),
+            control.subscribed(
+                b"s", [StoredSubscription(name, 1, False, False, 0, 0, 0, 0) for name in (b"a/+", b"#")]
+            ),
         ]
     )
     expected: dict[bytes, list[int]] = {}

@@ -3,7 +3,7 @@
 import record
 from record.layout import FLAG_DELAYED, FLAG_RETAIN, FLAG_REVIVED, FLAG_WILL, Kind
 from store import control
-from store.api import Will
+from store.api import StoredWill
 from tests.store.views.test_sessions import NEVER, Bench, bench
 
 __all__ = ["bench"]  # the fixture
@@ -19,7 +19,7 @@ def sent(client: bytes = b"c", *, delayed: bool = False) -> bytes:
 
 
 async def test_a_will_is_kept_until_its_message_comes(bench: Bench):
-    wanted = Will(b"c", 30, 0, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", b"\xff\x00", 1)
+    wanted = StoredWill(b"c", 30, 0, b"wills/\xc3\xbc", FLAG_RETAIN | 1, b"\x01\x01", b"\xff\x00", 1)
     for ending in (sent(), sent(delayed=True)):
         await bench.append(will(payload=b"\xff\x00"))
         for _ in range(2):
