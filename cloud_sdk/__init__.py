@@ -1,7 +1,7 @@
-"""The Python client that cloud services import: produce, consume in a group, pull by offset, over gRPC.
+"""The Python SDK for cloud services: produce, consume in a group and pull by offset, over gRPC.
 
-`Client` is the asyncio face, `cloud_sdk.blocking.Client` the same for code without an event loop; `proto` is the
-wire. Ships to people who run no node: may import `record` and nothing else of Sluice.
+`Client` is for asyncio, and `cloud_sdk.blocking.Client` for code without an event loop. `proto` is the wire. The SDK is
+installed without a node, so it may import `record` and nothing else of Sluice.
 """
 
 from cloud_sdk.broadcast_consumer import BroadcastConsumer

@@ -1,7 +1,6 @@
-"""Records as Arrow batches: the frames' columns become Arrow buffers without a Python object per record.
+"""Records as Arrow batches. The columns of frames become Arrow buffers without a Python object per record.
 
-Needs pyarrow and numpy, which the SDK itself does not: import this module only where they are installed (Spark brings
-them).
+This module needs pyarrow and numpy, which the rest of the SDK does not need. PySpark installs them.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import record
 from cloud_sdk.properties import KEY, TAG, decode
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 
-PAYLOAD: Final = PART_PAYLOAD  # of the parts that `parts_without` names
+PAYLOAD: Final = PART_PAYLOAD  # one of the parts that `parts_without` returns
 BORN: Final = "born-ms"  # the user property with the publisher's own time, ms since 1970-01-01 UTC, in decimal digits
 _TEXT: Final = pa.field("element", pa.string(), nullable=False)
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -29,22 +28,22 @@ SCHEMA: Final = pa.schema(
         pa.field("topic", pa.string(), nullable=False),
         pa.field("levels", pa.list_(_TEXT), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
-        pa.field("key", pa.string()),  # the first that the message can be found by
-        pa.field("tags", pa.list_(_TEXT), nullable=False),  # what consumers select it by
-        # MQTT 5 user properties; of a name that comes twice, the last value.
+        pa.field("key", pa.string()),  # the first one
+        pa.field("tags", pa.list_(_TEXT), nullable=False),
+        # MQTT 5 user properties. If a name repeats, its last value.
         pa.field("properties", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)), nullable=False),
         pa.field("client_id", pa.string(), nullable=False),  # the publisher's
         pa.field("qos", pa.int8(), nullable=False),  # the publisher's
         pa.field("content_type", pa.string()),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),  # in the partition
-        pa.field("published_at", _TIME, nullable=False),  # as the publisher says (`BORN`), else as `stored_at`
-        pa.field("stored_at", _TIME, nullable=False),  # when the log took the record
+        pa.field("published_at", _TIME, nullable=False),  # the publisher's time (`BORN`), else `stored_at`
+        pa.field("stored_at", _TIME, nullable=False),  # when the record was appended to the log
         pa.field("position", pa.int64(), nullable=False),  # in the log
     ]
 )
 
-# The parts of a record that a column is made of; the others are made of its header.
+# The part of a record that a column is made from. Other columns are made from the header.
 _PARTS: Final = {
     "topic": PART_TOPIC,
     "levels": PART_TOPIC,
@@ -59,12 +58,12 @@ _PARTS: Final = {
 
 
 def schema_of(names: Sequence[str]) -> pa.Schema:
-    """Some columns of `SCHEMA`, in this order. Raises `KeyError` for a name that is none."""
+    """The columns of `SCHEMA` with these names, in this order. Raises `KeyError` for an unknown name."""
     return pa.schema([SCHEMA.field(name) for name in names])
 
 
 def parts_without(names: Sequence[str]) -> int:
-    """The parts of records (`record.layout.PART_*`, added up) that none of these columns needs."""
+    """The sum of the parts of records (`record.layout.PART_*`) that none of these columns needs."""
     needed = 0
     for name in names:
         needed |= _PARTS.get(name, 0)
@@ -74,8 +73,8 @@ def parts_without(names: Sequence[str]) -> int:
 def record_batch(
     frames: bytes, partition: int, offset: int, *, schema: pa.Schema = SCHEMA, offsets: Sequence[int] = ()
 ) -> pa.RecordBatch:
-    """Sealed frames, records of a partition, in the columns of `schema` (`schema_of`). Their offsets are `offsets`, or
-    follow each other from `offset` on. Raises `ValueError` when the frames' lengths do not add up."""
+    """Convert sealed frames of a partition to the columns of `schema` (`schema_of`). The offsets of the records are
+    `offsets`, or consecutive from `offset` on. Raises `ValueError` if the frames are cut short."""
     page = _Page(record.columns(frames), partition, np.array(offsets, np.int64) if offsets else offset)
     columns = [_as(field.type, _COLUMNS[field.name](page)) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -83,7 +82,7 @@ def record_batch(
 
 @dataclass
 class _Page:
-    """One batch of records as `record.columns` gives it; what several columns share is made once."""
+    """One batch of records from `record.columns`. Arrays that several columns need are made once."""
 
     columns: tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
     partition: int
@@ -106,7 +105,7 @@ class _Page:
         return _Properties.read(self.rows, self.columns[8], self.columns[9])
 
     def strings(self, kind: pa.DataType, at: int) -> pa.Array:
-        """A string or binary array over the buffers at `at`."""
+        """A string or binary array over the two buffers at index `at`."""
         offsets, data = self.columns[at : at + 2]
         return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
@@ -120,7 +119,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Properties:
-    """What the property blocks of a page have; None where no message has any: the usual page."""
+    """The decoded property blocks of a page. `read` returns None if no message has properties, the usual case."""
 
     content_types: list[str | None]
     users: list[list[tuple[str, str]]]
@@ -139,7 +138,7 @@ class _Properties:
 
 
 def _as(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    """A schema that a user wrote says of list elements and map values that they may be null."""
+    """Cast a column to `kind`, which may declare list elements and map values as nullable."""
     return column if column.type.equals(kind) else column.cast(kind)
 
 
@@ -192,7 +191,7 @@ def _qos(page: _Page) -> pa.Array:
 
 
 def _empty(kind: pa.DataType, rows: int) -> pa.Array:
-    """Lists or maps without an element."""
+    """Empty lists or maps."""
     kinds = pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], pa.string()))
     if isinstance(kind, pa.MapType):
         none = pa.array([], pa.string())

@@ -38,19 +38,20 @@ from cloud_sdk.simple_consumer import SimpleConsumer
 from cloud_sdk.trace import TraceEvent, event_of
 from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
 
-_LAST_S: Final = 1.0  # that an answer is waited for where handlers took all the time
-_NEVER_MS: Final = (1 << 63) - 1  # no message was stored that late
+_LAST_S: Final = 1.0  # for answers to sends, if the handlers have used all the time of `close`
+_NEVER_MS: Final = (1 << 63) - 1  # later than any message
 
 
 class Client:
-    """Talks to one node: `async with Client("127.0.0.1:7070") as client`. For one event loop. Raises
-    `InvalidArgument` when `endpoint` is not host:port (or gRPC's `unix:path`).
+    """A client of one node, for one event loop: `async with Client("127.0.0.1:7070") as client`. Raises
+    `InvalidArgument` if `endpoint` is not host:port (or gRPC's `unix:path`).
 
-    Calls survive a restart of the node: they are repeated, with growing pauses, until `retry_seconds` have passed
-    since the first failure; then they raise `Unavailable` (or `Busy`). Nothing connects before the first call.
-    `name` is the publisher that consumers of sent messages see. A batch of sends waits up to `linger_seconds` for more
-    to go with it: 0 sends at once what is there, which is more the more is under way. `credentials` say who calls,
-    where the node asks; `tls` is for a port that speaks TLS. What a user may not do raises `NotAllowed`.
+    Calls survive a restart of the node. They are repeated, with growing pauses, until `retry_seconds` have passed since
+    the first failure; then they raise `Unavailable` or `Busy`. The first call opens the connection.
+
+    `name` is the publisher that consumers of sent messages see. A request of sends waits up to `linger_seconds` for
+    more sends; with 0, all sends that are there go out at once. `credentials` are for nodes with users, and `tls` is
+    for ports with TLS. A call that the user's rules do not allow raises `NotAllowed`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Client:
         self._producer = Producer(self._connection, linger_seconds)
         self._partitions = Partitions(self._connection)
         self._replies = Replies(self._partitions)
-        self._running: set[int] = set()  # half messages of transactions that are not over
+        self._open_halves: set[int] = set()  # half messages of open transactions
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Client":
@@ -82,13 +83,13 @@ class Client:
         await self.close()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Close what is open, send what is on its way, then disconnect.
+        """Close everything of the client that is open, send what waits to be sent, then disconnect.
 
-        Consumers take no more, their handlers come to their end, what they settled is sent, and what none has begun
-        with is given back. After `timeout` seconds (`retry_seconds`, where nothing is said) handlers that still run are
-        cancelled and their messages given back, and sends that have no answer raise `ClientClosed`; that takes a few
-        seconds at most. Cancelled, it comes to that at once. In a handler it returns at once, and happens when that has
-        come to its end."""
+        Consumers receive no more. Their running handlers end, their settlements are sent, and messages that no handler
+        has begun with are given back. After `timeout` seconds (by default `retry_seconds`), running handlers are
+        cancelled and their messages given back, and sends without an answer raise `ClientClosed`; this takes a few
+        seconds at most. The same happens at once if the caller is cancelled. In a handler of one of its consumers,
+        `close` returns at once, and the client closes after that handler."""
         if self._closing is None:
             self._closing = create_closing_task(
                 self._end(self._connection.retry_seconds if timeout is None else timeout)
@@ -100,55 +101,56 @@ class Client:
 
     @property
     def is_called_from_handler(self) -> bool:
-        """Whether a handler of one of its consumers asks."""
+        """Whether the caller runs on behalf of a handler of this client."""
         return self._connection.resources.is_called_from_handler
 
     async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
-        """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share batches by
-        themselves. `SendOptions` are what may be said of it.
+        """Store one message, on any MQTT topic; returns when it is committed. Sends of many tasks share requests. See
+        `SendOptions` for the options.
 
-        When the node goes away before it answers, the message is sent again; it is stored once all the same, and the
-        receipt may not know where. Raises `InvalidArgument`, `Unavailable`, `Busy`.
+        If the node goes away before it answers, the message is sent again. It is stored once all the same, but its
+        receipt may have no position. Raises `InvalidArgument`, `Unavailable`, `Busy`.
         """
         frame = OutgoingMessage(topic, payload, **options).frame(self._publisher)
         return (await self._producer.send((frame,)))[0]
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
-        """Store messages, in order; returns when all are committed. All or some may be stored when it raises."""
+        """Store messages, in order; returns when all are committed. If it raises, some or all of them may be stored."""
         return await self._producer.send([message.frame(self._publisher) for message in messages])
 
     def idempotent_producer(self, name: str, number: int) -> IdempotentProducer:
-        """Store the messages of a piece of work once, also when another process has to do it again:
-        `async with client.idempotent_producer("billing/7", day) as producer`. All processes that do work under `name`
-        send the same for the same `number`, whose numbers only rise; one of them at a time."""
+        """Store the messages of a unit of work once, also if another process repeats it: `async with
+        client.idempotent_producer("billing/7", day) as producer`. All processes that use `name` send the same messages
+        for the same `number`, one process at a time. Numbers only rise. Raises `InvalidArgument`."""
         return IdempotentProducer(self._connection, self._publisher, name, number)
 
     async def forget_producer(self, name: str) -> None:
-        """No process does work under `name` any more: the node forgets it at once, and not after 30 days."""
+        """Have the node forget the `name` of idempotent producers at once, and not after 30 days."""
         await forget(self._connection, name)
 
     def transaction(self) -> Transaction:
-        """Messages that are delivered when the transaction is committed, and never if it is rolled back:
-        `async with client.transaction() as transaction`. The client needs a `name`: others that have it are asked what
-        became of the transaction when this process dies (`transaction_checks`)."""
+        """Send messages that are delivered if and only if the transaction is committed:
+        `async with client.transaction() as transaction`. Raises `InvalidArgument` if the client has no `name`. If this
+        process dies, the node asks clients of the same name for the outcome (`transaction_checks`)."""
         self._require_name()
-        return Transaction(self._connection, self._producer, self._publisher, self._running)
+        return Transaction(self._connection, self._producer, self._publisher, self._open_halves)
 
     def transaction_checks(self, checker: Checker) -> TransactionChecks:
-        """Answer for transactions of this client's name that have no end: `async with client.transaction_checks(f)`.
-        `checker` gets a message of one, and says what became of it."""
+        """Tell the node the outcome of transactions of this client's name that were not ended:
+        `async with client.transaction_checks(f)`. `checker` gets a half message and returns the `Decision`. Raises
+        `InvalidArgument` if the client has no `name`."""
         self._require_name()
-        return TransactionChecks(self._connection, self.name, checker, self._running)
+        return TransactionChecks(self._connection, self.name, checker, self._open_halves)
 
     async def recall(self, positions: Iterable[int]) -> list[int]:
-        """Drop messages that wait for their time, by the positions in their receipts. Returns those that do not (any
-        more); the others are never delivered."""
+        """Drop delayed messages, by the positions in their receipts, so that they are never delivered. Returns the
+        positions of those that are not delayed, or not any more."""
         with as_invalid_argument():
             request = pb.RecallRequest(handles=list(positions))
         return list((await self._connection.call(self._connection.stub.Recall, request)).missing)
 
     async def timers(self, *, limit: int = 1000) -> list[Timer]:
-        """Messages that wait for their time, the next first."""
+        """Return the delayed messages that are not delivered yet, the next one first, up to `limit`."""
         require_positive(limit)
         timers: list[Timer] = []
         after: bytes | None = None
@@ -173,13 +175,14 @@ class Client:
         ordered: bool = False,
         **selection: Unpack[SelectionOptions],
     ) -> SimpleConsumer:
-        """A new member of `group`, which shares all messages whose topic begins with the level `parent`, or those of
-        them that the group selects.
+        """Create a member of `group`. The members share the messages whose topic begins with the level `parent`, or
+        those of them that the group selects.
 
-        It holds up to `max_records` messages, each for `invisible_seconds`: what is not acknowledged by then goes
-        to another member. `start` is where the group begins when nobody ever used it. A message that was leased out
-        `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group. `ordered`: nothing of
-        a partition is handed out while something older of it is out. All members of a group say the same.
+        The member leases up to `max_records` messages at once, each for `invisible_seconds`. A message that is not
+        acknowledged by then goes to another member. `start` is where a new group begins. A message that was leased
+        `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group. `ordered`: the node
+        hands out nothing of a partition while an older message of it is leased. All members of a group must use the
+        same options.
         """
         return SimpleConsumer(
             self._connection,
@@ -207,8 +210,8 @@ class Client:
         ordered: bool = False,
         **selection: Unpack[SelectionOptions],
     ) -> PushConsumer:
-        """A member of `group` that calls `handler` for each message, for up to `concurrency` of them at once. See
-        `consumer` for the rest."""
+        """Create a member of `group` that calls `handler` for each message, for up to `concurrency` of them at once.
+        See `consumer` for the other options."""
         require_positive(concurrency)
         consumer = self.consumer(
             group,
@@ -234,7 +237,7 @@ class Client:
         max_records: int = 512,
         **selection: Unpack[SelectionOptions],
     ) -> PullConsumer:
-        """A reader of partitions that says itself where it is. See `PullConsumer`."""
+        """Create a reader of partitions that keeps its own place. See `PullConsumer`."""
         return PullConsumer(
             self._partitions,
             self._connection.resources,
@@ -256,16 +259,16 @@ class Client:
         attempts: int = 16,
         **selection: Unpack[SelectionOptions],
     ) -> BroadcastConsumer:
-        """Calls `handler` for every message of a parent topic, whoever else gets it. With a name of its own (`member`)
-        it goes on where it was when it is opened again."""
+        """Create a reader that calls `handler` for every message of a parent topic, whoever else receives it. With a
+        `member` name of its own, it continues where it was when it is opened again."""
         require_positive(attempts)
         reader = self.pull_consumer(parent, group=member, start=start, **selection)
         return BroadcastConsumer(reader, handler, attempts=attempts, commits=member is not None)
 
     def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> SimpleConsumer:
-        """A member of `group` that gets the messages which the group gave up on, the oldest first. What it
-        acknowledges is gone; its messages never become dead letters again. Their partition is 0 and their offset that
-        in the queue of dead letters."""
+        """Create a member of `group` that receives the group's dead letters, the oldest first. An acknowledged dead
+        letter is gone; one that is given back never becomes a dead letter again. Its partition is 0, and its offset is
+        the one in the queue of dead letters."""
         return SimpleConsumer(
             self._connection,
             group,
@@ -276,7 +279,7 @@ class Client:
         )
 
     async def groups(self) -> list[Group]:
-        """Every group that was ever used, sorted, with where it is."""
+        """Return every group, sorted by name, with its place in each queue."""
         groups: list[Group] = []
         more = True
         while more:
@@ -295,11 +298,11 @@ class Client:
         time_ms: int | None = None,
         offsets: Mapping[int, int] | None = None,
     ) -> None:
-        """Have a group begin anew in all partitions of `parent`: at the oldest message or behind the newest (`start`);
-        at the first that was stored at or after `time_ms`; or at `offsets`, by partition, and only in these. Without
-        parent its dead letters are meant. What it had leased out there is forgotten. Raises `OffsetOutOfRange`."""
+        """Have a group begin elsewhere in all partitions of `parent` (None: in its dead letters): at the oldest message
+        or behind the newest (`start`), or at the first message that was stored at or after `time_ms`. With `offsets`,
+        it begins there, by partition, and other partitions stay. Its leases there end. Raises `OffsetOutOfRange`."""
         if offsets is not None and not offsets:
-            return  # on the wire that would mean all partitions
+            return  # on the wire, no offsets mean all partitions
         if time_ms is None:
             time_ms = 0 if checked_start(start) == "earliest" else _NEVER_MS
         with as_invalid_argument():
@@ -313,7 +316,7 @@ class Client:
         await self._connection.call(self._connection.stub.ResetGroup, request)
 
     async def remove_group(self, group: str) -> None:
-        """Forget a group: when it is used again it begins as a new one. Its dead letters stay."""
+        """Remove a group. If it is used again, it begins as a new one. Its dead letters stay."""
         with as_invalid_argument():
             request = pb.RemoveGroupRequest(group=group)
         await self._connection.call(self._connection.stub.RemoveGroup, request)
@@ -329,10 +332,12 @@ class Client:
         wait_seconds: float = 0.0,
         **options: Unpack[ReadOptions],
     ) -> Batch:
-        """Records of a partition from `offset` on (limits of 0: as many as the node gives). At the end it waits up
-        to `wait_seconds` (the node's limit is a minute) for one, then returns an empty batch. Records that are gone
-        from the log, or not selected, are skipped. Read on at its `next_offset`, also where it is empty. Raises
-        `OffsetOutOfRange`, which knows the bounds. `ReadOptions` say what is wanted."""
+        """Read records of a partition from `offset` on. Limits of 0 are the node's.
+
+        At the end of the partition it waits up to `wait_seconds` (the node's limit is a minute) for a record, then
+        returns an empty batch. Records that are gone from the log, or not selected, are skipped. Continue at the
+        batch's `next_offset`, also if it is empty. Raises `OffsetOutOfRange`, which has the bounds. See
+        `ReadOptions`."""
         return await self._partitions.pull(
             parent,
             partition,
@@ -344,24 +349,24 @@ class Client:
         )
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
-        """Remember the next offset of a group of readers, by partition. A group that receives (`consumer`) begins there
-        as well, when it is new."""
+        """Store the next offset of a group of readers, by partition. A new group of members (`consumer`) begins there
+        as well."""
         await self._partitions.commit_offsets(group, parent, offsets)
 
     async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
-        """What was remembered, by partition."""
+        """Return the offsets that a group has committed, by partition."""
         return await self._partitions.committed_offsets(group, parent)
 
     async def partitions(self, parent: str) -> list[PartitionBounds]:
-        """The partitions of a parent topic with their readable offsets; all empty when nobody published to it."""
+        """Return the partitions of a parent topic with their readable offsets. All are empty if it has no messages."""
         return await self._partitions.bounds(parent)
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms` (ms since 1970-01-01 UTC); the end if there is none."""
+        """Return the offset of the first message stored at or after `time_ms` (ms since 1970-01-01 UTC), or the end."""
         return await self._partitions.offset_at(parent, partition, time_ms)
 
     async def parents(self) -> list[str]:
-        """Every parent topic that was ever published to, sorted."""
+        """Return every parent topic that was ever published to, sorted."""
         names: list[str] = []
         more = True
         while more:
@@ -372,8 +377,9 @@ class Client:
         return names
 
     async def children(self, above: str = "", *, after: str | None = None, limit: int = 1000) -> list[Child]:
-        """Names of one level of the tree of topics, sorted, up to `limit`, behind the name `after`: the parent topics,
-        or those below some levels, which end in a slash (`"home/"`). It costs the same whatever is below them."""
+        """Return names of one level of the tree of topics, sorted, up to `limit`, behind the name `after`: the parent
+        topics, or the names below `above`, which ends in a slash (`"home/"`). The cost does not depend on what is below
+        them."""
         require_positive(limit)
         children: list[Child] = []
         more = True
@@ -387,8 +393,8 @@ class Client:
         return children
 
     async def topics(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> list[str]:
-        """Topics that were ever published to and begin with `prefix`, in the order of their levels, up to `limit`,
-        behind the topic `after`."""
+        """Return topics that were ever published to and begin with `prefix`, in the order of their levels, up to
+        `limit`, behind the topic `after`."""
         require_positive(limit)
         topics: list[str] = []
         more = True
@@ -402,8 +408,8 @@ class Client:
         return topics
 
     async def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
-        """Messages below `parent` that were sent with this key, the oldest first, up to `limit`. The position of the
-        last one as `after` gets those behind. Raises `InvalidArgument`."""
+        """Return messages below `parent` that were sent with this key, the oldest first, up to `limit`. To get the next
+        ones, pass the position of the last one as `after`. Raises `InvalidArgument`."""
         require_positive(limit)
         messages: list[Message] = []
         while True:
@@ -417,7 +423,7 @@ class Client:
             after = reply.after
 
     async def message(self, position: int) -> Message:
-        """The message with this id: the position in its receipt, or in the message itself. Raises `NoSuchMessage`."""
+        """Return the message with this id: the position in its receipt, or its own. Raises `NoSuchMessage`."""
         with as_invalid_argument():
             request = pb.FindRequest(position=position)
         reply = await self._connection.call(self._connection.stub.Find, request)
@@ -426,8 +432,8 @@ class Client:
     async def find_between(
         self, parent: str, from_ms: int, until_ms: int, *, limit: int = 100, **selection: Unpack[SelectionOptions]
     ) -> list[Message]:
-        """Messages below `parent` that were stored from `from_ms` on and before `until_ms` (ms since 1970-01-01 UTC),
-        the oldest first, up to `limit`."""
+        """Return selected messages below `parent` that were stored from `from_ms` on and before `until_ms` (ms since
+        1970-01-01 UTC), the oldest first, up to `limit`."""
         require_positive(limit)
         messages: list[Message] = []
         for each in await self.partitions(parent):
@@ -443,8 +449,8 @@ class Client:
         return sorted(messages, key=lambda message: message.position)[:limit]
 
     async def trace(self, position: int) -> list[TraceEvent]:
-        """What became of the message with this id, in the order in which it happened: the log behind it is looked
-        through, which takes longer the older it is. Raises `NoSuchMessage`."""
+        """Return what became of the message with this id, in the order in which it happened. The node reads the log
+        behind the message, which takes longer the older it is. Raises `NoSuchMessage`."""
         events: list[TraceEvent] = []
         after: bytes | None = None
         while True:
@@ -465,12 +471,11 @@ class Client:
         reply_topic: str | None = None,
         **options: Unpack[SendOptions],
     ) -> Message:
-        """Send a command to a device and return its answer; `NoAnswer` when none comes within `timeout` seconds, after
-        which a device that was away does not get the command either.
+        """Send a command to a device and return its answer. Raises `NoAnswer` if none comes within `timeout` seconds.
+        The command expires then, so an offline device does not receive it later.
 
-        The command carries the reply topic (this client's inbox, where nothing else is said) and fresh correlation
-        data. An answer with other correlation data is not ours; one without any (MQTT 3.1.1 knows none) is taken for
-        ours.
+        The command carries the reply topic (by default this client's inbox) and fresh correlation data. An answer with
+        other correlation data is ignored. An answer without any (MQTT 3.1.1 has none) is accepted.
         """
         reply_topic = reply_topic or inbox_of(self.name)
         correlation = secrets.token_bytes(12)
@@ -490,7 +495,7 @@ class Client:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         try:
-            await self._connection.resources.close(seconds)  # its handlers may send, and ask
+            await self._connection.resources.close(seconds)  # first, because handlers may send and call
             await self._replies.close()
             await self._producer.close(max(until - loop.time(), _LAST_S))
         finally:

@@ -19,21 +19,21 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 _ENDPOINT: Final = re.compile(r"unix:.+|(dns:///)?[^/\s]+:\d{1,5}")
-ANSWER_S: Final = 10.0  # a call is given this long beyond the time it was asked to wait
+ANSWER_S: Final = 10.0  # for the node to answer, beyond the time that it is asked to wait
 _CLOSED: Final = "the client is closed"
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),  # a node sends one record whatever its size
+    ("grpc.max_receive_message_length", -1),  # a node sends a record of any size
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time one attempt to connect may take
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the limit of one attempt to connect
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.enable_http_proxy", 0),  # nodes are reached directly
-    ("grpc.use_local_subchannel_pool", 1),  # a client's back-off is its own
+    ("grpc.enable_http_proxy", 0),  # connect to nodes directly
+    ("grpc.use_local_subchannel_pool", 1),  # clients do not share their back-off
 )
 
 
@@ -52,7 +52,7 @@ class Retry:
         self._until = 0.0
 
     async def pause(self) -> bool:
-        """Wait before the next attempt; False when there is to be none."""
+        """Wait before the next attempt. Returns False if the time is over."""
         now = asyncio.get_running_loop().time()
         if not self._until:
             self._until = now + self._seconds
@@ -64,25 +64,25 @@ class Retry:
 
 
 def is_transient(error: SluiceError) -> bool:
-    """Whether trying again may help."""
+    """Whether to try again may help."""
     return isinstance(error, Busy | Unavailable)
 
 
 class NodeConnection:
-    """One channel to `endpoint`, opened by the first call (so that a process may fork before it)."""
+    """One channel to `endpoint`. The first call opens it, so a process may fork before that."""
 
     __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "resources", "retry_seconds")
 
     def __init__(
         self, endpoint: str, retry_seconds: float, credentials: Credentials | None = None, tls: Tls | None = None
     ) -> None:
-        # gRPC itself would take a missing port for 443, and find a URL's fault only when it connects.
+        # gRPC would use port 443 if there is none, and reject a URL only when it connects.
         if not _ENDPOINT.fullmatch(endpoint):
             raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
         self.endpoint = endpoint
         self.retry_seconds = retry_seconds
         self.resources = OpenResources()
-        # Of every call.
+        # Of every call:
         self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
         self._tls = tls
         self._channel: grpc.aio.Channel | None = None
@@ -91,7 +91,7 @@ class NodeConnection:
 
     @property
     def stub(self) -> SluiceStub:
-        """The calls. Must be used on one event loop only."""
+        """The RPC methods, for one event loop. Raises `ClientClosed`."""
         self.require_open()
         if self._stub is None:
             if self._tls is None:
@@ -108,7 +108,7 @@ class NodeConnection:
         return self._closed
 
     def require_open(self) -> None:
-        """Raises `ClientClosed`."""
+        """Raise `ClientClosed` if the client is closed."""
         if self._closed:
             raise ClientClosed(_CLOSED)
 
@@ -124,8 +124,8 @@ class NodeConnection:
         request: Request,
         wait_seconds: float = 0.0,
     ) -> Reply:
-        """Call until it is answered or refused. All calls may be repeated: reading changes nothing, a
-        lease that nobody heard of runs out, an acknowledgement is the same twice."""
+        """Call a method, and repeat the call while it fails with transient errors, for `retry_seconds` at most. All
+        calls may be repeated: a lease whose reply is lost expires, and to acknowledge twice changes nothing."""
         retry = Retry(self.retry_seconds)
         while True:
             self.require_open()

@@ -1,4 +1,4 @@
-"""What may be said of a consumer, and what it wants of a parent topic: the node selects, and sends nothing else."""
+"""Options of consumers and reads, and the selection of messages, which the node evaluates."""
 
 from collections.abc import Sequence
 from typing import Literal, TypedDict, get_args
@@ -10,22 +10,22 @@ Start = Literal["earliest", "latest"]
 
 
 class SelectionOptions(TypedDict, total=False):
-    """Messages that all of these select; what is left out selects everything."""
+    """Select messages that match all of these. An option that is not given selects everything."""
 
-    topic_filter: str  # an MQTT filter of the whole topic, below the parent
-    tags: str  # "paid || refunded": by the tag they were sent with
+    topic_filter: str  # an MQTT filter for the whole topic, its parent included
+    tags: str  # "paid || refunded": messages with one of these tags
     sql: str  # an SQL-92 condition on user properties: "region = 'hz' AND price BETWEEN 10 AND 20"
 
 
 class ReadOptions(SelectionOptions, total=False):
-    """What of a partition is read, see `Client.pull`."""
+    """Options of `Client.pull`."""
 
-    without: int  # parts of the records that are not wanted, and come empty: `record.layout.PART_*`, added up
-    until: int  # nothing is looked at from this offset on
+    without: int  # parts of records that come empty: the sum of `record.layout.PART_*`
+    until: int  # the offset at which the read ends; 0: none
 
 
 class PushOptions(SelectionOptions, total=False):
-    """How a group consumes, see `Client.push_consumer`."""
+    """Options of `Client.push_consumer`."""
 
     invisible_seconds: float
     start: Start
@@ -34,13 +34,13 @@ class PushOptions(SelectionOptions, total=False):
 
 
 class ConsumerOptions(PushOptions, total=False):
-    """How a group consumes, see `Client.consumer`."""
+    """Options of `Client.consumer`."""
 
     max_records: int
 
 
 class PullOptions(SelectionOptions, total=False):
-    """What a reader reads, see `Client.pull_consumer`."""
+    """Options of `Client.pull_consumer`."""
 
     partitions: Sequence[int] | None
     group: str | None
@@ -49,7 +49,7 @@ class PullOptions(SelectionOptions, total=False):
 
 
 class BroadcastOptions(SelectionOptions, total=False):
-    """How everybody consumes, see `Client.broadcast_consumer`."""
+    """Options of `Client.broadcast_consumer`."""
 
     member: str | None
     start: Start
@@ -57,7 +57,7 @@ class BroadcastOptions(SelectionOptions, total=False):
 
 
 def selection_of(options: SelectionOptions) -> pb.Selection | None:
-    """On the wire; None for everything."""
+    """The selection on the wire; None: everything."""
     topic_filter, tags, sql = options.get("topic_filter", ""), options.get("tags", ""), options.get("sql", "")
     return pb.Selection(topic_filter=topic_filter, tags=tags, sql=sql) if topic_filter or tags or sql else None
 

@@ -1,4 +1,4 @@
-"""Leases of messages, and what settles them, as the wire has them: neighbours together."""
+"""Leases of messages and their settlement, as the wire carries them: neighbouring offsets are joined to runs."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,21 +8,22 @@ from cloud_sdk.proto import sluice_pb2 as pb
 
 
 class Lease(NamedTuple):
-    """Which message is leased, and for the how manieth time."""
+    """One delivery of a message to a member of the group."""
 
     partition: int
     offset: int
-    deliveries: int
+    deliveries: int  # how often the message was leased out, this time included
 
 
 class Settlement(NamedTuple):
     """What one request settles."""
 
     done: list[Lease]
-    again: list[tuple[Lease, int | None]]  # with the delay in ms
+    again: list[tuple[Lease, int | None]]  # with the delay in ms; None: the node's, which grows with the deliveries
 
 
 def leases_of(runs: Iterable[pb.Run]) -> list[Lease]:
+    """The leases of runs."""
     return [
         Lease(run.partition, offset, run.deliveries)
         for run in runs
@@ -31,22 +32,23 @@ def leases_of(runs: Iterable[pb.Run]) -> list[Lease]:
 
 
 def runs_of(leases: Iterable[Lease]) -> list[pb.Run]:
-    """Neighbours together: what is acknowledged at once was mostly received at once."""
+    """Leases as runs. Messages that are settled together were mostly received together, so runs are long."""
     runs: list[pb.Run] = []
-    own, first, end, count = -1, 0, 0, 0  # the run so far: partition, offsets [first, end), deliveries
+    of, first, end, count = -1, 0, 0, 0  # the run so far: partition, offsets [first, end), deliveries
     for partition, offset, deliveries in sorted(leases):
-        if offset == end and partition == own and deliveries == count:
+        if offset == end and partition == of and deliveries == count:
             end += 1
             continue
         if end > first:
-            runs.append(pb.Run(partition=own, offset=first, count=end - first, deliveries=count))
-        own, first, end, count = partition, offset, offset + 1, deliveries
+            runs.append(pb.Run(partition=of, offset=first, count=end - first, deliveries=count))
+        of, first, end, count = partition, offset, offset + 1, deliveries
     if end > first:
-        runs.append(pb.Run(partition=own, offset=first, count=end - first, deliveries=count))
+        runs.append(pb.Run(partition=of, offset=first, count=end - first, deliveries=count))
     return runs
 
 
-def postponed(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
+def postponed_of(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
+    """Leases with their delays in ms, as runs of equal delay."""
     by_delay: dict[int | None, list[Lease]] = {}
     for lease, delay in again:
         by_delay.setdefault(delay, []).append(lease)
@@ -54,5 +56,6 @@ def postponed(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
 
 
 def milliseconds(seconds: float) -> int:
+    """A delay on the wire. Raises `InvalidArgument` if it is negative or too long."""
     check_delay(seconds)
     return int(seconds * 1_000)

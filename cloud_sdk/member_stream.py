@@ -1,12 +1,12 @@
-"""A member of a group on the wire: batches in, settlements out, over one stream after the other.
+"""The stream of a group member to the node: it receives batches, settles messages, and survives broken connections.
 
 The rules of the file:
 
-* What is settled goes along with the request for the next batch; by itself where none is asked for in the same turn of
-  the loop, and then what comes meanwhile gathers until it is answered.
-* What a stream that broke has not answered is sent again on the next one: settled twice is settled.
-* Whoever waits may be cancelled: a batch that nobody waits for is told to stop, and what comes of it all the same is
-  for who asks next. Requests are written by tasks of their own, in order.
+* Settlements travel with the request for the next batch. If no batch is requested in the same turn of the loop, they go
+by themselves, and what is settled meanwhile gathers until the node has answered. * Settlements without an answer are
+sent again if the stream breaks. To settle a message twice changes nothing. * Callers that wait may be cancelled. The
+node is then told to stop waiting for a batch, and a batch that comes all the same is for the next caller. Requests are
+written by tasks of their own, in order, so a cancelled caller does not break the stream.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ import grpc.aio
 
 from cloud_sdk.connection import ANSWER_S, NodeConnection, Retry, is_transient
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable, stream_error
-from cloud_sdk.leases import Lease, Settlement, leases_of, milliseconds, postponed, runs_of
+from cloud_sdk.leases import Lease, Settlement, leases_of, milliseconds, postponed_of, runs_of
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.tasks import is_cancelled
 
-_MAX_SENT: Final = 16_384  # of a kind, in one request
-_MAX_UNSETTLED: Final = 16_384  # settlements that are not answered; beyond it no more messages are taken
-_CLOSING_S: Final = 1.0  # for the node to end a stream that the member is done with
+_MAX_SENT: Final = 16_384  # settlements of one kind in one request
+_MAX_UNSETTLED: Final = 16_384  # settlements without an answer; beyond it no more messages are received
+_CLOSING_S: Final = 1.0  # for the node to end a stream that the member has ended
 _NOTHING: Final = Settlement([], [])
 
 Answer = TypeVar("Answer")
@@ -32,15 +32,15 @@ _Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.ConsumeRequest, pb.ConsumeReply
 
 
 class ReceivedBatch(NamedTuple):
-    """A batch."""
+    """Messages that the node has leased to this member."""
 
     runs: Sequence[pb.Run]
     frames: bytes
-    time: float  # loop time when it came
+    time: float  # loop time of its arrival
 
 
 class _Request:
-    """One that is not answered."""
+    """A request without an answer."""
 
     __slots__ = ("answer", "is_repeated", "settlement")
 
@@ -48,78 +48,79 @@ class _Request:
         self, settlement: Settlement, answer: "asyncio.Future[list[Lease]] | None" = None, *, is_repeated: bool = True
     ) -> None:
         self.settlement = settlement
-        self.answer = answer  # of who waits for it: what was expired
-        self.is_repeated = is_repeated  # when its stream breaks
+        self.answer = answer  # leases that had expired; None: no caller waits for it
+        self.is_repeated = is_repeated  # whether it is sent again if its stream breaks
 
 
 class MemberStream:
-    """Of one group, for one task that receives, and any that settle."""
+    """The stream of one group member. One task receives; any number of tasks settle."""
 
     def __init__(self, connection: NodeConnection, request: pb.ReceiveRequest) -> None:
-        """request: whose it is, and what it receives."""
+        """request: the member, and what it receives."""
         self._connection = connection
         self._member = request
         self._call: _Call | None = None
-        self._is_begun = False  # the node has been told whose the stream is
+        self._is_introduced = False  # the first request of the stream is written, which names the member
         self._reader: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-        self._number = 0  # of requests
-        self._requests: dict[int, _Request] = {}  # of this stream that settle something, or that somebody waits for
-        self._wanted: asyncio.Future[ReceivedBatch] | None = None  # a batch that was asked for, until somebody has it
-        self._writes: set[asyncio.Task[None]] = set()  # under way: whoever is cancelled does not break the stream
-        self._done: list[Lease] = []
-        self._again: list[tuple[Lease, int | None]] = []
+        self._number = 0  # of the last request
+        self._requests: dict[int, _Request] = {}  # by number: those that settle something, or that a caller waits for
+        self._batch: asyncio.Future[ReceivedBatch] | None = None  # requested, and not yet returned to a caller
+        self._writes: set[asyncio.Task[None]] = set()
+        self._done: list[Lease] = []  # to be sent
+        self._again: list[tuple[Lease, int | None]] = []  # to be sent
         self._sender: asyncio.Task[None] | None = None
-        self._is_due = False  # the sender is looked after in the next turn of the loop
-        self._flushes = 0  # under way
+        self._is_send_scheduled = False  # for the next turn of the loop
+        self._flushes = 0  # callers of `flush`
         self._failure: SluiceError | None = None
         self._late = 0  # acknowledgements that found no lease
-        self._is_closing = False  # nothing is wanted any more
+        self._is_closing = False  # no batch is requested any more
         self._closed = False
 
     @property
-    def _unsent(self) -> int:
+    def unsent(self) -> int:
+        """How many settlements wait to be sent."""
         return len(self._done) + len(self._again)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether so much waits to be settled that it has to be before anything else."""
+    def must_flush(self) -> bool:
+        """Whether so many settlements have no answer that they come before the next batch."""
         unanswered = sum([len(each.settlement.done) + len(each.settlement.again) for each in self._requests.values()])
-        return self._unsent + unanswered >= _MAX_UNSETTLED
+        return self.unsent + unanswered >= _MAX_UNSETTLED
 
     def settle(self, done: Iterable[Lease], again: Iterable[Lease], delay_seconds: float | None) -> None:
-        """Finish messages, and have others come again: in the background."""
-        delay = milliseconds(delay_seconds) if delay_seconds else delay_seconds
+        """Acknowledge the leases `done` and give back the leases `again`, in the background."""
+        delay = milliseconds(delay_seconds) if delay_seconds else None if delay_seconds is None else 0
         self._done += done
-        self._again += [(lease, delay if delay is None else int(delay)) for lease in again]
-        if self._unsent and not self._is_due and not self._is_sending:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._send_due)
+        self._again += [(lease, delay) for lease in again]
+        if self.unsent and not self._is_send_scheduled and not self._is_sending:
+            self._is_send_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_sender)
 
     async def receive(self, wait_s: float) -> ReceivedBatch:
-        """A batch, empty where nothing came in time. Raises `SluiceError` where trying again does not help, or did not
-        for too long."""
+        """Return a batch, which is empty if none came within `wait_s`. Raises `SluiceError` if trying again does not
+        help, or has not helped for `retry_seconds`."""
         retry = Retry(self._connection.retry_seconds)
         while True:
             try:
-                return await self._batch(wait_s)
+                return await self._receive(wait_s)
             except asyncio.CancelledError:
-                self._want_no_more()
+                self._stop_request()
                 raise
             except SluiceError as error:
                 if not is_transient(error) or not await retry.pause():
                     raise
 
     async def extend(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        """Returns those that are not held any more."""
+        """Extend leases to `seconds` from now. Returns those that had expired."""
         lost: list[Lease] = []
-        for at in range(0, len(leases), _MAX_SENT):
-            some = leases[at : at + _MAX_SENT]
+        for start in range(0, len(leases), _MAX_SENT):
+            some = leases[start : start + _MAX_SENT]
             again: list[tuple[Lease, int | None]] = [(each, milliseconds(seconds)) for each in some]
             retry = Retry(self._connection.retry_seconds)
             while True:
                 try:
-                    lost += await self._ask(Settlement([], again), is_repeated=False)
+                    lost += await self._settle_now(Settlement([], again), is_repeated=False)
                     break
                 except SluiceError as error:
                     if not is_transient(error) or not await retry.pause():
@@ -127,10 +128,10 @@ class MemberStream:
         return lost
 
     async def flush(self) -> int:
-        """Wait until all that was settled is answered. Returns how much of it came too late."""
+        """Wait until the node has answered every settlement. Returns how many acknowledgements came too late."""
         self._flushes += 1
         try:
-            while self._failure is None and (self._unsent or self._unanswered or self._is_sending):
+            while self._failure is None and (self.unsent or self._has_unanswered or self._is_sending):
                 if not self._is_sending:
                     self._sender = asyncio.create_task(self._send_all())
                 assert self._sender is not None
@@ -142,25 +143,26 @@ class MemberStream:
         return late
 
     async def close(self) -> None:
-        """Give back what nobody took, `flush`, and end the stream. Cancelled, it ends the stream at once."""
+        """Give back a batch that no caller got, `flush`, and end the stream. If cancelled, end the stream at once."""
         self._is_closing = True
         try:
-            wanted = self._wanted
-            if wanted is not None:
-                self._want_no_more()
-                await asyncio.wait((wanted,), timeout=ANSWER_S)
-                if wanted.done() and wanted.exception() is None:
-                    self.settle((), leases_of(wanted.result().runs), 0.0)
+            batch = self._batch
+            if batch is not None:
+                self._stop_request()
+                await asyncio.wait((batch,), timeout=ANSWER_S)
+                if batch.done() and batch.exception() is None:
+                    self.settle((), leases_of(batch.result().runs), 0.0)
             await self.flush()
         except asyncio.CancelledError:
             if self._sender is not None:
                 self._sender.cancel()
             raise
         finally:
-            self._closed = True  # from here on the stream ends with what is settled: nobody waits for a batch
-            await self._hang_up()
+            self._closed = True  # from here on the sender ends the stream when it has nothing left to send
+            await self._end_stream()
 
     def raise_failure(self) -> None:
+        """Raise the error of settlements that failed in the background, once."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -170,52 +172,54 @@ class MemberStream:
         return self._sender is not None and not self._sender.done()
 
     @property
-    def _unanswered(self) -> bool:
+    def _has_unanswered(self) -> bool:
         return any(each.is_repeated for each in self._requests.values())
 
-    async def _batch(self, wait_s: float) -> ReceivedBatch:
-        wanted = self._wanted
-        if wanted is None:
+    async def _receive(self, wait_s: float) -> ReceivedBatch:
+        batch = self._batch
+        if batch is None:
             if self._is_closing:
                 raise ClientClosed("the consumer is closed")
-            self._call = self._call or self._open()  # nothing is wanted or taken where there can be none
-            wanted = self._wanted = asyncio.get_running_loop().create_future()
-            settlement = self._take()  # goes along: a request for each would cost the node more
-            self._send(_Request(settlement), pb.ConsumeRequest(wants=True, wait_ms=int(wait_s * 1_000)))
-        await self._wait_for(wanted, wait_s + ANSWER_S)
-        if self._wanted is wanted:
-            self._wanted = None
-        return wanted.result()
+            self._call = self._call or self._open()  # before anything is taken from the settlements: it may raise
+            batch = self._batch = asyncio.get_running_loop().create_future()
+            # Settlements travel with it: requests of their own would cost the node more.
+            self._send(_Request(self._pop_settlement()), pb.ConsumeRequest(wants=True, wait_ms=int(wait_s * 1_000)))
+        await self._wait_for(batch, wait_s + ANSWER_S)
+        if self._batch is batch:
+            self._batch = None
+        return batch.result()
 
-    def _want_no_more(self) -> None:
-        if self._wanted is not None and not self._wanted.done() and self._call is not None:
+    def _stop_request(self) -> None:
+        """Tell the node to answer the request for a batch with what it has."""
+        if self._batch is not None and not self._batch.done() and self._call is not None:
             self._send(_Request(_NOTHING), pb.ConsumeRequest(stops=True))
 
-    async def _ask(self, settlement: Settlement, *, is_repeated: bool) -> list[Lease]:
-        """Settle, and wait for the answer: what was expired. All that was sent before is answered then as well."""
+    async def _settle_now(self, settlement: Settlement, *, is_repeated: bool) -> list[Lease]:
+        """Send a settlement and wait for its answer: the leases that had expired. The node answers in order, so older
+        settlements are answered by then."""
         answer: asyncio.Future[list[Lease]] = asyncio.get_running_loop().create_future()
         self._send(_Request(settlement, answer, is_repeated=is_repeated), pb.ConsumeRequest())
         await self._wait_for(answer, ANSWER_S)
         return answer.result()
 
     async def _wait_for(self, answer: "asyncio.Future[Answer]", timeout: float) -> None:
-        """Wait until it is there, or it is said why it is not."""
+        """Wait until the future has a result or an error. Without either in time, the stream counts as broken."""
         await asyncio.wait((answer,), timeout=timeout)
         if not answer.done():
             reason = Unavailable(f"the node did not answer within {timeout:g} s")
             if self._call is not None:
-                self._broke(self._call, reason)
+                self._on_broken(self._call, reason)
             _fail(answer, reason)
 
     def _send(self, request: _Request, message: pb.ConsumeRequest) -> None:
         call = self._call = self._call or self._open()
-        if not self._is_begun:
-            self._is_begun = True
+        if not self._is_introduced:
+            self._is_introduced = True
             message.member.CopyFrom(self._member)
         self._number += 1
         message.number = self._number
         message.done.extend(runs_of(request.settlement.done))
-        message.again.extend(postponed(request.settlement.again))
+        message.again.extend(postponed_of(request.settlement.again))
         if request.answer is not None or request.settlement.done or request.settlement.again:
             self._requests[self._number] = request
         write = asyncio.create_task(self._write(call, message))
@@ -227,22 +231,22 @@ class MemberStream:
             async with self._writing:
                 await call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            self._broke(call, await stream_error(call))
+            self._on_broken(call, await stream_error(call))
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            self._broke(call, self._reason_of_cancelled())
+            self._on_broken(call, self._cancelled_by_grpc())
 
-    def _reason_of_cancelled(self) -> SluiceError:
-        """gRPC cancels the calls of a channel that is closed."""
+    def _cancelled_by_grpc(self) -> SluiceError:
+        """The error of a call that gRPC has cancelled, as it does when a channel is closed."""
         return (
             ClientClosed("the client is closed") if self._connection.is_closed else Unavailable("the stream was ended")
         )
 
     def _open(self) -> _Call:
-        """Raises `SluiceError` where there can be no stream."""
+        """Open a stream. Raises `ClientClosed`, and `InvalidArgument` for files of TLS."""
         call: _Call = self._connection.stub.Consume(None, metadata=self._connection.metadata)
-        self._is_begun = False
+        self._is_introduced = False
         self._reader = asyncio.create_task(self._read(call))
         return call
 
@@ -251,29 +255,28 @@ class MemberStream:
             async for reply in call:
                 if call is not self._call:
                     return
-                self._heard(reply)
+                self._on_reply(reply)
             reason = await stream_error(call)
         except grpc.aio.AioRpcError:
             reason = await stream_error(call)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            reason = self._reason_of_cancelled()
-        self._broke(call, reason)
+            reason = self._cancelled_by_grpc()
+        self._on_broken(call, reason)
 
-    def _heard(self, reply: pb.ConsumeReply) -> None:
+    def _on_reply(self, reply: pb.ConsumeReply) -> None:
         for settled in reply.settled:
             request = self._requests.pop(settled.number, None)
             if request is not None:
-                self._settled(request, settled)
-        if reply.HasField("batch") and self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(ReceivedBatch(reply.runs, reply.frames, asyncio.get_running_loop().time()))
+                self._on_settled(request, settled)
+        if reply.HasField("batch") and self._batch is not None and not self._batch.done():
+            self._batch.set_result(ReceivedBatch(reply.runs, reply.frames, asyncio.get_running_loop().time()))
 
-    def _settled(self, request: _Request, settled: pb.Settled) -> None:
-        done = request.settlement.done
+    def _on_settled(self, request: _Request, settled: pb.Settled) -> None:
         expired = leases_of(settled.expired)
         if expired:
-            self._late += len(set(done).intersection(expired))
+            self._late += len(set(request.settlement.done).intersection(expired))
         if settled.error and request.answer is None:
             self._failure = InvalidArgument(settled.error)
         elif settled.error and request.answer is not None:
@@ -281,48 +284,48 @@ class MemberStream:
         elif request.answer is not None and not request.answer.done():
             request.answer.set_result(expired)
 
-    def _broke(self, call: _Call, reason: SluiceError) -> None:
-        """Nothing more is heard of a stream."""
+    def _on_broken(self, call: _Call, reason: SluiceError) -> None:
+        """Give up a stream: repeat its settlements on the next one, and fail its callers."""
         if call is not self._call:
             return
         self._call = None
         call.cancel()
         requests, self._requests = self._requests, {}
-        wanted, self._wanted = self._wanted, None
+        batch, self._batch = self._batch, None
         for request in requests.values():
             if request.is_repeated and is_transient(reason):
                 self._repeat(request.settlement)
-            elif request.answer is None and wanted is None:
+            elif request.answer is None and batch is None:
                 self._failure = reason
             if request.answer is not None:
                 _fail(request.answer, reason)
-        if wanted is not None:
-            _fail(wanted, reason)
+        if batch is not None:
+            _fail(batch, reason)
 
     def _repeat(self, settlement: Settlement) -> None:
-        """Nobody knows whether this arrived: send it again."""
+        """Send a settlement again, because it may not have arrived."""
         self._again += settlement.again
         self.settle(settlement.done, (), 0.0)
 
-    def _take(self) -> Settlement:
-        """What is to be sent next."""
+    def _pop_settlement(self) -> Settlement:
+        """Remove and return the settlements of the next request."""
         if not self._done and not self._again:
             return _NOTHING
         settlement = Settlement(self._done[:_MAX_SENT], self._again[:_MAX_SENT])
         self._done, self._again = self._done[_MAX_SENT:], self._again[_MAX_SENT:]
         return settlement
 
-    def _send_due(self) -> None:
-        self._is_due = False
-        if self._unsent and not self._is_sending:
+    def _start_sender(self) -> None:
+        self._is_send_scheduled = False
+        if self.unsent and not self._is_sending:
             self._sender = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """Until nothing is left that is not sent, or not answered where somebody waits for that."""
+        """Send settlements until none is left. While a caller flushes, also wait until all are answered."""
         retry = Retry(self._connection.retry_seconds)
-        while self._unsent or (self._flushes and self._unanswered):
+        while self.unsent or (self._flushes and self._has_unanswered):
             try:
-                await self._ask(self._take(), is_repeated=True)
+                await self._settle_now(self._pop_settlement(), is_repeated=True)
                 retry.succeeded()
             except SluiceError as error:
                 if not is_transient(error) or not await retry.pause():
@@ -330,11 +333,11 @@ class MemberStream:
                     if is_transient(error):
                         self._done, self._again = [], []  # their messages come again
                     return
-            if self._closed and not self._unsent:
-                await self._hang_up()  # others may settle more meanwhile
+            if self._closed and not self.unsent:
+                await self._end_stream()  # more may be settled meanwhile
 
-    async def _hang_up(self) -> None:
-        """End the stream: nothing is left to be said."""
+    async def _end_stream(self) -> None:
+        """End the stream, for which nothing is left to send."""
         call, self._call = self._call, None
         self._requests = {}
         if call is not None and self._reader is not None:
@@ -349,4 +352,4 @@ class MemberStream:
 def _fail(answer: "asyncio.Future[Answer]", reason: SluiceError) -> None:
     if not answer.done():
         answer.set_exception(reason)
-        answer.exception()  # which nobody may wait for
+        answer.exception()  # retrieved here: perhaps no caller waits for it any more

@@ -1,4 +1,4 @@
-"""What travels: messages out (`OutgoingMessage`, `Receipt`) and messages in (`Message`, `Batch`)."""
+"""Messages to send (`OutgoingMessage`, `Receipt`), received messages (`Message`, `Batch`), and results of queries."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,34 +23,34 @@ from record.layout import (
     Kind,
 )
 
-_INBOX: Final = b"$inbox/"  # and a client id: the topic of messages to one client
+_INBOX: Final = b"$inbox/"  # followed by a client id
 _LAST_S: Final = 1e13  # since 1970
 
 
 class Receipt(NamedTuple):
-    """The node has committed the message."""
+    """Proof that the node has committed a message."""
 
-    position: int  # in the log; -1: an attempt whose answer was lost had stored it, and where is not known
-    store_time: int  # ms since 1970-01-01 UTC; 0: not known either
+    position: int  # in the log, the id of the message; -1: not known, because the answer of the first attempt was lost
+    store_time: int  # ms since 1970-01-01 UTC; 0: not known
 
 
 STORED: Final = Receipt(-1, 0)
 
 
 class SendOptions(TypedDict, total=False):
-    """What else may be said of a message that is sent."""
+    """Options of a message that is sent."""
 
-    qos: int  # the most that subscribers get it with: 0, 1 or 2
-    retain: bool  # it becomes the topic's retained value; an empty payload then clears that
+    qos: int  # the maximum QoS of its delivery to subscribers: 0, 1 or 2
+    retain: bool  # it becomes the topic's retained message; an empty payload clears that
     properties: UserProperties | None  # user properties
     content_type: str | None
     response_topic: str | None
     correlation_data: bytes | None
     message_expiry: int | None  # seconds
-    keys: Sequence[str]  # to find it by: user properties `key`
-    tag: str | None  # to select it by: the user property `tag`
-    ordering_key: str | None  # what it has to stay in order with: the user property `ordering_key`
-    deliver_at: datetime | None  # nobody gets it before; naive: local time
+    keys: Sequence[str]  # `Client.find` finds it by these: user properties `key`
+    tag: str | None  # consumers select it by this: the user property `tag`
+    ordering_key: str | None  # messages with the same one stay in order: the user property `ordering_key`
+    deliver_at: datetime | None  # the earliest delivery; naive: local time
     deliver_after: float | None  # seconds from now
 
 
@@ -74,8 +74,8 @@ class OutgoingMessage:
     deliver_after: float | None = None
 
     def frame(self, publisher: bytes, *, half: bool = False) -> bytes:
-        """The unsealed record; `half`: it waits for its transaction. Raises InvalidArgument when MQTT does not allow
-        the message."""
+        """Return the unsealed frame; `half`: of a transaction. Raises `InvalidArgument` if MQTT does not allow the
+        message, and `TypeError` if the topic is not text or the payload not bytes."""
         try:
             topic = self.topic.encode()
         except AttributeError as error:
@@ -98,16 +98,16 @@ class OutgoingMessage:
             block = self._block()
             return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, block, self.payload, due_ms)
         except TypeError as error:
-            raise TypeError(f"a payload is bytes, and properties are texts: {error}") from error
+            raise TypeError(f"a payload is bytes, and properties are strings: {error}") from error
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
 
     def _due_ms(self) -> int:
         if self.deliver_at is not None and self.deliver_after is not None:
-            raise InvalidArgument("a message is delivered at a time or after one, not both")
+            raise InvalidArgument("a message has deliver_at or deliver_after, not both")
         due = time.time() + (self.deliver_after or 0.0) if self.deliver_at is None else self.deliver_at.timestamp()
         if not 0 <= due < _LAST_S:
-            raise InvalidArgument(f"{due} s since 1970 is no time at which a message can be due")
+            raise InvalidArgument(f"{due} s since 1970 is out of range for a delivery time")
         return int(due * 1_000)
 
     def _block(self) -> bytes:
@@ -123,7 +123,7 @@ class OutgoingMessage:
         ):
             return b""
         if isinstance(self.keys, str) or len(self.keys) > MAX_KEYS:
-            raise ValueError(f"keys are a sequence of up to {MAX_KEYS} texts")
+            raise ValueError(f"keys are a sequence of up to {MAX_KEYS} strings")
         if any(not 0 < len(key.encode()) <= MAX_KEY for key in self.keys):
             raise ValueError(f"a key has 1 to {MAX_KEY} bytes")
         properties = Properties.of_user(self.properties)
@@ -140,21 +140,21 @@ class OutgoingMessage:
 
 
 def inbox_of(name: str) -> str:
-    """The topic of messages to one client, of the name or client id."""
+    """The topic of messages to the client with this name or client id."""
     hidden = name.replace("%", "%25").replace("+", "%2B").replace("#", "%23")
     return f"$inbox/{hidden}"
 
 
 def _checked_tag(tag: str) -> str:
     if not tag or tag == "*" or "|" in tag or " " in tag or not tag.isprintable():
-        raise ValueError(f"{tag[:40]!r} is no tag: it has no spaces and no |, and is not *")
+        raise ValueError(f"{tag[:40]!r} is not a tag: a tag has no spaces and no |, and is not *")
     return tag
 
 
 class Message:
-    """A message of the log, as a partition holds it. Text and properties are decoded when they are asked for.
+    """A message of the log. Topic and properties are decoded on first use.
 
-    `partition` and `offset` are -1 where it was found by key or id, and not read from a partition."""
+    `partition` and `offset` are -1 if it was found by key or id, and not read from a partition."""
 
     __slots__ = (
         "_block",
@@ -183,7 +183,7 @@ class Message:
 
     @property
     def publisher(self) -> str:
-        """The client id of the device, or the name of the cloud client, that sent it."""
+        """The client id of the device, or the name of the SDK client, that published it."""
         return self._publisher.decode()
 
     @property
@@ -196,34 +196,34 @@ class Message:
 
     @property
     def all_properties(self) -> Properties:
-        """Everything that MQTT 5 sends along with a message."""
+        """All MQTT 5 properties of the message."""
         if self._properties is None:
             self._properties = decode_properties(self._block)
         return self._properties
 
     @property
     def user_properties(self) -> list[tuple[str, str]]:
-        """User properties in the order they were set; a name may repeat."""
+        """User properties in their order; a name may repeat."""
         return self.all_properties.user
 
     @property
     def properties(self) -> dict[str, str]:
-        """User properties by name; of a name that repeats, the last."""
+        """User properties by name. If a name repeats, its last value."""
         return dict(self.all_properties.user)
 
     @property
     def keys(self) -> list[str]:
-        """What it can be found by (`Client.find`): its user properties `key`."""
+        """The keys by which `Client.find` finds it: its user properties `key`."""
         return [key.decode() for key in record.keys_of(self._block)]
 
     @property
     def tag(self) -> str | None:
-        """What consumers select it by."""
+        """The tag by which consumers select it: its user property `tag`."""
         return self.properties.get(TAG)
 
     @property
     def ordering_key(self) -> str | None:
-        """What it has to stay in order with."""
+        """Messages with the same ordering key stay in order: its user property `ordering_key`."""
         return self.properties.get(ORDERING_KEY)
 
     @property
@@ -253,9 +253,9 @@ class PartitionBounds:
 
 @dataclass(slots=True, frozen=True)
 class Timer:
-    """A message that waits for its time."""
+    """A delayed message that is not delivered yet."""
 
-    position: int  # its id: `Client.recall` and `Client.message` take it
+    position: int  # its id, for `Client.recall` and `Client.message`
     topic: str
     publisher: str
     due_ms: int  # ms since 1970-01-01 UTC
@@ -266,18 +266,18 @@ class Child:
     """A name in the tree of topics."""
 
     name: str  # one level, which may be empty
-    is_topic: bool  # it was published to
+    is_topic: bool  # there are messages of exactly this topic
     has_children: bool  # there are topics below it
 
 
 @dataclass(slots=True, frozen=True)
 class GroupQueue:
-    """Where a group is in a queue. Everything below `floor` is finished, nothing from `next` on was ever delivered."""
+    """The place of a group in a queue. All messages below `floor` are finished, none from `next` on was ever leased."""
 
     queue: str  # a parent topic with its partition, "home[0]"; a topic; a filter; or "dead letters of g"
     floor: int
     next: int
-    unfinished: int  # messages that are out, or to be delivered again
+    unfinished: int  # messages that are leased, or wait to come again
     lag: int  # messages that are not finished
 
 
@@ -299,14 +299,14 @@ class Batch:
     """Records of a partition, read by offset, in order. `frames` are sealed frames, back to back."""
 
     partition: int
-    offset: int  # of the first record; behind the one asked for where records in between are gone
+    offset: int  # of the first record; above the requested one if records in between are gone
     count: int
     frames: bytes
     begin: int  # the partition holds [begin, end)
     end: int
-    next_offset: int  # where to read on
-    offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
-    gone: int = 0  # records from the offset asked for up to `next_offset` that are gone from the log
+    next_offset: int  # where to continue
+    offsets: Sequence[int] = ()  # of each record, if there was a selection; else they are consecutive
+    gone: int = 0  # records between the requested offset and `next_offset` that are gone from the log
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()

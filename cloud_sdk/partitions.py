@@ -11,7 +11,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 
 
 class Partitions:
-    """The partitions of a node's parent topics. Each method is described at the method of `Client` with its name."""
+    """The partitions of a node's parent topics. `Client` has methods of the same names, which document these."""
 
     __slots__ = ("_connection",)
 

@@ -2,12 +2,10 @@
 
 The rules of the file:
 
-* What is ready when the stream can take a request goes out as one request: at once when nothing is in
-  flight, in large requests when many tasks send.
-* Requests are appended in the order they were made, also across a reconnect: what was not answered is sent
-  again, in order, before anything new. The node knows the producer and its sequences, and stores once what is sent
-  twice.
-* Memory is bounded: `send` waits while too many bytes are on their way.
+* All messages that wait when the stream is ready go out as one request: at once if nothing is in flight, in large
+requests if many tasks send. * Requests are appended in the order in which they were made, also across a reconnect:
+requests without an answer are sent again, in order, before anything new. The node knows the producer and its sequences,
+and stores each request once. * Memory is bounded: `send` waits while too many bytes are on their way.
 """
 
 import asyncio
@@ -24,36 +22,36 @@ from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceErr
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 
-MAX_MESSAGE_BYTES: Final = 8 << 20  # what a node takes by default
+MAX_MESSAGE_BYTES: Final = 8 << 20  # a node's limit, as it is configured by default
 _MAX_REQUEST_BYTES: Final = 512 << 10
 _MAX_REQUEST_RECORDS: Final = 2_048
 _MAX_IN_FLIGHT: Final = 8  # requests
 _MAX_WAITING_BYTES: Final = 32 << 20
-_CLOSING_S: Final = 1.0  # that a node may take to say that it has heard the end
+_CLOSING_S: Final = 1.0  # for the node to answer the end of the stream
 
 
-class _Unit:
-    """What one caller waits for: records that go out together in one request."""
+class _PendingSend:
+    """Frames of one caller that go out together in one request."""
 
     __slots__ = ("digest", "frames", "receipts", "sequence", "size")
 
     def __init__(self, frames: Sequence[bytes], size: int, sequence: int | None, digest: int) -> None:
         self.frames = frames
         self.size = size  # bytes
-        self.sequence = sequence  # that the caller gave: the unit is a request of its own
-        self.digest = digest  # likewise
+        self.sequence = sequence  # given by an idempotent producer: these frames are a request of their own
+        self.digest = digest  # of an idempotent producer; 0: none
         self.receipts: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
 
 
 class _Request:
-    """Units that share one request."""
+    """A request, and the callers whose frames it carries."""
 
-    __slots__ = ("message", "units")
+    __slots__ = ("message", "sends")
 
-    def __init__(self, sequence: int, units: list[_Unit]) -> None:
-        frames = b"".join([frame for unit in units for frame in unit.frames])
-        self.message = pb.ProduceRequest(sequence=sequence, frames=frames, digest=units[0].digest)
-        self.units = units
+    def __init__(self, sequence: int, sends: list[_PendingSend]) -> None:
+        frames = b"".join([frame for pending in sends for frame in pending.frames])
+        self.message = pb.ProduceRequest(sequence=sequence, frames=frames, digest=sends[0].digest)
+        self.sends = sends
 
 
 _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
@@ -62,21 +60,22 @@ _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 class Producer:
     """Owns the Produce stream of a client. Starts with the first send."""
 
-    def __init__(self, connection: NodeConnection, linger_seconds: float = 0.0, returning: bytes | None = None) -> None:
-        """returning: the name of a producer that other processes were before, or will be."""
+    def __init__(self, connection: NodeConnection, linger_seconds: float = 0.0, name: bytes | None = None) -> None:
+        """name: of an idempotent producer, which several processes may use one after the other; None: a name that no
+        other producer has."""
         self._connection = connection
         self._linger_s = linger_seconds  # how long a request that is not full waits for more
-        self._waiting: deque[_Unit] = deque()
-        self._waiting_bytes = 0  # of units without receipts, sent or not
+        self._waiting: deque[_PendingSend] = deque()
+        self._waiting_bytes = 0  # without receipts, sent or not
         self._in_flight: dict[int, _Request] = {}  # by sequence, in order
         self._sequence = 0
-        self._returns = returning is not None
-        self._ends = False  # nobody carries it on
-        self._failed: SluiceError | None = None  # what a numbered request came to
-        self.stored_to = 0  # sequence of what was stored before, as far as the node has said so
-        self._name = returning or secrets.token_bytes(16)  # of this producer: no other has it, in no other run
-        self._work = asyncio.Event()  # something to send, an answer came, or the stream broke
-        self._room = asyncio.Event()
+        self._is_idempotent = name is not None
+        self._forgets = False  # the node is to forget the producer when the stream ends
+        self._failed: SluiceError | None = None  # why nothing more of the unit of work is stored
+        self.stored_to = 0  # the last sequence that was stored before this stream, as far as the node has told
+        self._name = name or secrets.token_bytes(16)
+        self._wake_up = asyncio.Event()  # something to send, an answer came, or the stream broke
+        self._capacity = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -84,31 +83,31 @@ class Producer:
         """Store unsealed frames; returns when all are committed."""
         if len(frames) == 1:
             return await (await self._enqueue(frames, len(frames[0]))).receipts
-        return await self._all([await self._enqueue(part, size) for part, size in parts(frames)])
+        return await self._receipts_of([await self._enqueue(part, size) for part, size in split_requests(frames)])
 
     async def send_numbered(
         self, sequence: int, requests: "Sequence[tuple[Sequence[bytes], int]]", digests: Sequence[int]
     ) -> list[Receipt]:
-        """Store unsealed frames as requests (`parts`) numbered from `sequence` on, each with the digest of all that was
-        given up to its end. What was stored of them before is not stored again. Behind a part that is not stored none
-        is: all that is numbered before something stored is taken for stored when it is sent again."""
-        units: list[_Unit] = []
+        """Store unsealed frames as the given requests (`split_requests`), numbered from `sequence` on, each with its
+        digest. Requests that were stored before are not stored again. Once a request fails, none behind it is stored:
+        the node counts every sequence below a stored one as stored."""
+        sends: list[_PendingSend] = []
         try:
             for (part, size), digest in zip(requests, digests, strict=True):
-                units.append(await self._enqueue(part, size, sequence + len(units), digest))
+                sends.append(await self._enqueue(part, size, sequence + len(sends), digest))
         except BaseException:
-            self._failed = self._failed or InvalidArgument("a part of the work was given up: do it again")
+            self._failed = self._failed or InvalidArgument("a part of the unit of work was cancelled: repeat the send")
             raise
-        return await self._all(units)
+        return await self._receipts_of(sends)
 
     async def forget(self) -> None:
-        """Have the node forget a producer that does not come back any more, where the stream ends. Before any send."""
-        self._ends = True
+        """Have the node forget the name of this idempotent producer. To be called before any send."""
+        self._forgets = True
         await (await self._enqueue((), 0, 0)).receipts
 
-    async def _all(self, units: list[_Unit]) -> list[Receipt]:
+    async def _receipts_of(self, sends: list[_PendingSend]) -> list[Receipt]:
         receipts: list[Receipt] = []
-        outcomes = await asyncio.gather(*(unit.receipts for unit in units), return_exceptions=True)
+        outcomes = await asyncio.gather(*(pending.receipts for pending in sends), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -116,47 +115,49 @@ class Producer:
         return receipts
 
     async def close(self, seconds: float | None = None) -> None:
-        """Send what waits, then end the stream; what is not answered in so many seconds fails with `ClientClosed`.
-        Sends that fail have raised where they were awaited."""
+        """Send what waits, then end the stream. Sends without an answer after `seconds` fail with `ClientClosed`; None:
+        there is no limit."""
         self._closed = True
-        self._work.set()
-        self._room.set()
+        self._wake_up.set()
+        self._capacity.set()
         if self._sender is not None:
             _, late = await asyncio.wait((self._sender,), timeout=seconds)
             if late:
                 self.stop_waiting(for_node=True)
                 await asyncio.wait((self._sender,))
-        if self._returns:
+        if self._is_idempotent:
             self._connection.resources.discard(self)
 
     def stop_waiting(self, *, for_node: bool) -> None:
-        """Wait for no more answers, `for_node`."""
+        """Have a running `close` give up on answers of the node, if `for_node`."""
         if not for_node:
             return
         self._closed = True
-        self._fail(ClientClosed("the client was closed before the node answered: it may be stored, or not"))
+        self._fail(ClientClosed("the client was closed before the node answered: the message may be stored or not"))
         if self._sender is not None:
             self._sender.cancel()
 
-    async def _enqueue(self, frames: Sequence[bytes], size: int, sequence: int | None = None, digest: int = 0) -> _Unit:
-        if size > MAX_MESSAGE_BYTES:  # a part holds one frame when it is larger than a request should be
+    async def _enqueue(
+        self, frames: Sequence[bytes], size: int, sequence: int | None = None, digest: int = 0
+    ) -> _PendingSend:
+        if size > MAX_MESSAGE_BYTES:  # only a single frame is larger than a request should be
             raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
         while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
-            self._room.clear()
-            await self._room.wait()
+            self._capacity.clear()
+            await self._capacity.wait()
         if self._closed:
             raise ClientClosed("the client is closed")
         if self._failed is not None:
             raise self._failed
-        if self._returns:
+        if self._is_idempotent:
             self._connection.resources.add(self)
-        unit = _Unit(frames, size, sequence, digest)
-        self._waiting.append(unit)
+        pending = _PendingSend(frames, size, sequence, digest)
+        self._waiting.append(pending)
         self._waiting_bytes += size
-        self._work.set()
+        self._wake_up.set()
         if self._sender is None or self._sender.done():  # done: it was ended by what nobody foresaw
             self._sender = asyncio.create_task(self._run())
-        return unit
+        return pending
 
     async def _run(self) -> None:
         retry = Retry(self._connection.retry_seconds)
@@ -176,37 +177,37 @@ class Producer:
     @property
     def _is_abandoned(self) -> bool:
         """The client is closed, and whoever sent what is left was cancelled."""
-        units = (unit for request in self._in_flight.values() for unit in request.units)
-        return self._closed and all(unit.receipts.done() for unit in (*units, *self._waiting))
+        sends = (pending for request in self._in_flight.values() for pending in request.sends)
+        return self._closed and all(pending.receipts.done() for pending in (*sends, *self._waiting))
 
     async def _has_work(self) -> bool:
         while not self._waiting and not self._in_flight:
             if self._closed:
                 return False
-            self._work.clear()
-            await self._work.wait()
+            self._wake_up.clear()
+            await self._wake_up.wait()
         return True
 
     async def _stream(self, retry: Retry) -> None:
         """One stream, until it breaks (raises) or the client is closed and everything answered."""
         call = self._connection.stub.Produce(None, metadata=self._connection.metadata)
         reader = asyncio.create_task(self._read(call, retry))
-        reader.add_done_callback(lambda _: self._work.set())
+        reader.add_done_callback(lambda _: self._wake_up.set())
         try:
             is_first = True
             for request in list(self._in_flight.values()):
                 message = request.message
-                self._name_in(message, is_first, again=is_first)
+                self._introduce(message, is_first, again=is_first)
                 is_first = False
                 await call.write(message)
-            while not reader.done() and not self._is_idle:
+            while not reader.done() and not self._is_drained:
                 is_first = await self._write_ready(call, is_first)
             if not reader.done():
-                if not self._returns:  # without it the node could not tell this end from a stream that breaks
+                if not self._is_idempotent:  # without it the node could not tell this end from a stream that breaks
                     await call.write(pb.ProduceRequest(ends=True))
                 await call.done_writing()
                 await asyncio.wait((reader,), timeout=_CLOSING_S)
-            elif not self._is_idle:
+            elif not self._is_drained:
                 reader.result()
                 raise Unavailable("the node ended the stream")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: written to after its end
@@ -217,45 +218,45 @@ class Producer:
             await asyncio.gather(reader, return_exceptions=True)
 
     @property
-    def _is_idle(self) -> bool:
+    def _is_drained(self) -> bool:
         return self._closed and not self._waiting and not self._in_flight
 
     async def _write_ready(self, call: "_Call", is_first: bool) -> bool:
         """Wait until something may be sent, then send one request. Whether the next one is the first of the stream."""
         if not self._waiting or len(self._in_flight) >= _MAX_IN_FLIGHT:
-            self._work.clear()
-            await self._work.wait()
+            self._wake_up.clear()
+            await self._wake_up.wait()
             return is_first
         is_full = self._waiting_bytes >= _MAX_REQUEST_BYTES or len(self._waiting) >= _MAX_REQUEST_RECORDS
         # Tasks that are about to send in this turn of the loop join the request, or those of the time it lingers.
         await asyncio.sleep(0 if is_full else self._linger_s)
-        request = self._gather()
-        self._name_in(request.message, is_first, again=is_first and self._returns)
+        request = self._next_request()
+        self._introduce(request.message, is_first, again=is_first and self._is_idempotent)
         self._in_flight[request.message.sequence] = request
         await call.write(request.message)
         return False
 
-    def _name_in(self, message: pb.ProduceRequest, is_first: bool, *, again: bool) -> None:
+    def _introduce(self, message: pb.ProduceRequest, is_first: bool, *, again: bool) -> None:
         """The first request of a stream says whose it is."""
         message.producer = self._name if is_first else b""
         message.again = again
-        message.returns = is_first and self._returns
-        message.ends = is_first and self._ends
+        message.returns = is_first and self._is_idempotent
+        message.ends = is_first and self._forgets
 
-    def _gather(self) -> _Request:
-        units = [self._waiting.popleft()]
-        if units[0].sequence is not None:
-            return _Request(units[0].sequence, units)
-        size, records = units[0].size, len(units[0].frames)
+    def _next_request(self) -> _Request:
+        sends = [self._waiting.popleft()]
+        if sends[0].sequence is not None:
+            return _Request(sends[0].sequence, sends)
+        size, records = sends[0].size, len(sends[0].frames)
         while self._waiting:
-            unit = self._waiting[0]
-            size += unit.size
-            records += len(unit.frames)
+            pending = self._waiting[0]
+            size += pending.size
+            records += len(pending.frames)
             if size > _MAX_REQUEST_BYTES or records > _MAX_REQUEST_RECORDS:
                 break
-            units.append(self._waiting.popleft())
+            sends.append(self._waiting.popleft())
         self._sequence += 1
-        return _Request(self._sequence, units)
+        return _Request(self._sequence, sends)
 
     async def _read(self, call: "_Call", retry: Retry) -> None:
         async for reply in call:
@@ -263,17 +264,17 @@ class Producer:
             for result in reply.results:
                 request = self._in_flight.pop(result.sequence, None)
                 if request is not None:
-                    self._answered(request, result)
-            self._work.set()
+                    self._on_result(request, result)
+            self._wake_up.set()
 
-    def _answered(self, request: _Request, result: pb.ProduceResult) -> None:
+    def _on_result(self, request: _Request, result: pb.ProduceResult) -> None:
         """Deal out the positions of a request's accepted records to the callers, in order."""
         self.stored_to = max(self.stored_to, result.stored_to)
         reasons = {each.index: each.reason for each in result.rejected}
         positions = iter(result.positions)
         end = 0
-        for unit in request.units:
-            start, end = end, end + len(unit.frames)
+        for pending in request.sends:
+            start, end = end, end + len(pending.frames)
             wrong = [index for index in range(start, end) if index in reasons] if reasons else []
             accepted = end - start - len(wrong)
             if result.was_stored:
@@ -281,37 +282,37 @@ class Producer:
             else:
                 receipts = [Receipt(position, result.store_time) for position in islice(positions, accepted)]
             if result.error:
-                self._settle(unit, InvalidArgument(result.error))
+                self._settle(pending, InvalidArgument(result.error))
             elif wrong:
                 faults = (f"message {index - start}: {reasons[index]}" for index in wrong)
-                self._settle(unit, InvalidArgument("; ".join(faults)))
+                self._settle(pending, InvalidArgument("; ".join(faults)))
             elif len(receipts) < accepted:
-                self._settle(unit, NodeError("the node answered for fewer records than it was sent"))
+                self._settle(pending, NodeError("the node answered for fewer records than it was sent"))
             else:
-                self._settle(unit, receipts)
+                self._settle(pending, receipts)
 
-    def _settle(self, unit: _Unit, outcome: list[Receipt] | SluiceError) -> None:
-        self._waiting_bytes -= unit.size
-        self._room.set()
-        if self._returns and isinstance(outcome, SluiceError):
+    def _settle(self, pending: _PendingSend, outcome: list[Receipt] | SluiceError) -> None:
+        self._waiting_bytes -= pending.size
+        self._capacity.set()
+        if self._is_idempotent and isinstance(outcome, SluiceError):
             self._failed = self._failed or outcome
-        if unit.receipts.done():  # its caller was cancelled
+        if pending.receipts.done():  # its caller was cancelled
             return
         if isinstance(outcome, SluiceError):
-            unit.receipts.set_exception(outcome)
+            pending.receipts.set_exception(outcome)
         else:
-            unit.receipts.set_result(outcome)
+            pending.receipts.set_result(outcome)
 
     def _fail(self, error: SluiceError) -> None:
-        units = [unit for request in self._in_flight.values() for unit in request.units]
-        units += self._waiting
+        sends = [pending for request in self._in_flight.values() for pending in request.sends]
+        sends += self._waiting
         self._in_flight.clear()
         self._waiting.clear()
-        for unit in units:
-            self._settle(unit, error)
+        for pending in sends:
+            self._settle(pending, error)
 
 
-def parts(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:
+def split_requests(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:
     """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes. Of the
     same frames they are the same. more: bytes that each takes beside its own."""
     pieces: list[tuple[Sequence[bytes], int]] = []

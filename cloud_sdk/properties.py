@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-KEY: Final = "key"  # the name of the user properties by which a message can be found
-TAG: Final = "tag"  # of the one by which consumers select it
-ORDERING_KEY: Final = "ordering_key"  # of the one whose messages consumers get one after the other
+# Names of user properties:
+KEY: Final = "key"  # `Client.find` finds messages by it
+TAG: Final = "tag"  # consumers select messages by it
+ORDERING_KEY: Final = "ordering_key"  # ordered consumers handle messages with the same one in order
 
 _PAYLOAD_FORMAT: Final = 0x01
 _MESSAGE_EXPIRY: Final = 0x02
@@ -24,7 +25,7 @@ UserProperties = Mapping[str, str] | Iterable[tuple[str, str]]
 
 @dataclass(slots=True)
 class Properties:
-    """The properties of one message; None where the publisher set none."""
+    """The properties of one message; None: the publisher did not set it."""
 
     payload_format: int | None = None  # 1: the payload is UTF-8 text
     message_expiry: int | None = None  # seconds
@@ -41,7 +42,7 @@ class Properties:
 
 
 def encode(properties: Properties) -> bytes:
-    """The block. ValueError when a string or the data is longer than 65,535 bytes, or a string holds U+0000."""
+    """Write a block. Raises `ValueError` for a string or data of more than 65,535 bytes, and a string with U+0000."""
     block = bytearray()
     if properties.payload_format is not None:
         block += bytes((_PAYLOAD_FORMAT, properties.payload_format))
@@ -67,7 +68,7 @@ def encode(properties: Properties) -> bytes:
 
 
 def decode(block: bytes) -> Properties:
-    """Read a block. ValueError when it is cut short or holds what does not belong to a message."""
+    """Read a block. Raises `ValueError` if it is cut short or has a property that application messages do not have."""
     properties = Properties()
     at, end = 0, len(block)
     while at < end:

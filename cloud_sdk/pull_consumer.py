@@ -1,6 +1,6 @@
-"""Readers that say themselves where they are: partitions by offset, each reader on its own.
+"""A reader of partitions by offset, which keeps its own place.
 
-What one reader gets no other loses: several of them on the same parent topic are a broadcast.
+Readers do not share messages: several of them on the same parent topic each get all of it.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 class PullConsumer:
     """An async context manager and an endless async iterator of `Message`. For one task at a time.
 
-    It reads all partitions of `parent`, or those of `partitions`, from `start`, or, with a `group`, from where that
-    committed last. One batch of each partition is read ahead.
+    It reads the given `partitions` of `parent`, or all of them. With a `group` it begins at the offsets that the group
+    has committed, else at `start`. One batch of each partition is read ahead.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class PullConsumer:
         **selection: Unpack[SelectionOptions],
     ) -> None:
         self._reader = reader
-        self._resources: OpenResources | None = resources  # None: somebody else closes it
+        self._resources: OpenResources | None = resources  # None: its owner closes it
         self._parent = parent
         self._partitions = partitions
         self._group = group
         self._start = start
         self._max_records = max_records
         self._selection = selection
-        self._positions: dict[int, int] | None = None  # by partition, what comes next; None: not asked yet
+        self._positions: dict[int, int] | None = None  # next offsets by partition; None: not known yet
         self._reads: dict[int, asyncio.Task[Batch]] = {}
         self._closed = False
 
@@ -62,17 +62,17 @@ class PullConsumer:
                 yield message
 
     async def positions(self) -> dict[int, int]:
-        """The next offset of each partition: behind everything that `poll` returned."""
-        return dict(await self._begun())
+        """Return the next offset of each partition, behind everything that `poll` returned."""
+        return dict(await self._load_positions())
 
     async def poll(self, wait_seconds: float = _WAIT_S) -> list[Message]:
-        """Messages of one partition or more, each partition's in order; none when none came within `wait_seconds`.
-        Raises `OffsetOutOfRange` where retention took what comes next: see `skip_gone`. What other partitions have is
-        for the next `poll` then."""
-        positions = await self._begun()
+        """Return messages of one or more partitions, each partition's in order; none if none came within
+        `wait_seconds`. Raises `OffsetOutOfRange` if retention has removed the next message of a partition: see
+        `skip_gone`. The next `poll` returns the messages of the other partitions then."""
+        positions = await self._load_positions()
         for partition, offset in positions.items():
             if partition not in self._reads:
-                self._read(partition, offset)
+                self._start_read(partition, offset)
         until = asyncio.get_running_loop().time() + wait_seconds
         while True:
             left = until - asyncio.get_running_loop().time()
@@ -85,55 +85,56 @@ class PullConsumer:
             came = [each for each, task in self._reads.items() if task in done]
             for partition in came:
                 if self._reads[partition].exception() is not None:
-                    self._reads.pop(partition).result()  # raises before anything is taken that nobody would get
+                    self._reads.pop(partition).result()  # raises before a batch is removed that would be lost
             for partition in came:
                 batch = self._reads.pop(partition).result()
                 messages += batch.messages()
                 positions[partition] = batch.next_offset
-                self._read(partition, batch.next_offset)
+                self._start_read(partition, batch.next_offset)
             if messages or left <= 0:
                 return messages
 
     async def seek(self, offsets: Mapping[int, int]) -> None:
-        """Go on at these offsets, by partition."""
-        positions = await self._begun()
+        """Continue at these offsets, by partition. Raises `InvalidArgument` for a partition that is not read here."""
+        positions = await self._load_positions()
         for partition, offset in offsets.items():
             if partition not in positions:
                 raise InvalidArgument(f"partition {partition} is not read here")
             positions[partition] = offset
-            await self._stop(self._reads.pop(partition, None))
+            await self._cancel(self._reads.pop(partition, None))
 
     async def seek_to_time(self, time_ms: int) -> None:
-        """Go on at the first messages that were stored at or after `time_ms` (ms since 1970-01-01 UTC)."""
-        await self.seek({each: await self._reader.offset_at(self._parent, each, time_ms) for each in await self._own()})
+        """Continue at the first messages that were stored at or after `time_ms` (ms since 1970-01-01 UTC)."""
+        positions = await self.positions()
+        await self.seek({each: await self._reader.offset_at(self._parent, each, time_ms) for each in positions})
 
     async def seek_to(self, start: Start) -> None:
-        """Go on at the oldest messages, or behind the newest."""
-        own = await self._own()
-        bounds = [each for each in await self._reader.bounds(self._parent) if each.partition in own]
+        """Continue at the oldest messages, or behind the newest."""
+        positions = await self.positions()
+        bounds = [each for each in await self._reader.bounds(self._parent) if each.partition in positions]
         await self.seek({each.partition: each.begin if start == "earliest" else each.end for each in bounds})
 
     async def skip_gone(self) -> None:
-        """Go on at the oldest messages of the partitions of which retention took what comes next, and at the end of
-        those that do not have it any more. The others stay where they are."""
-        positions = await self._begun()
+        """Move positions that a partition does not hold to its nearest bound: to the oldest message if retention has
+        removed the next one, and to the end if the log has become shorter. Other positions stay."""
+        positions = await self._load_positions()
         bounds = await self._reader.bounds(self._parent)
         inside = {each.partition: min(max(positions.get(each.partition, 0), each.begin), each.end) for each in bounds}
         await self.seek({each: offset for each, offset in inside.items() if offset != positions.get(each, offset)})
 
     async def lag(self) -> dict[int, int]:
-        """How many messages lie before the end, by partition, wanted or not."""
-        positions = await self._begun()
+        """Return how many messages lie between the position and the end, by partition, selected or not."""
+        positions = await self._load_positions()
         bounds = await self._reader.bounds(self._parent)
         return {each.partition: each.end - positions[each.partition] for each in bounds if each.partition in positions}
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Have the group begin at these offsets when it is read again; without any, behind everything that `poll`
-        returned. Returns when that is in the log."""
+        """Store the offsets at which the group continues when it is read again: these, or behind everything that `poll`
+        returned. Returns when the log has them. Raises `InvalidArgument` without a group."""
         if self._group is None:
-            raise InvalidArgument("a consumer without a group has nothing to commit for")
+            raise InvalidArgument("a consumer without a group cannot commit")
         await self._reader.commit_offsets(
-            self._group, self._parent, offsets if offsets is not None else await self._begun()
+            self._group, self._parent, offsets if offsets is not None else await self._load_positions()
         )
 
     async def close(self) -> None:
@@ -143,19 +144,19 @@ class PullConsumer:
             self._resources.discard(self)
         reads, self._reads = self._reads, {}
         for task in reads.values():
-            await self._stop(task)
+            await self._cancel(task)
 
     def stop_waiting(self, *, for_node: bool) -> None:
-        """`close` waits for nothing."""
+        """Nothing to do: `close` does not wait."""
 
     def hand_over(self) -> OpenResources:
-        """Whose it is: who asks closes it from now on."""
+        """Leave it to the caller to close this consumer with the client. Returns the client's open resources."""
         resources, self._resources = self._resources, None
         assert resources is not None
         return resources
 
-    async def _begun(self) -> dict[int, int]:
-        """Positions; found out at first."""
+    async def _load_positions(self) -> dict[int, int]:
+        """Return the positions, which the first call asks the node for."""
         if self._closed:
             raise ClientClosed("the consumer is closed")
         if self._resources is not None:
@@ -166,7 +167,7 @@ class PullConsumer:
             positions: dict[int, int] = {}
             for each in bounds:
                 begin = each.begin if self._start == "earliest" else each.end
-                # What retention took since is gone, and what a shorter log does not have is to come.
+                # A committed offset may be out of range: retention removed it, or the log is shorter than it was.
                 positions[each.partition] = min(max(known.get(each.partition, begin), each.begin), each.end)
             if self._partitions is not None:
                 if unknown := set(self._partitions) - set(positions):
@@ -175,10 +176,7 @@ class PullConsumer:
             self._positions = positions
         return self._positions
 
-    async def _own(self) -> list[int]:
-        return list(await self._begun())
-
-    def _read(self, partition: int, offset: int) -> None:
+    def _start_read(self, partition: int, offset: int) -> None:
         task = self._reads[partition] = asyncio.create_task(
             self._reader.pull(
                 self._parent,
@@ -189,9 +187,9 @@ class PullConsumer:
                 **self._selection,
             )
         )
-        task.add_done_callback(_heard)
+        task.add_done_callback(_retrieve_error)
 
-    async def _stop(self, task: "asyncio.Task[Batch] | None") -> None:
+    async def _cancel(self, task: "asyncio.Task[Batch] | None") -> None:
         if task is not None:
             task.cancel()
             try:
@@ -200,7 +198,7 @@ class PullConsumer:
                 return
 
 
-def _heard(read: "asyncio.Task[Batch]") -> None:
-    """Have asyncio not complain of an error of a read that nobody waits for any more: who polls again is told."""
+def _retrieve_error(read: "asyncio.Task[Batch]") -> None:
+    """Keep asyncio from logging an error that the next `poll` raises."""
     if not read.cancelled():
         read.exception()

@@ -1,7 +1,7 @@
-"""Answers to requests: one watch of a reply topic for all who wait for answers there.
+"""Answers to requests. All requests with the same reply topic share one reader of it.
 
-A request carries the reply topic and fresh correlation data. An answer goes to the request with its correlation data;
-one without any (MQTT 3.1.1 knows none) to the request that has waited longest.
+A request carries its reply topic and fresh correlation data. An answer belongs to the request with its correlation
+data. An answer without any (MQTT 3.1.1 has none) belongs to the request that has waited longest.
 """
 
 import asyncio
@@ -15,50 +15,50 @@ _WAIT_S: Final = 20.0  # how long one Pull waits
 
 
 class ReplyTopic:
-    """Who waits for answers on one topic. It reads while there is somebody."""
+    """The requests that wait for answers on one topic. The topic is read while there are any."""
 
-    __slots__ = ("_is_over", "_parent", "_partitions", "_readers", "_starting", "_topic", "waiting")
+    __slots__ = ("_bounds", "_has_failed", "_parent", "_partitions", "_readers", "_topic", "waiting")
 
     def __init__(self, partitions: Partitions, topic: str) -> None:
         self._partitions = partitions
         self._topic = topic
         self._parent = topic.partition("/")[0]
         self._readers: list[asyncio.Task[None]] = []
-        self._is_over = False  # one of them has ended: it begins anew with whoever waits next
-        self._starting: asyncio.Task[list[PartitionBounds]] | None = None
-        self.waiting: dict[bytes, asyncio.Future[Message]] = {}  # by correlation data, the longest first
+        self._has_failed = False  # a reader has ended; the next request starts them anew
+        self._bounds: asyncio.Task[list[PartitionBounds]] | None = None  # where the readers start
+        self.waiting: dict[bytes, asyncio.Future[Message]] = {}  # by correlation data, the oldest first
 
-    async def join(self, correlation: bytes) -> "asyncio.Future[Message]":
-        """Begin to wait. What is published from here on is seen."""
+    async def add_request(self, correlation: bytes) -> "asyncio.Future[Message]":
+        """Wait for an answer that is published from now on. `remove_request` has to follow."""
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.waiting[correlation] = answer
-        if self._is_over:
+        if self._has_failed:
             self.stop()
-            self._readers, self._starting, self._is_over = [], None, False
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._partitions.bounds(self._parent))
-        bounds = await asyncio.shield(self._starting)
+            self._readers, self._bounds, self._has_failed = [], None, False
+        if self._bounds is None:
+            self._bounds = asyncio.create_task(self._partitions.bounds(self._parent))
+        bounds = await asyncio.shield(self._bounds)
         if not self._readers and self.waiting:
-            # The partition of the reply topic is the node's to choose: all are read.
+            # The node chooses the partition of the reply topic, so all are read.
             self._readers = [asyncio.create_task(self._read(each.partition, each.end)) for each in bounds]
         return answer
 
-    def leave(self, correlation: bytes) -> bool:
-        """Wait no more. Whether nobody does."""
+    def remove_request(self, correlation: bytes) -> bool:
+        """Stop waiting. Returns whether no request is left."""
         self.waiting.pop(correlation, None)
         return not self.waiting
 
     def fail(self, error: SluiceError) -> None:
-        """Nobody gets an answer any more."""
+        """Fail all requests."""
         for answer in self.waiting.values():
             if not answer.done():
                 answer.set_exception(error)
 
     def stop(self) -> "list[asyncio.Task[Any]]":
-        """Read no more. Returns what comes to its end."""
+        """Stop reading. Returns the tasks that are cancelled."""
         tasks: list[asyncio.Task[Any]] = [*self._readers]
-        if self._starting is not None:
-            tasks.append(self._starting)
+        if self._bounds is not None:
+            tasks.append(self._bounds)
         for task in tasks:
             task.cancel()
         return tasks
@@ -73,14 +73,14 @@ class ReplyTopic:
                 offset = error.begin
                 continue
             except SluiceError as error:
-                self._is_over = True
+                self._has_failed = True
                 self.fail(error)
                 return
             for message in batch.messages():
-                self._take(message)
+                self._on_answer(message)
             offset = batch.next_offset
 
-    def _take(self, message: Message) -> None:
+    def _on_answer(self, message: Message) -> None:
         correlation = message.correlation_data
         if correlation is None:
             correlation = next((each for each, answer in self.waiting.items() if not answer.done()), b"")
@@ -90,30 +90,30 @@ class ReplyTopic:
 
 
 class Replies:
-    """The watches of a client, by reply topic: as many as there are topics on which somebody waits."""
+    """The reply topics of a client on which requests wait."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._topics: dict[str, ReplyTopic] = {}
 
     async def expect(self, topic: str, correlation: bytes) -> "asyncio.Future[Message]":
-        """Wait for an answer. `forget` has to follow."""
-        watch = self._topics.get(topic)
-        if watch is None:
-            watch = self._topics[topic] = ReplyTopic(self._partitions, topic)
-        return await watch.join(correlation)
+        """Wait for an answer that is published from now on. `forget` has to follow."""
+        reply_topic = self._topics.get(topic)
+        if reply_topic is None:
+            reply_topic = self._topics[topic] = ReplyTopic(self._partitions, topic)
+        return await reply_topic.add_request(correlation)
 
     def forget(self, topic: str, correlation: bytes) -> None:
-        """The answer came, or is not waited for any more."""
-        watch = self._topics.get(topic)
-        if watch is not None and watch.leave(correlation):
-            watch.stop()
+        """Stop waiting for an answer, or for more of them."""
+        reply_topic = self._topics.get(topic)
+        if reply_topic is not None and reply_topic.remove_request(correlation):
+            reply_topic.stop()
             del self._topics[topic]
 
     async def close(self) -> None:
-        """Nobody waits any more."""
-        watches, self._topics = list(self._topics.values()), {}
-        for watch in watches:
-            watch.fail(ClientClosed("the client is closed"))
-        tasks = [task for watch in watches for task in watch.stop()]
+        """Fail all requests with `ClientClosed`."""
+        topics, self._topics = list(self._topics.values()), {}
+        for each in topics:
+            each.fail(ClientClosed("the client is closed"))
+        tasks = [task for each in topics for task in each.stop()]
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,10 +1,10 @@
-"""A member of a group: leases messages, hands them out one by one, acknowledges in the background.
+"""A group member that leases messages, returns them one by one, and acknowledges in the background.
 
 Delivery is at least once. A message that is not acknowledged (the member died, the lease ran out) comes again, to any
-member of the group; one that was leased out too often becomes a dead letter. What the node answered survives its crash:
-an acknowledged message does not come again, whatever older ones are still out. Members share the messages of every
-partition, so order holds per partition only while a group has one member; or if it is *ordered*: then nothing of a
-partition is handed out while something older of it is out, or is to come again.
+member of the group. After too many deliveries it becomes a dead letter. What the node answered survives its crash: an
+acknowledged message does not come again, even while older ones are not acknowledged. Members share the messages of
+every partition, so the order of a partition holds only while the group has one member, or if the group is *ordered*.
+Then the node hands out nothing of a partition while an older message of it is leased or waits to come again.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from cloud_sdk.open_resources import OpenResources
 from cloud_sdk.proto import sluice_pb2 as pb
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
-_SAFE_SHARE: Final = 0.9  # of a lease, in which a message is still handed out
+_SAFE_SHARE: Final = 0.9  # of a lease; later, a buffered message is dropped and comes again
 
 
 class Delivery(Message):
-    """A message leased to this member. Acknowledge it when its work is done."""
+    """A message that is leased to this member. Acknowledge it when it is handled."""
 
     __slots__ = ("_consumer", "deliveries")
 
@@ -38,7 +38,7 @@ class Delivery(Message):
 
     @property
     def lease(self) -> Lease:
-        """Another delivery of the same message has another one."""
+        """The lease of this delivery. Another delivery of the same message has another one."""
         return Lease(self.partition, self.offset, self.deliveries)
 
     async def ack(self) -> None:
@@ -54,15 +54,16 @@ class Delivery(Message):
         self._consumer.settle((), (self.lease,), delay_seconds)
 
     async def extend(self, seconds: float) -> bool:
-        """See `SimpleConsumer.extend`. False: the lease is over, and somebody else has the message, or finished it."""
+        """See `SimpleConsumer.extend`. False: the lease had expired, and the message is leased to another member or
+        finished."""
         return not await self._consumer.extend((self,), seconds)
 
 
 class SimpleConsumer:
     """An async context manager and an endless async iterator of `Delivery`. For one task at a time.
 
-    A wait that is cancelled loses nothing: messages that arrive all the same are there for the next one, as long as
-    their lease lasts.
+    A cancelled wait loses nothing. Messages that arrive all the same are returned by the next wait, as long as their
+    lease lasts.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class SimpleConsumer:
     ) -> None:
         require_positive(max_records)
         if invisible_seconds <= 0:
-            raise InvalidArgument(f"a message is leased for more than {invisible_seconds} s")
+            raise InvalidArgument(f"invisible_seconds is more than 0, not {invisible_seconds}")
         self._invisible_s = invisible_seconds
-        self._buffer: deque[Delivery] = deque()  # leased, not handed out
+        self._buffer: deque[Delivery] = deque()  # received, not yet returned to the caller
         self._buffer_until = 0.0  # loop time when their lease runs out
         with as_invalid_argument():
             request = pb.ReceiveRequest(
@@ -99,7 +100,7 @@ class SimpleConsumer:
                 member=member,
             )
         self._member = MemberStream(connection, request)
-        self._resources: OpenResources | None = connection.resources  # None: somebody else closes it
+        self._resources: OpenResources | None = connection.resources  # None: its owner closes it
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "SimpleConsumer":
@@ -120,20 +121,20 @@ class SimpleConsumer:
                 return delivery
 
     async def next(self, wait_seconds: float) -> Delivery | None:
-        """The next message, or None when none came within `wait_seconds`."""
+        """Return the next message, or None if none came within `wait_seconds`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_seconds
         while True:
             if self._buffer and loop.time() < self._buffer_until:
                 return self._buffer.popleft()
-            self._buffer.clear()  # leases that ran out: their messages go to whoever asks next
+            self._buffer.clear()  # their leases run out, and the node hands them out again
             left = until - loop.time()
             await self._receive(min(max(left, 0.0), _WAIT_S))
             if not self._buffer and loop.time() >= until:
                 return None
 
     async def batch(self, wait_seconds: float = _WAIT_S) -> list[Delivery]:
-        """All messages at hand, at most `max_records`; empty when none came within `wait_seconds`."""
+        """Return all messages that are there, at most `max_records`; none if none came within `wait_seconds`."""
         first = await self.next(wait_seconds)
         if first is None:
             return []
@@ -142,52 +143,53 @@ class SimpleConsumer:
         return deliveries
 
     async def batch_with_expiry(self, wait_seconds: float) -> tuple[list[Delivery], float]:
-        """The same, and for how many seconds from now its messages may still be handed out."""
+        """Return a `batch`, and for how many seconds from now its messages may be used."""
         deliveries = await self.batch(wait_seconds)
         return deliveries, self._buffer_until - asyncio.get_running_loop().time()
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """The work on these is done. Returns at once: acknowledgements are sent in the background, in batches.
-        `flush` waits until the log has them. When a batch fails, the next `next` or `flush` raises why, and its
-        messages come again."""
+        """Acknowledge messages: they are handled, and do not come again.
+
+        Returns at once: acknowledgements are sent in the background, in batches. `flush` waits until the log has them.
+        If a batch of them fails, the next `next` or `flush` raises the error, and its messages come again."""
         self.settle([delivery.lease for delivery in deliveries])
 
     async def release(self, deliveries: Iterable[Delivery]) -> None:
-        """Give messages back: they are delivered again at once, to any member."""
+        """Give messages back. They are delivered again at once, to any member. Returns at once, like `ack`."""
         self.settle((), [delivery.lease for delivery in deliveries])
 
     async def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
-        """The work on these failed: they are delivered again, to any member, after `delay_seconds`; without that, after
-        a time that grows with their deliveries. Sent like acknowledgements."""
+        """Give back messages that could not be handled. They are delivered again, to any member, after `delay_seconds`,
+        or after a delay that grows with their deliveries. Returns at once, like `ack`. Raises `InvalidArgument`."""
         self.settle((), [delivery.lease for delivery in deliveries], delay_seconds)
 
     async def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
-        """Keep messages for `seconds` from now. Returns those that are not this member's any more: their lease was
-        over, and somebody else has them, or finished them."""
+        """Extend the leases of messages to `seconds` from now. Returns the messages whose lease had expired: they are
+        leased to another member, or finished."""
         deliveries = list(deliveries)
         lost = set(await self.extend_leases([delivery.lease for delivery in deliveries], seconds))
         return [delivery for delivery in deliveries if delivery.lease in lost]
 
     async def extend_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        """Extend leases, as `extend` does."""
+        """Extend leases to `seconds` from now. Returns those that had expired."""
         return await self._member.extend(leases, seconds)
 
     def settle(self, done: Iterable[Lease], again: Iterable[Lease] = (), delay_seconds: float | None = 0.0) -> None:
-        """Acknowledge the leases `done`, and return the leases `again`, as `nack` does. Raises `InvalidArgument`."""
+        """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does. Raises `InvalidArgument`."""
         self._member.settle(done, again, delay_seconds)
 
     async def flush(self) -> int:
         """Wait until the log has every acknowledgement given so far.
 
-        Returns how many of them, since the last `flush`, came too late: the lease had run out and the message was
-        leased out again, so its work may be done twice. Some that were sent twice, because the connection broke, may
-        be among them.
+        Returns how many of them, since the last `flush`, came too late: the lease had expired and the message was
+        leased out again, so it may be handled twice. If the connection broke, the number may include acknowledgements
+        that were in time but were sent twice.
         """
         return await self._member.flush()
 
     async def close(self) -> None:
-        """Give back what was not handed out, and `flush`. What was handed out and neither acknowledged nor released
-        stays leased until its time runs out. The end of the client does the same."""
+        """Give back the messages that were not returned to the caller, and `flush`. Returned messages that are not
+        settled stay leased until their lease expires. Closing the client does the same."""
         if self._closing is None:
             self.settle((), [delivery.lease for delivery in self._buffer])
             self._buffer.clear()
@@ -195,12 +197,12 @@ class SimpleConsumer:
         await wait_for_close(self._closing, self._closing.cancel)
 
     def stop_waiting(self, *, for_node: bool) -> None:
-        """Have a `close` that goes on send no more, `for_node`."""
+        """Have a running `close` send no more settlements, if `for_node`."""
         if for_node and self._closing is not None:
             self._closing.cancel()
 
     def hand_over(self) -> OpenResources:
-        """Whose it is: who asks closes it from now on."""
+        """Leave it to the caller to close this consumer with the client. Returns the client's open resources."""
         resources, self._resources = self._resources, None
         assert resources is not None
         return resources
@@ -218,10 +220,10 @@ class SimpleConsumer:
         if self._resources is not None:
             self._resources.add(self)
         self._member.raise_failure()
-        if self._member.is_behind:
+        if self._member.must_flush:
             await self._member.flush()
         received = await self._member.receive(wait_s)
-        if self._closing is not None:  # which gives back what came
+        if self._closing is not None:  # `close` gives back what came
             raise ClientClosed("the consumer is closed")
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s

@@ -1,4 +1,4 @@
-"""What became of a message, as the log tells it (`Client.trace`)."""
+"""The trace of a message: what the log tells about it (`Client.trace`)."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,24 +9,24 @@ from cloud_sdk.proto import sluice_pb2 as pb
 class Happened(Enum):
     """What happened to a message."""
 
-    STORED = "stored"  # published by `who`, and committed
-    ENTERED = "entered"  # it was held, and is delivered from here on
+    STORED = "stored"  # published by `who` and committed
+    ENTERED = "entered"  # it was delayed or a half message, and is delivered from here on
     RECALLED = "recalled"
     COMMITTED = "committed"  # its transaction
     ROLLED_BACK = "rolled back"
     LEASED = "leased"  # to `member` of the group `who`, until `until_ms`
-    POSTPONED = "postponed"  # given back to the group, or kept longer: it comes again at `until_ms`
+    POSTPONED = "postponed"  # given back, or its lease extended: it comes again at `until_ms`
     FINISHED = "finished"  # acknowledged by a member of the group
-    DEAD_LETTERED = "dead-lettered"  # the group gave it up
-    PASSED = "passed"  # the group does not want it
+    DEAD_LETTERED = "dead-lettered"  # it became a dead letter of the group
+    PASSED = "passed"  # the group does not select it
     SENT = "sent"  # to the session `who`
     ACKNOWLEDGED = "acknowledged"  # by the session
-    MOVED = "moved"  # the group was moved by hand, to `offset`
+    MOVED = "moved"  # the group was reset to `offset`
 
 
 @dataclass(slots=True, frozen=True)
 class TraceEvent:
-    """Something that happened to a message, and the record of the log that says so."""
+    """An event in the life of a message, and the record of the log that tells of it."""
 
     happened: Happened
     time_ms: int  # ms since 1970-01-01 UTC
@@ -34,14 +34,13 @@ class TraceEvent:
     who: str  # the publisher, a group, or a session; empty: the node
     queue: str  # a parent topic with its partition, "home[0]"; a topic; a filter; "dead letters of g"; or empty
     offset: int  # in the queue
-    until_ms: int  # 0: it says nothing
-    member: str = (
-        ""  # of the group, that leased or settled it: a client's name; empty: none said so, or the node did it
-    )
+    until_ms: int  # 0: none
+    # The member of the group that leased or settled the message: the name of its client. Empty: not known, or the node.
+    member: str = ""
 
 
 def event_of(event: pb.TraceEvent) -> TraceEvent:
-    """Off the wire."""
+    """The event of a reply."""
     happened = Happened[pb.TraceEvent.Kind.Name(event.kind)]
     return TraceEvent(
         happened,

@@ -1,7 +1,8 @@
-"""Transactions: messages that nobody gets before what they tell of has been done, or has not.
+"""Transactions: messages that are delivered if and only if some local work was done.
 
-The messages are stored as *halves*, then the local work is done, then they are committed or rolled back together. If
-the process dies in between, the node asks those that are left of the same name (`TransactionChecks`), again and again.
+The messages are stored as *half* messages, then the local work is done, then they are committed or rolled back
+together. If the process dies in between, the node asks other clients of the same name for the outcome
+(`TransactionChecks`).
 """
 
 import asyncio
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Decision(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -37,13 +38,13 @@ Checker = Callable[[Message], Awaitable[Decision]]
 
 
 class Transaction:
-    """An async context manager: it commits where its block ends, and rolls back where that raises."""
+    """An async context manager. It commits at the end of its block, and rolls back if the block raises."""
 
-    def __init__(self, connection: NodeConnection, producer: Producer, publisher: bytes, running: set[int]) -> None:
+    def __init__(self, connection: NodeConnection, producer: Producer, publisher: bytes, open_halves: set[int]) -> None:
         self._connection = connection
         self._producer = producer
         self._publisher = publisher
-        self._running = running  # halves of the client whose transactions are not over
+        self._open_halves = open_halves  # half messages of the client's open transactions
         self._handles: list[int] = []
         self._ended = False
 
@@ -58,37 +59,40 @@ class Transaction:
         if kind is None:
             await self.commit()
             return
-        with suppress(SluiceError):  # the node asks, where this does not arrive
+        with suppress(SluiceError):  # if it does not arrive, the node asks for the outcome
             await self.rollback()
 
     @property
     def handles(self) -> Sequence[int]:
-        """The ids of its messages: their positions in the log."""
+        """The ids of the half messages: their positions in the log."""
         return self._handles
 
     async def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
-        """Store a message that is delivered when the transaction is committed. See `Client.send`."""
+        """Store a message that is delivered if the transaction is committed. See `Client.send`."""
         return (await self.send_many((OutgoingMessage(topic, payload, **options),)))[0]
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
-        """Store messages that are delivered, in this order, when the transaction is committed."""
+        """Store messages that are delivered, in this order, if the transaction is committed. Raises `TransactionEnded`,
+        and `Unavailable` if the connection broke: the transaction is rolled back then."""
         if self._ended:
             raise TransactionEnded("the transaction is over")
         receipts = await self._producer.send([each.frame(self._publisher, half=True) for each in messages])
         handles = [receipt.position for receipt in receipts if receipt != STORED]
         self._handles += handles
-        self._running.update(handles)
+        self._open_halves.update(handles)
         if len(handles) < len(receipts):
             await self._end(commit=False)
-            raise Unavailable("the connection broke, and where a message of the transaction is nobody knows")
+            raise Unavailable(
+                "the connection broke, so the id of a message is not known: the transaction is rolled back"
+            )
         return receipts
 
     async def commit(self) -> None:
-        """Have the messages delivered. Raises `TransactionEnded` where some of them do not wait for it any more."""
+        """Have the messages delivered. Raises `TransactionEnded` if some of them were ended before."""
         await self._end(commit=True)
 
     async def rollback(self) -> None:
-        """Have the messages never delivered."""
+        """Drop the messages: they are never delivered."""
         await self._end(commit=False)
 
     async def _end(self, *, commit: bool) -> None:
@@ -96,26 +100,26 @@ class Transaction:
             raise TransactionEnded("the transaction is over")
         self._ended = True
         try:
-            missing = await end(self._connection, self._handles, commit=commit)
+            missing = await end_half_messages(self._connection, self._handles, commit=commit)
         finally:
-            self._running.difference_update(self._handles)
+            self._open_halves.difference_update(self._handles)
         if missing and commit:
             raise TransactionEnded(
-                f"{len(missing)} of {len(self._handles)} messages had an end already: by a checker, by too many checks"
+                f"{len(missing)} of {len(self._handles)} messages were ended before: by a checker, by too many checks"
                 " without an answer, or by an earlier attempt of this call whose answer was lost"
             )
 
 
 class TransactionChecks:
-    """Answers the node for a client's name, while it is open: an async context manager."""
+    """An async context manager. While it is open, it answers the node's checks for the client's name."""
 
-    def __init__(self, connection: NodeConnection, name: str, checker: Checker, running: set[int]) -> None:
+    def __init__(self, connection: NodeConnection, name: str, checker: Checker, open_halves: set[int]) -> None:
         self._connection = connection
         self._name = name
         self._checker = checker
-        self._running = running
+        self._open_halves = open_halves
         self._task: asyncio.Task[None] | None = None
-        self._is_last = False  # the check that runs
+        self._is_closing = False  # `close` was called in the checker: its answer is the last
 
     async def __aenter__(self) -> "TransactionChecks":
         self._connection.resources.add(self)
@@ -128,24 +132,24 @@ class TransactionChecks:
         await self.close()
 
     async def close(self) -> None:
-        """Answer no more: the node asks others of the name. A checker that runs is cancelled. In a checker it returns
-        at once, and the end comes when that is answered."""
+        """Stop answering: the node asks other clients of the name. A running checker is cancelled. In a checker it
+        returns at once, and the checks end after its answer is sent."""
         if self.is_called_from_handler:
-            self._is_last = True
+            self._is_closing = True
             return
         if self._task is not None:
-            if not self._is_last:
+            if not self._is_closing:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._connection.resources.discard(self)
 
     @property
     def is_called_from_handler(self) -> bool:
-        """Whether its checker asks, or what that has started."""
+        """Whether the caller runs on behalf of the checker."""
         return called_from_handler_of((self,))
 
-    def stop_waiting(self, *, for_node: bool) -> None:  # noqa: ARG002  of `Resource`
-        """Have a `close` that goes on stop the checker."""
+    def stop_waiting(self, *, for_node: bool) -> None:  # noqa: ARG002 - the protocol is `Resource`
+        """Have a running `close` cancel the checker."""
         if self._task is not None:
             self._task.cancel()
 
@@ -159,35 +163,35 @@ class TransactionChecks:
                 async for check in call:
                     retry.succeeded()
                     await self._answer(check)
-                    if self._is_last:
+                    if self._is_closing:
                         self._connection.resources.discard(self)
                         return
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
                 if not is_transient(error):
-                    logger.error("transactions of %s are not checked any more: %s", self._name, error)
+                    logger.error("the transaction checks of %s have ended: %s", self._name, error)
                     return
             finally:
                 call.cancel()
             await retry.pause()
 
     async def _answer(self, check: pb.TransactionCheck) -> None:
-        if check.handle in self._running:
-            return  # this client is about to end it
+        if check.handle in self._open_halves:
+            return  # this client has the transaction open, and will end it
         try:
             decision = await self._checker(Message(check.frame, 0, -1, -1))
             if decision is not Decision.UNKNOWN:
-                await end(self._connection, [check.handle], commit=decision is Decision.COMMIT)
+                await end_half_messages(self._connection, [check.handle], commit=decision is Decision.COMMIT)
         except SluiceError as error:
-            logger.warning("the end of a transaction could not be told, and is asked for again: %s", error)
-        except (Exception, asyncio.CancelledError):  # the second also of what a checker waits for
+            logger.warning("the outcome of a transaction could not be sent, and the node asks again: %s", error)
+        except (Exception, asyncio.CancelledError):  # a checker may also wait for a task that is cancelled
             if is_cancelled():
                 raise
-            logger.exception("a transaction checker failed, and is asked again")
+            logger.exception("a transaction checker failed, and the node asks again")
 
 
-async def end(connection: NodeConnection, handles: Sequence[int], *, commit: bool) -> list[int]:
-    """End half messages. Returns those that do not wait for it."""
+async def end_half_messages(connection: NodeConnection, handles: Sequence[int], *, commit: bool) -> list[int]:
+    """Commit or roll back half messages. Returns the ids of those that were ended before."""
     if not handles:
         return []
     request = pb.EndTransactionRequest(handles=handles, commit=commit)

@@ -1,8 +1,7 @@
 """A command to a device, and its answer.
 
-The device subscribes to its command topic over MQTT 5, and publishes its answer to the response topic of the command,
-with the command's correlation data. A device that is away gets the command when it is back, unless the deadline is
-over.
+The device subscribes to its command topic over MQTT 5. It publishes its answer to the response topic of the command,
+with the command's correlation data. An offline device receives the command later, unless the deadline is over.
 """
 
 import argparse
@@ -25,7 +24,7 @@ async def main(endpoint: str, device: str, command: str, timeout: float) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("endpoint", help="of a node's gRPC port, like 127.0.0.1:7070")
+    parser.add_argument("endpoint", help="host:port of a node's gRPC port, such as 127.0.0.1:7070")
     parser.add_argument("device")
     parser.add_argument("command")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds")

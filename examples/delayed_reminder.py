@@ -1,4 +1,4 @@
-"""Reminders: sent now, delivered later. One is recalled before its time, and never comes."""
+"""Reminders that are sent now and delivered later. One of them is recalled in time and never delivered."""
 
 import argparse
 import asyncio
@@ -23,7 +23,7 @@ async def main(endpoint: str, seconds: float) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("endpoint", help="of a node's gRPC port, like 127.0.0.1:7070")
+    parser.add_argument("endpoint", help="host:port of a node's gRPC port, such as 127.0.0.1:7070")
     parser.add_argument("--seconds", type=float, default=5.0, help="until the reminders are due")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.endpoint, arguments.seconds))

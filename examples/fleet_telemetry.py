@@ -1,6 +1,7 @@
-"""A fleet's telemetry, handled by a group: vehicles publish `fleet/<vehicle>/speed` over MQTT, this keeps averages.
+"""Average speeds of a fleet, computed by a group. Vehicles publish `fleet/<vehicle>/speed` over MQTT.
 
-Start it several times: the members share the messages. What a member that dies has not acknowledged goes to others.
+If it is started several times, its members share the messages. If a member dies, the messages that it has not
+acknowledged go to the others.
 """
 
 import argparse
@@ -31,7 +32,7 @@ async def main(endpoint: str, messages: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("endpoint", help="of a node's gRPC port, like 127.0.0.1:7070")
-    parser.add_argument("--messages", type=int, default=100, help="after which it ends")
+    parser.add_argument("endpoint", help="host:port of a node's gRPC port, such as 127.0.0.1:7070")
+    parser.add_argument("--messages", type=int, default=100, help="number of messages after which it ends")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.endpoint, arguments.messages))

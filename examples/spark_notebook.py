@@ -5,7 +5,7 @@
 # `python examples/spark_notebook.py 127.0.0.1:7070` runs it from top to bottom. It publishes a week of two
 # thermometers, one of which has a bad afternoon.
 
-# %% A node to talk to, and a Spark of our own
+# %% A node, and a Spark session
 import json
 import math
 import sys
@@ -50,7 +50,7 @@ with Client(endpoint) as client:
 records = spark.read.format("sluice").options(endpoint=endpoint, parent="home").load()
 records.groupBy("topic").agg(F.count("*").alias("messages"), F.max("stored_at").alias("newest")).show(truncate=False)
 
-# %% Its JSON as columns, and a picture of it
+# %% Its JSON as columns, and a chart
 FIELDS = "device string, time timestamp, value double"
 readings = with_json(records, FIELDS).select("body.*")
 windows = window_statistics(readings, window="6 hours", late="1 hour").collect()
@@ -68,7 +68,7 @@ sink = alerts(found, "alerts").writeStream.format("sluice").option("endpoint", e
 query = sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
 query.awaitTermination()
 
-# %% Who is subscribed has them by now; here they are read from the log
+# %% Subscribers have received the alerts by now. Here they are read from the log
 published = spark.read.format("sluice").options(endpoint=endpoint, parent="alerts").load()
 for row in published.select("topic", F.col("payload").cast("string").alias("alert")).collect():
     alert = json.loads(row.alert)

@@ -1,4 +1,4 @@
-"""Offers of one region in a range of prices: the node evaluates the condition, and sends nothing else."""
+"""Offers of one region in a range of prices. The node evaluates the condition and sends only what it selects."""
 
 import argparse
 import asyncio
@@ -22,12 +22,12 @@ async def main(endpoint: str, condition: str) -> None:
                     print(f"{offer.properties['region']}: {offer.payload.decode()}")
                     await offer.ack()
             except InvalidArgument as error:
-                print(error)  # and where in the condition the fault is
+                print(error)  # it points at the fault in the condition
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("endpoint", help="of a node's gRPC port, like 127.0.0.1:7070")
+    parser.add_argument("endpoint", help="host:port of a node's gRPC port, such as 127.0.0.1:7070")
     parser.add_argument("condition", nargs="?", default=CONDITION)
     arguments = parser.parse_args()
     asyncio.run(main(arguments.endpoint, arguments.condition))

@@ -1,8 +1,8 @@
-"""The blocking face of the SDK: the same calls as `cloud_sdk.Client`, for code without an event loop.
+"""The SDK for code without an event loop: the calls of `cloud_sdk.Client`, which block.
 
-A client runs the asyncio client on a loop of its own, in a daemon thread that the first call starts: a client may
-be made before a process forks and used after, but a process that has used one must not fork and use one in the
-child (gRPC does not survive that). Safe to use from several threads, which then share batches.
+A client runs the asyncio client on an event loop in a daemon thread, which the first call starts. A client may be made
+before a process forks and used afterwards. A process that has used a client must not fork and use one in the child,
+because gRPC does not survive that. Several threads may use a client; their sends share requests.
 """
 
 from cloud_sdk.blocking.client import Client, IdempotentProducer, Transaction, TransactionChecks

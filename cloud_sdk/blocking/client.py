@@ -1,4 +1,4 @@
-"""The blocking client, and its transactions."""
+"""The blocking client, its idempotent producer and its transactions."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ from cloud_sdk.transaction import Decision
 
 
 class Client:
-    """See `cloud_sdk.Client`; every call blocks until it has its answer."""
+    """See `cloud_sdk.Client`. Every call blocks until it has its answer."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class Client:
     ) -> None:
         self._options = endpoint, name, retry_seconds, linger_seconds, credentials, tls
         self._lock = threading.Lock()
-        self._open: tuple[int, LoopThread, aio.Client] | None = None  # with the process that opened it
+        self._open: tuple[int, LoopThread, aio.Client] | None = None  # the id of the process that opened it comes first
         self._closed = False
-        self._closing = threading.Lock()  # one thread ends it, and others wait
+        self._closing = threading.Lock()  # one thread closes the client, and others wait
         self._consumers: WeakSet[SimpleConsumer] = WeakSet()
 
     def __enter__(self) -> "Client":
@@ -72,8 +72,8 @@ class Client:
         self.close()
 
     def close(self, *, timeout: float | None = None) -> None:
-        """See `cloud_sdk.Client.close`. A handler that runs longer goes on in its thread, which nobody can stop; its
-        message is given back."""
+        """See `cloud_sdk.Client.close`. A handler that runs longer than `timeout` continues in its thread, which cannot
+        be stopped. Its message is given back."""
         with self._lock:
             opened = self._open
             if opened is None or opened[0] != os.getpid():
@@ -81,7 +81,7 @@ class Client:
                 return
         _, thread, client = opened
         if client.is_called_from_handler:
-            self._give_back()
+            self._release_buffered()
             thread.run(client.close(timeout=timeout))
             threading.Thread(target=self._end, args=(timeout,), name="sluice-closing").start()
         else:
@@ -93,7 +93,7 @@ class Client:
             if opened is None:
                 return
             _, thread, client = opened
-            self._give_back()
+            self._release_buffered()
             try:
                 thread.run(client.close(timeout=timeout))
             finally:
@@ -102,54 +102,54 @@ class Client:
                 thread.stop()
 
     def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
-        """See `cloud_sdk.Client.send`. One thread alone waits for one commit per message: use `send_many`."""
+        """See `cloud_sdk.Client.send`. A single thread waits for one commit per message: prefer `send_many`."""
         return self.send_many((OutgoingMessage(topic, payload, **options),))[0]
 
     def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
         """See `cloud_sdk.Client.send_many`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.send_many(messages))
 
     def idempotent_producer(self, name: str, number: int) -> "IdempotentProducer":
         """See `cloud_sdk.Client.idempotent_producer`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return IdempotentProducer(thread, client.idempotent_producer(name, number))
 
     def forget_producer(self, name: str) -> None:
         """See `cloud_sdk.Client.forget_producer`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         thread.run(client.forget_producer(name))
 
     def transaction(self) -> "Transaction":
         """See `cloud_sdk.Client.transaction`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return Transaction(thread, client.transaction())
 
     def transaction_checks(self, checker: Callable[[Message], Decision]) -> "TransactionChecks":
         """See `cloud_sdk.Client.transaction_checks`. The checker is called in a thread of its own."""
-        thread, client = self._opened()
+        thread, client = self._running()
         executor = ThreadPoolExecutor(1, "sluice-checker")
 
         async def check(message: Message) -> Decision:
-            call = partial(copy_context().run, checker, message)  # whose checker it is goes with it
+            call = partial(copy_context().run, checker, message)  # with the mark of `cloud_sdk.closing`
             return await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return TransactionChecks(thread, client.transaction_checks(check), executor)
 
     def recall(self, positions: Iterable[int]) -> list[int]:
         """See `cloud_sdk.Client.recall`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.recall(positions))
 
     def timers(self, *, limit: int = 1000) -> list[Timer]:
         """See `cloud_sdk.Client.timers`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.timers(limit=limit))
 
     def consumer(self, group: str, parent: str, **options: Unpack[ConsumerOptions]) -> SimpleConsumer:
         """See `cloud_sdk.Client.consumer`."""
-        thread, client = self._opened()
-        return self._kept(SimpleConsumer(thread, client.consumer(group, parent, **options)))
+        thread, client = self._running()
+        return self._registered(SimpleConsumer(thread, client.consumer(group, parent, **options)))
 
     def push_consumer(
         self,
@@ -161,11 +161,11 @@ class Client:
         **options: Unpack[PushOptions],
     ) -> PushConsumer:
         """See `cloud_sdk.Client.push_consumer`. The handler is called in up to `concurrency` threads."""
-        thread, client = self._opened()
+        thread, client = self._running()
         executor = ThreadPoolExecutor(concurrency, "sluice-handler")
 
         async def handle(delivery: Message) -> None:
-            call = partial(copy_context().run, handler, delivery)  # whose handler it is goes with it
+            call = partial(copy_context().run, handler, delivery)  # with the mark of `cloud_sdk.closing`
             await asyncio.get_running_loop().run_in_executor(executor, call)
 
         consumer = client.push_consumer(group, parent, handle, concurrency=concurrency, **options)
@@ -173,31 +173,31 @@ class Client:
 
     def pull_consumer(self, parent: str, **options: Unpack[PullOptions]) -> PullConsumer:
         """See `cloud_sdk.Client.pull_consumer`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return PullConsumer(thread, client.pull_consumer(parent, **options))
 
     def broadcast_consumer(
         self, parent: str, handler: Callable[[Message], None], **options: Unpack[BroadcastOptions]
     ) -> PushConsumer:
         """See `cloud_sdk.Client.broadcast_consumer`. The handler is called in a thread of its own."""
-        thread, client = self._opened()
+        thread, client = self._running()
         executor = ThreadPoolExecutor(1, "sluice-handler")
 
         async def handle(message: Message) -> None:
-            call = partial(copy_context().run, handler, message)  # whose handler it is goes with it
+            call = partial(copy_context().run, handler, message)  # with the mark of `cloud_sdk.closing`
             await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return PushConsumer(thread, client.broadcast_consumer(parent, handle, **options), executor)
 
     def dead_letters(self, group: str, *, max_records: int = 256, invisible_seconds: float = 30.0) -> SimpleConsumer:
         """See `cloud_sdk.Client.dead_letters`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         consumer = client.dead_letters(group, max_records=max_records, invisible_seconds=invisible_seconds)
-        return self._kept(SimpleConsumer(thread, consumer))
+        return self._registered(SimpleConsumer(thread, consumer))
 
     def groups(self) -> list[Group]:
         """See `cloud_sdk.Client.groups`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.groups())
 
     def reset_group(
@@ -210,12 +210,12 @@ class Client:
         offsets: Mapping[int, int] | None = None,
     ) -> None:
         """See `cloud_sdk.Client.reset_group`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         thread.run(client.reset_group(group, parent, start=start, time_ms=time_ms, offsets=offsets))
 
     def remove_group(self, group: str) -> None:
         """See `cloud_sdk.Client.remove_group`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         thread.run(client.remove_group(group))
 
     def pull(
@@ -230,7 +230,7 @@ class Client:
         **options: Unpack[ReadOptions],
     ) -> Batch:
         """See `cloud_sdk.Client.pull`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(
             client.pull(
                 parent,
@@ -253,67 +253,67 @@ class Client:
         max_bytes: int = 0,
         **options: Unpack[ReadOptions],
     ) -> "Future[Batch]":
-        """`pull` under way: its result is to come, and other work may be done meanwhile."""
-        thread, client = self._opened()
+        """Start a `pull` and return its future, so that the caller can work meanwhile."""
+        thread, client = self._running()
         return thread.start(
             client.pull(parent, partition, offset, max_records=max_records, max_bytes=max_bytes, **options)
         )
 
     def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
         """See `cloud_sdk.Client.commit_offsets`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         thread.run(client.commit_offsets(group, parent, offsets))
 
     def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
         """See `cloud_sdk.Client.committed_offsets`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.committed_offsets(group, parent))
 
     def partitions(self, parent: str) -> list[PartitionBounds]:
         """See `cloud_sdk.Client.partitions`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.partitions(parent))
 
     def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
         """See `cloud_sdk.Client.offset_at`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.offset_at(parent, partition, time_ms))
 
     def parents(self) -> list[str]:
         """See `cloud_sdk.Client.parents`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.parents())
 
     def children(self, above: str = "", *, after: str | None = None, limit: int = 1000) -> list[Child]:
         """See `cloud_sdk.Client.children`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.children(above, after=after, limit=limit))
 
     def topics(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> list[str]:
         """See `cloud_sdk.Client.topics`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.topics(prefix, after=after, limit=limit))
 
     def find(self, parent: str, *, key: str, after: int | None = None, limit: int = 100) -> list[Message]:
         """See `cloud_sdk.Client.find`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.find(parent, key=key, after=after, limit=limit))
 
     def message(self, position: int) -> Message:
         """See `cloud_sdk.Client.message`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.message(position))
 
     def find_between(
         self, parent: str, from_ms: int, until_ms: int, *, limit: int = 100, **selection: Unpack[SelectionOptions]
     ) -> list[Message]:
         """See `cloud_sdk.Client.find_between`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.find_between(parent, from_ms, until_ms, limit=limit, **selection))
 
     def trace(self, position: int) -> list[TraceEvent]:
         """See `cloud_sdk.Client.trace`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.trace(position))
 
     def request(
@@ -326,24 +326,25 @@ class Client:
         **options: Unpack[SendOptions],
     ) -> Message:
         """See `cloud_sdk.Client.request`."""
-        thread, client = self._opened()
+        thread, client = self._running()
         return thread.run(client.request(topic, payload, timeout=timeout, reply_topic=reply_topic, **options))
 
-    def _give_back(self) -> None:
-        """What consumers have at hand is nobody's."""
+    def _release_buffered(self) -> None:
+        """Release the messages that consumers have received and not returned."""
         for consumer in list(self._consumers):
-            consumer.give_back()
+            consumer.release_buffered()
 
-    def _kept(self, consumer: SimpleConsumer) -> SimpleConsumer:
+    def _registered(self, consumer: SimpleConsumer) -> SimpleConsumer:
         self._consumers.add(consumer)
         return consumer
 
-    def _opened(self) -> tuple[LoopThread, aio.Client]:
+    def _running(self) -> tuple[LoopThread, aio.Client]:
+        """Return the loop thread and the asyncio client, which the first call starts. Raises `ClientClosed`."""
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed")
             if self._open is not None and self._open[0] != os.getpid():
-                raise ClientClosed("this client was used before the process forked, which gRPC does not survive")
+                raise ClientClosed("this client was used before the process forked, and gRPC does not survive that")
             if self._open is None:
                 endpoint, name, retry_seconds, linger_seconds, credentials, tls = self._options
                 client = aio.Client(
@@ -383,7 +384,7 @@ class IdempotentProducer:
 
 
 class Transaction:
-    """See `cloud_sdk.Transaction`: a context manager that commits where its block ends."""
+    """See `cloud_sdk.Transaction`: a context manager that commits at the end of its block."""
 
     def __init__(self, thread: LoopThread, transaction: aio_transaction.Transaction) -> None:
         self._thread = thread
@@ -399,7 +400,7 @@ class Transaction:
 
     @property
     def handles(self) -> Sequence[int]:
-        """The ids of its messages."""
+        """See `cloud_sdk.Transaction.handles`."""
         return self._transaction.handles
 
     def send(self, topic: str, payload: bytes, **options: Unpack[SendOptions]) -> Receipt:
@@ -440,6 +441,6 @@ class TransactionChecks:
 
     def close(self) -> None:
         """See `cloud_sdk.TransactionChecks.close`."""
-        with suppress(ClientClosed):  # which has closed it
+        with suppress(ClientClosed):  # the client has closed it
             self._thread.run(self._checks.close())
         self._executor.shutdown(wait=not self._checks.is_called_from_handler)

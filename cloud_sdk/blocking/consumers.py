@@ -1,4 +1,4 @@
-"""The blocking faces of consumers: see those of `cloud_sdk` with the same names."""
+"""Blocking consumers. The classes of `cloud_sdk` with the same names document them."""
 
 import time
 from collections import deque
@@ -18,7 +18,7 @@ from cloud_sdk.errors import ClientClosed, check_delay
 from cloud_sdk.leases import Lease
 from cloud_sdk.message import Message
 
-_POLL_S: Final = 5.0  # an iterator looks up this often, so that Ctrl-C is heard
+_POLL_S: Final = 5.0  # how long an iterator waits at once, so that Ctrl-C is handled
 
 
 class Delivery(Message):
@@ -62,7 +62,7 @@ class SimpleConsumer:
         self._thread = thread
         self._consumer = consumer
         self._buffer: deque[Delivery] = deque()
-        self._buffer_until = 0.0  # by `time.monotonic`, when its leases run out
+        self._buffer_until = 0.0  # `time.monotonic` at which its leases expire
 
     def __enter__(self) -> "SimpleConsumer":
         return self
@@ -82,25 +82,25 @@ class SimpleConsumer:
                 return delivery
 
     def next(self, wait_seconds: float) -> Delivery | None:
-        """The next message, or None when none came within `wait_seconds`."""
-        if not self._is_at_hand:
+        """See `cloud_sdk.SimpleConsumer.next`."""
+        if not self._has_buffered:
             self._buffer.extend(self._receive(wait_seconds))
         return self._buffer.popleft() if self._buffer else None
 
     def batch(self, wait_seconds: float = _POLL_S) -> list[Delivery]:
-        """All messages at hand, at most `max_records`; empty when none came within `wait_seconds`."""
-        if not self._is_at_hand:
+        """See `cloud_sdk.SimpleConsumer.batch`."""
+        if not self._has_buffered:
             return self._receive(wait_seconds)
         deliveries = list(self._buffer)
         self._buffer.clear()
         return deliveries
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """The work on these is done. Returns at once, see `cloud_sdk.SimpleConsumer.ack`."""
+        """See `cloud_sdk.SimpleConsumer.ack`. Returns at once."""
         self._settle([delivery.lease for delivery in deliveries], (), 0.0)
 
     def release(self, deliveries: Iterable[Delivery]) -> None:
-        """Give messages back: they are delivered again at once, to any member."""
+        """See `cloud_sdk.SimpleConsumer.release`."""
         self._settle((), [delivery.lease for delivery in deliveries], 0.0)
 
     def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
@@ -119,19 +119,19 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """See `cloud_sdk.SimpleConsumer.close`."""
-        with suppress(ClientClosed):  # which has closed it
-            self.give_back()
+        with suppress(ClientClosed):  # the client has closed it
+            self.release_buffered()
             self._thread.run(self._consumer.close())
 
-    def give_back(self) -> None:
-        """Nobody takes what is at hand any more."""
-        at_hand = list(self._buffer)
+    def release_buffered(self) -> None:
+        """Release the messages that were received and not returned."""
+        buffered = list(self._buffer)
         self._buffer.clear()
-        self.release(at_hand)
+        self.release(buffered)
 
     @property
-    def _is_at_hand(self) -> bool:
-        """Whether there is a message whose lease lasts. Those of the others go to whoever asks next."""
+    def _has_buffered(self) -> bool:
+        """Whether there is a buffered message whose lease lasts. Expired ones are dropped, and come again."""
         if time.monotonic() >= self._buffer_until:
             self._buffer.clear()
         return bool(self._buffer)
@@ -199,14 +199,14 @@ class PullConsumer:
         self._thread.run(self._consumer.commit(offsets))
 
     def close(self) -> None:
-        """Stop reading. Nothing is committed."""
-        with suppress(ClientClosed):  # which has closed it
+        """See `cloud_sdk.PullConsumer.close`."""
+        with suppress(ClientClosed):  # the client has closed it
             self._thread.run(self._consumer.close())
 
 
 class PushConsumer:
-    """See `cloud_sdk.PushConsumer` and `cloud_sdk.BroadcastConsumer`: a context manager whose handler is called in
-    threads of its own while it is open."""
+    """See `cloud_sdk.PushConsumer` and `cloud_sdk.BroadcastConsumer`: a context manager that calls the handler in
+    threads of its own."""
 
     def __init__(
         self,
@@ -228,12 +228,11 @@ class PushConsumer:
         self.close()
 
     def wait(self) -> None:
-        """Wait until it is closed, or ends by itself: raises why."""
+        """See `cloud_sdk.PushConsumer.wait`."""
         self._thread.run(self._consumer.wait())
 
     def close(self) -> None:
-        """Receive no more, and wait for the handlers that run. In a handler it returns at once, and the end comes when
-        that has returned."""
-        with suppress(ClientClosed):  # which has closed it
+        """See `cloud_sdk.PushConsumer.close`."""
+        with suppress(ClientClosed):  # the client has closed it
             self._thread.run(self._consumer.close())
         self._executor.shutdown(wait=not self._consumer.is_called_from_handler)

@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """An event loop in a daemon thread. Whoever wants something of one that was stopped, or waits for it while it is
-    stopped, is told with `ClientClosed`."""
+    """An event loop in a daemon thread. All calls raise `ClientClosed` once it is stopped, also those that wait
+    then."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -23,16 +23,18 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[object, object, Result]) -> Result:
+        """Run a coroutine on the loop and wait for its result."""
         future = self.start(coroutine)
         try:
             return future.result()
         except CancelledError:
             raise _closed() from None
         except BaseException:
-            future.cancel()  # nobody waits for it any more (Ctrl-C)
+            future.cancel()  # its caller was interrupted (Ctrl-C)
             raise
 
     def start(self, coroutine: Coroutine[object, object, Result]) -> Future[Result]:
+        """Start a coroutine on the loop."""
         with self._lock:
             if self._is_stopped:
                 coroutine.close()
@@ -40,12 +42,14 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call a function on the loop, without waiting for it."""
         with self._lock:
             if self._is_stopped:
                 raise _closed()
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
+        """Cancel what runs on the loop, and end the thread."""
         with self._lock:
             self._is_stopped = True
             ended = asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop)
@@ -60,7 +64,7 @@ def _closed() -> ClientClosed:
 
 
 async def _end_tasks() -> None:
-    """End what still runs on the loop, gRPC's own tasks among it: asyncio complains of those that a loop leaves."""
+    """Cancel all tasks of the loop, including gRPC's: asyncio logs an error for pending tasks of a closed loop."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

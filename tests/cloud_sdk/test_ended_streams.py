@@ -38,7 +38,7 @@ class Call:
         ([(grpc.StatusCode.UNAUTHENTICATED, "say who you are")], Unauthenticated, "say who you are"),
         ([_CORE, _CORE, (grpc.StatusCode.UNAUTHENTICATED, "say who you are")], Unauthenticated, "say who you are"),
         ([(grpc.StatusCode.OK, "")], Unavailable, "the node ended the stream"),
-        ([_CORE], Unavailable, "the connection broke within a write"),
+        ([_CORE], Unavailable, "the connection broke during a write"),
     ],
 )
 async def test_the_node_s_status_counts(

@@ -49,7 +49,7 @@ async def test_work_that_is_done_again_is_completed(node: Node, client: Client) 
     assert await stored(node) == 6_000
     async with client.idempotent_producer("work", 8) as following:
         await following.send_many(messages(0, 1))
-    with pytest.raises(InvalidArgument, match="piece 8 of the work was done before this one, which is 7"):
+    with pytest.raises(InvalidArgument, match="unit 8 of the work was done before this one, which is 7"):
         await do(client, 7, messages(0, 5_000))
     assert await stored(node) == 6_001
 
@@ -71,7 +71,7 @@ async def test_work_that_is_not_the_same_is_refused(node: Node, client: Client) 
         for calls in others:
             with pytest.raises(InvalidArgument, match="when this work was done before"):
                 await do(other, 7, *calls)
-        with pytest.raises(InvalidArgument, match="gave more messages"):
+        with pytest.raises(InvalidArgument, match="had more messages"):
             await do(other, 7, first_half)
         assert await stored(node) == 5_000
         *_, rest = await do(other, 7, first_half, work[3_000:5_000], work[5_000:])

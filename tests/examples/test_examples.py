@@ -125,7 +125,7 @@ async def test_transactional_outbox(node: NodeProcess, tmp_path: Path) -> None:
             orphan = await consumer.next(30)
             assert orphan is not None and orphan.payload == b"bread"
             assert process.stdout is not None
-            assert b"it is there" in await process.stdout.readline()
+            assert b"it is stored" in await process.stdout.readline()
     with closing(sqlite3.connect(database)) as orders:
         assert [item for (item,) in orders.execute("SELECT item FROM orders ORDER BY rowid")] == [
             *("tea", "milk", "jam", "bread"),

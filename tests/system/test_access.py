@@ -153,5 +153,5 @@ def test_what_is_wrong_with_a_certificate_a_password_or_a_right_is_one_line(
     untrusted = "sluice topics: the certificate of the node is not trusted: "
     other = Authority(tmp_path / "other").file
     assert said("--ca-file", str(other)) == f"{untrusted}unable to get local issuer certificate\n"
-    assert said(*trusted, "--server-name", "x.example") == f"{untrusted}it is for another name than is asked for\n"
+    assert said(*trusted, "--server-name", "x.example") == f"{untrusted}it is for another name\n"
     assert said("--ca-file", "nothing.pem") == "sluice topics: cannot read nothing.pem: No such file or directory\n"

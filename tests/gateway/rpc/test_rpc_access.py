@@ -136,7 +136,7 @@ async def test_a_member_of_a_group_hears_at_once_that_it_may_read_no_more(node: 
         await alice.send("home/x", b"x")
         delivery = await anext(workers)
         waiting = asyncio.create_task(workers.next(20))
-        while workers._member._wanted is None:  # noqa: ASYNC110  nobody tells of it
+        while workers._member._batch is None:  # noqa: ASYNC110  nobody tells of it
             await asyncio.sleep(0)
         await set_rules(node, "alice", "allow publish home/#")
         await alice.send("home/x", b"y")
@@ -357,7 +357,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=r"junk\.pem has no certificates"):
             blocking.Client("127.0.0.1:1", tls=Tls(junk)).partitions("home")
     for own in (Tls(authority.file, junk, key), Tls(authority.file, key, certificate), Tls(None, certificate, junk)):
-        with pytest.raises(InvalidArgument, match="are no certificate and its key"):
+        with pytest.raises(InvalidArgument, match="are not a certificate and its key"):
             blocking.Client("127.0.0.1:1", tls=own).partitions("home")
 
 
