@@ -286,7 +286,7 @@ async def test_a_partition_that_cannot_be_read_takes_nothing_of_the_others_along
             await consumer.seek({fails: 1_000})
             consumer._reads.clear()
             for partition, offset in (await consumer.positions()).items():
-                consumer._read(partition, offset)
+                consumer._start_read(partition, offset)
             await asyncio.wait(consumer._reads.values())  # both are there when it looks
             with pytest.raises(OffsetOutOfRange):
                 await consumer.poll()

@@ -341,7 +341,7 @@ def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
         blocking.Client("127.0.0.1:1", credentials=Credentials("a:b", "x")).partitions("home")
     with pytest.raises(InvalidArgument, match="cannot read"):
         blocking.Client("127.0.0.1:1", tls=Tls(tmp_path / "none")).partitions("home")
-    with pytest.raises(InvalidArgument, match="need each other"):
+    with pytest.raises(InvalidArgument, match="must be given together"):
         blocking.Client("127.0.0.1:1", tls=Tls(certificate_file=tmp_path / "none")).partitions("home")
 
 
@@ -408,9 +408,9 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path
         ({"grpc.auth": ["scram"]}, "grpc.auth is a list of"),
         ({"http.auth": ["certificate"]}, "http.auth is a list of"),
         ({"grpc.auth": ["certificate"]}, "needs grpc.client_ca"),
-        ({"grpc.certificate": "x"}, "need each other"),
-        ({"grpc.auth": ["signature"]}, "grpc.access_keys need each other"),
-        ({"grpc.access_keys": "x"}, "grpc.access_keys need each other"),
+        ({"grpc.certificate": "x"}, "must be given together"),
+        ({"grpc.auth": ["signature"]}, "grpc.access_keys must be given together"),
+        ({"grpc.access_keys": "x"}, "grpc.access_keys must be given together"),
         ({"grpc.client_ca": "x"}, "grpc.client_ca needs"),
         ({"grpc.acl_default": "perhaps"}, "grpc.acl_default"),
         ({"grpc.max_streams": 0}, "grpc.max_streams must be between"),
