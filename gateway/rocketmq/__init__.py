@@ -1,9 +1,9 @@
-"""The protocol of RocketMQ 5's clients (`apache.rocketmq.v2`): services that use RocketMQ's SDKs use a node as it is.
+"""The protocol of RocketMQ 5's clients (`apache.rocketmq.v2`): services can use a node through RocketMQ's SDKs.
 
-`names` are topics and groups, `messages` translates messages, `receipts` what settles them, `status` what is wrong;
-`access` is who calls, and what he may; `clients` knows who is connected, `leases` are renewed for them, `sending`,
-`receiving` and `settling` do what the calls of `service` ask for. Served on the port of `gateway.rpc`, whose lines of
-waiting members it shares. May import `record`, `matcher`, `store`,
-`gateway.mqtt` (property blocks), `gateway.rpc` and its own wire stubs; knows the store only as `store.api.Store`.
+`service` answers the calls, with `send_calls`, `receive_calls` and `settle_calls`. `names` maps topics and groups,
+`messages` translates messages, `receipts` has the receipt handles, and `status` has the errors. `access` checks the
+caller. `clients` has the connected clients, and `lease_renewal` renews the leases of push consumers. The service shares
+the port of `gateway.rpc` and its long polling. The package may import `record`, `matcher`, `store`, `gateway.mqtt`
+(property blocks), `gateway.rpc` and its own wire stubs. It uses the store only as `store.api.Store`.
 Source: docs/rocketmq.md.
 """

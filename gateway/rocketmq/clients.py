@@ -1,7 +1,7 @@
-"""The clients of RocketMQ that are connected: their Telemetry streams, the settings they get, and what they are asked.
+"""The connected RocketMQ clients: their Telemetry streams, their settings and their transaction checks.
 
-A node asks a producer what became of a transaction that it left open: the one that sent the message if it is there,
-else another one that sends to the same topic, as RocketMQ does.
+A node checks an open transaction by asking the producer that sent the message. If that producer is not connected, the
+node asks another producer of the same topic, as RocketMQ does.
 """
 
 import asyncio
@@ -22,41 +22,41 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_MAX_COMMANDS: Final = 256  # that wait for a client to read them; it is asked again later
-_MAX_TOPICS: Final = 1_024  # of one client
-_BATCH: Final = 32  # messages that a push consumer asks for at once
-_POLL_S: Final = 20  # that it waits for them
+_MAX_COMMANDS: Final = 256  # unread by one client; the store repeats checks that do not fit
+_MAX_TOPICS: Final = 1_024  # remembered for one client
+_BATCH: Final = 32  # messages that a push consumer requests at once
+_POLL_S: Final = 20  # long polling time of a push consumer
 _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
 
 
 class TelemetryClient:
     """One client with a Telemetry stream."""
 
-    __slots__ = ("caller", "commands", "ended", "topics", "who")
+    __slots__ = ("caller", "commands", "ended", "key", "topics")
 
-    def __init__(self, who: ClientKey) -> None:
-        """Of who makes the call of this task."""
-        self.who = who
+    def __init__(self, key: ClientKey) -> None:
+        """The client of this task's call."""
+        self.key = key
         self.caller = CALLER.get()
         self.commands: asyncio.Queue[pb.TelemetryCommand | HeldMessage] = asyncio.Queue(_MAX_COMMANDS)
-        self.topics: set[bytes] = set()  # parent topics that it sends to
+        self.topics: set[bytes] = set()  # parent topics that it publishes to
         self.ended = asyncio.Event()
 
-    def tell(self, command: pb.TelemetryCommand | HeldMessage) -> bool:
-        """Whether there was room for the command, or for the message whose transaction it is to be asked about."""
+    def enqueue(self, command: pb.TelemetryCommand | HeldMessage) -> bool:
+        """Queue a command, or a half message for a transaction check. Returns False if the queue is full."""
         try:
             self.commands.put_nowait(command)
         except asyncio.QueueFull:
             return False
         return True
 
-    def may_hear_of(self, topic: bytes) -> bool:
-        """Whether it may be asked about the transaction of a message there."""
+    def may_check(self, topic: bytes) -> bool:
+        """Whether the client may be asked about transactions of a topic."""
         return self.caller is None or (not self.caller.is_revoked and self.caller.may_publish(topic))
 
 
 class TelemetryClients:
-    """Those of a node. Of two streams of one client the later counts."""
+    """All clients of a node. A new stream of a client replaces the older one."""
 
     def __init__(self, store: Store, retries: "Retries", max_body: int, fifo_groups: frozenset[bytes]) -> None:
         self._store = store
@@ -64,41 +64,41 @@ class TelemetryClients:
         self._max_body = max_body
         self._fifo_groups = fifo_groups
         self._clients: dict[str, dict[bytes, TelemetryClient]] = {}  # by client id and user
-        store.on_transaction_check(self._ask)
+        store.on_transaction_check(self._send_checks)
 
-    def add(self, who: ClientKey) -> TelemetryClient:
-        """One that opened a stream, in the task of that."""
-        older = self._find(who)
+    def add(self, client_key: ClientKey) -> TelemetryClient:
+        """Add a client that opened a stream. Call this in the task of the stream."""
+        older = self._find(client_key)
         if older is not None:
             older.ended.set()
-        client = self._clients.setdefault(who.client_id, {})[who.user] = TelemetryClient(who)
+        client = self._clients.setdefault(client_key.client_id, {})[client_key.user] = TelemetryClient(client_key)
         return client
 
     def remove(self, client: TelemetryClient) -> bool:
-        """Whether the client has no other stream by now."""
+        """Remove a client after its stream has ended. Returns False if the client has a newer stream."""
         client.ended.set()
-        if self._find(client.who) is not client:
+        if self._find(client.key) is not client:
             return False
-        of_name = self._clients[client.who.client_id]
-        del of_name[client.who.user]
-        if not of_name:
-            del self._clients[client.who.client_id]
+        by_user = self._clients[client.key.client_id]
+        del by_user[client.key.user]
+        if not by_user:
+            del self._clients[client.key.client_id]
         return True
 
-    def has(self, who: ClientKey) -> bool:
+    def has(self, client_key: ClientKey) -> bool:
         """Whether the client has a stream."""
-        client = self._find(who)
+        client = self._find(client_key)
         return client is not None and not client.ended.is_set()
 
-    def end(self, who: ClientKey) -> None:
-        """The client says that it goes."""
-        client = self._find(who)
+    def end(self, client_key: ClientKey) -> None:
+        """End the stream of a client that terminates."""
+        client = self._find(client_key)
         if client is not None:
             client.ended.set()
 
-    def sends_to(self, who: ClientKey, parent: bytes) -> None:
-        """Remember whom to ask about transactions."""
-        client = self._find(who)
+    def remember_topic(self, client_key: ClientKey, parent: bytes) -> None:
+        """Remember that a client publishes to a parent topic, for transaction checks."""
+        client = self._find(client_key)
         if client is not None and len(client.topics) < _MAX_TOPICS:
             client.topics.add(parent)
 
@@ -106,54 +106,54 @@ class TelemetryClients:
         for client in list(self._all()):
             client.ended.set()
 
-    def settle(self, client: TelemetryClient, asked: pb.Settings) -> pb.Settings:
-        """The settings that a client is to have, in answer to those that it tells. Raises `RocketError`."""
+    def settings_for(self, client: TelemetryClient, reported: pb.Settings) -> pb.Settings:
+        """The settings that a client has to use, from those that it reported. Raises `RocketError`."""
         settings = pb.Settings()
-        settings.CopyFrom(asked)
+        settings.CopyFrom(reported)
         settings.metric.on = False
-        if asked.WhichOneof("pub_sub") == "publishing":
-            for topic in asked.publishing.topics:
+        if reported.WhichOneof("pub_sub") == "publishing":
+            for topic in reported.publishing.topics:
                 parent = parent_of_topic(topic)
                 if len(client.topics) < _MAX_TOPICS:
                     client.topics.add(parent)
             settings.publishing.max_body_size = self._max_body
             settings.publishing.validate_message_type = True
-            settings.backoff_policy.CopyFrom(_resends())
-        elif asked.client_type in _CONSUMERS:
-            settings.subscription.fifo = group_name(asked.subscription.group) in self._fifo_groups
+            settings.backoff_policy.CopyFrom(_send_retry_policy())
+        elif reported.client_type in _CONSUMERS:
+            settings.subscription.fifo = group_name(reported.subscription.group) in self._fifo_groups
             settings.subscription.receive_batch_size = _BATCH
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
             settings.backoff_policy.CopyFrom(self._retries.policy())
         else:
             raise RocketError(
-                pb.UNRECOGNIZED_CLIENT_TYPE, "a client is a producer or a push, simple or pull consumer here"
+                pb.UNRECOGNIZED_CLIENT_TYPE, "the client type must be a producer or a push, simple or pull consumer"
             )
         return settings
 
-    def _ask(self, halves: Sequence[HeldMessage]) -> None:
-        """Have publishers asked what became of these transactions. Whom nobody can ask is asked again later."""
+    def _send_checks(self, halves: Sequence[HeldMessage]) -> None:
+        """Queue transaction checks. The store repeats those for which no client is connected."""
         for half in halves:
-            client = self._whom(half)
+            client = self._client_to_check(half)
             if client is not None:
-                client.tell(half)
+                client.enqueue(half)
 
-    def _whom(self, half: HeldMessage) -> TelemetryClient | None:
-        """The client that sent it, or another one that sends to the same topic."""
+    def _client_to_check(self, half: HeldMessage) -> TelemetryClient | None:
+        """The client that sent a half message, or another client that publishes to the same parent topic."""
         for client in self._clients.get(half.publisher.decode(errors="replace"), {}).values():
-            if client.may_hear_of(half.topic):
+            if client.may_check(half.topic):
                 return client
         parent = parent_of(half.topic)
-        return next((each for each in self._all() if parent in each.topics and each.may_hear_of(half.topic)), None)
+        return next((each for each in self._all() if parent in each.topics and each.may_check(half.topic)), None)
 
-    def _find(self, who: ClientKey) -> TelemetryClient | None:
-        return self._clients.get(who.client_id, {}).get(who.user)
+    def _find(self, client_key: ClientKey) -> TelemetryClient | None:
+        return self._clients.get(client_key.client_id, {}).get(client_key.user)
 
     def _all(self) -> Iterator[TelemetryClient]:
-        for of_name in self._clients.values():
-            yield from of_name.values()
+        for by_user in self._clients.values():
+            yield from by_user.values()
 
-    async def question(self, half: HeldMessage) -> pb.TelemetryCommand | None:
-        """What a client is asked about a transaction, if that can still be asked."""
+    async def check_command(self, half: HeldMessage) -> pb.TelemetryCommand | None:
+        """The transaction check of a half message, or None if the message cannot be read."""
         try:
             stored = StoredMessage(await self._store.message(half.handle), 0)
         except StoreError as error:
@@ -165,7 +165,7 @@ class TelemetryClients:
 
 
 class Retries:
-    """How often, and after which times, a message comes again whose consumer failed: as the store does it by itself."""
+    """How often and when the store delivers a message again after its consumer failed."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
@@ -177,8 +177,8 @@ class Retries:
         return policy
 
 
-def _resends() -> pb.RetryPolicy:
-    """How a producer sends again what was not taken."""
+def _send_retry_policy() -> pb.RetryPolicy:
+    """How often and when a producer repeats a failed send."""
     policy = pb.RetryPolicy(max_attempts=3)
     policy.exponential_backoff.initial.FromMilliseconds(10)
     policy.exponential_backoff.max.FromMilliseconds(1_000)

@@ -1,7 +1,7 @@
-"""Messages of RocketMQ's clients as records of the log, and back.
+"""Translates messages of RocketMQ's clients to records of the log, and back.
 
-What RocketMQ says of a message and MQTT has no field for is a user property, so that devices see it too, and the other
-way round: the user properties `MQTT_*` below are what MQTT says of it. Source: docs/rocketmq.md.
+RocketMQ's fields that MQTT lacks become MQTT user properties, so that devices can read them. MQTT's fields that
+RocketMQ lacks become RocketMQ user properties (`MQTT_*` below). Source: docs/rocketmq.md.
 """
 
 import base64
@@ -24,26 +24,26 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KE
 
 KEY: Final = "key"
 ORDERING_KEY: Final = "ordering_key"  # RocketMQ's message group; the native SDK's name for it
-MESSAGE_ID: Final = "message-id"  # the client's
-BORN: Final = "born-ms"  # when the client made it
+MESSAGE_ID: Final = "message-id"  # set by the client
+BORN: Final = "born-ms"  # when the client created the message
 TRACE: Final = "traceparent"
 
-MQTT_TOPIC: Final = "originMqttTopic"  # the whole topic, as RocketMQ MQTT calls it
+MQTT_TOPIC: Final = "originMqttTopic"  # the whole topic; the name is that of RocketMQ MQTT
 MQTT_QOS: Final = "qosLevel"
-MQTT_CLIENT: Final = "clientId"  # who published it
+MQTT_CLIENT: Final = "clientId"  # the publisher
 MQTT_RETAIN: Final = "retain"
 MQTT_CONTENT_TYPE: Final = "contentType"
 MQTT_RESPONSE_TOPIC: Final = "responseTopic"
 MQTT_CORRELATION: Final = "correlationData"  # in base64
 MQTT_EXPIRY: Final = "messageExpiryInterval"  # seconds
-_OWN: Final = frozenset((TAG, KEY, ORDERING_KEY, MESSAGE_ID, BORN, TRACE))
+_RESERVED: Final = frozenset((TAG, KEY, ORDERING_KEY, MESSAGE_ID, BORN, TRACE))
 
 
 def _md5(body: bytes) -> str:
     return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
-_MAX_DELAY_MS: Final = 4_294_967_000  # that of $delayed
+_MAX_DELAY_MS: Final = 4_294_967_000  # the limit of $delayed
 _TYPES: Final = frozenset((pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION))
 _DIGESTS: Final[dict[int, Callable[[bytes], str]]] = {
     pb.CRC32: lambda body: f"{zlib.crc32(body):X}",
@@ -53,15 +53,15 @@ _DIGESTS: Final[dict[int, Callable[[bytes], str]]] = {
 
 
 class Outgoing:
-    """A message that a client sends, and its record."""
+    """The record of a message that a client sends."""
 
     __slots__ = ("due_ms", "frame", "is_half", "message_id", "topic")
 
     def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, max_body: int) -> None:
-        """Raises `RocketError`."""
+        """Raises `RocketError` for an invalid message."""
         system = message.system_properties
         if system.message_type not in _TYPES or system.HasField("lite_topic") or system.HasField("priority"):
-            raise RocketError(pb.UNSUPPORTED, "messages are normal, FIFO, delayed, or of a transaction here")
+            raise RocketError(pb.UNSUPPORTED, "the message type must be normal, FIFO, delay or transaction")
         self.is_half = system.message_type == pb.TRANSACTION
         self.due_ms = _due_ms(system, now_ms)
         self.message_id = system.message_id
@@ -81,7 +81,7 @@ class Outgoing:
         if self.is_half:
             flags |= FLAG_HALF
         try:
-            block = build_message_block(_mqtt(user, system))
+            block = build_message_block(_mqtt_properties(user, system))
             body = _body(message, max_body)
             self.frame = record.frame(int(Kind.MESSAGE), flags, 0, topic, client_id.encode(), block, body, self.due_ms)
         except ValueError as error:
@@ -89,7 +89,7 @@ class Outgoing:
 
 
 class StoredMessage:
-    """A message of the log, for a client to receive."""
+    """A message of the log, as clients receive it."""
 
     __slots__ = ("block", "body", "flags", "position", "publisher", "store_time", "topic")
 
@@ -99,7 +99,7 @@ class StoredMessage:
         self.store_time = record.store_time_of(frames, start)
 
     def message(self, topic: pb.Resource) -> pb.Message:
-        """Without what is of one delivery: its receipt handle and the like."""
+        """The message without the fields of a delivery, such as the receipt handle."""
         found = read_message_block(self.block)
         user = dict(found.user)
         system = pb.SystemProperties(
@@ -120,14 +120,14 @@ class StoredMessage:
             system.message_group = user[ORDERING_KEY]
         if TRACE in user:
             system.trace_context = user[TRACE]
-        told = {name: value for name, value in user.items() if name not in _OWN}
-        told.update(self._of_mqtt(found))
-        return pb.Message(topic=topic, user_properties=told, system_properties=system, body=self.body)
+        properties = {name: value for name, value in user.items() if name not in _RESERVED}
+        properties.update(self._mqtt_fields(found))
+        return pb.Message(topic=topic, user_properties=properties, system_properties=system, body=self.body)
 
     def delivered(
         self, topic: pb.Resource, partition: int, offset: int, deliveries: int, invisible_ms: int
     ) -> pb.Message:
-        """As a group has it leased."""
+        """The message with the fields of a delivery to a group."""
         message = self.message(topic)
         system = message.system_properties
         system.receipt_handle = handle_of(partition, offset, deliveries)
@@ -140,26 +140,26 @@ class StoredMessage:
     def message_id(self) -> str:
         return dict(read_message_block(self.block).user).get(MESSAGE_ID, f"{self.position:016X}")
 
-    def _of_mqtt(self, found: MessageProperties) -> dict[str, str]:
-        told = {MQTT_TOPIC: self.topic.decode(), MQTT_QOS: str(self.flags & FLAG_QOS)}
+    def _mqtt_fields(self, found: MessageProperties) -> dict[str, str]:
+        fields = {MQTT_TOPIC: self.topic.decode(), MQTT_QOS: str(self.flags & FLAG_QOS)}
         if self.publisher:
-            told[MQTT_CLIENT] = self.publisher.decode(errors="replace")
+            fields[MQTT_CLIENT] = self.publisher.decode(errors="replace")
         if self.flags & FLAG_RETAIN:
-            told[MQTT_RETAIN] = "true"
+            fields[MQTT_RETAIN] = "true"
         if found.content_type is not None:
-            told[MQTT_CONTENT_TYPE] = found.content_type
+            fields[MQTT_CONTENT_TYPE] = found.content_type
         if found.response_topic is not None:
-            told[MQTT_RESPONSE_TOPIC] = found.response_topic.decode()
+            fields[MQTT_RESPONSE_TOPIC] = found.response_topic.decode()
         if found.correlation_data is not None:
-            told[MQTT_CORRELATION] = base64.b64encode(found.correlation_data).decode()
+            fields[MQTT_CORRELATION] = base64.b64encode(found.correlation_data).decode()
         if found.message_expiry is not None:
-            told[MQTT_EXPIRY] = str(found.message_expiry)
-        return told
+            fields[MQTT_EXPIRY] = str(found.message_expiry)
+        return fields
 
 
-def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessageProperties:
-    """The MQTT 5 properties that say the same. Raises `RocketError` and ValueError."""
-    user.pop(MQTT_CLIENT, None)  # a message that is sent on has another publisher
+def _mqtt_properties(user: dict[str, str], system: pb.SystemProperties) -> MessageProperties:
+    """The MQTT 5 properties of a message. Raises `RocketError` and ValueError."""
+    user.pop(MQTT_CLIENT, None)  # a forwarded message has a new publisher
     properties = MessageProperties(
         content_type=user.pop(MQTT_CONTENT_TYPE, None),
         message_expiry=_number(user, MQTT_EXPIRY, 0xFFFF_FFFF),
@@ -169,7 +169,7 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
         properties.response_topic = response.encode()
         if not is_valid_topic(properties.response_topic):
             raise RocketError(
-                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is no MQTT topic"
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is not an MQTT topic"
             )
     correlation = user.pop(MQTT_CORRELATION, None)
     if correlation is not None:
@@ -177,11 +177,11 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
             properties.correlation_data = base64.b64decode(correlation, validate=True)
         except binascii.Error as error:
             raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_CORRELATION} is not base64: {error}") from error
-    taken = _OWN.intersection(user)
-    if taken:
-        names = ", ".join(sorted(taken))
+    reserved = _RESERVED.intersection(user)
+    if reserved:
+        names = ", ".join(sorted(reserved))
         raise RocketError(
-            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{names}: RocketMQ has fields of its own for these properties"
+            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"use RocketMQ's system properties instead of the user properties {names}"
         )
     pairs = properties.user
     pairs.extend(user.items())
@@ -203,7 +203,7 @@ def _mqtt(user: dict[str, str], system: pb.SystemProperties) -> MessagePropertie
 
 
 def _flags(user: dict[str, str]) -> int:
-    """QoS and RETAIN of the record, taken out of the user properties."""
+    """The QoS and RETAIN flags of the record. Removes them from the user properties."""
     qos = _number(user, MQTT_QOS, 2)
     retain = user.pop(MQTT_RETAIN, "false")
     if retain not in ("true", "false"):
@@ -211,62 +211,64 @@ def _flags(user: dict[str, str]) -> int:
     return (1 if qos is None else qos) | (FLAG_RETAIN if retain == "true" else 0)
 
 
-def _number(user: dict[str, str], name: str, most: int) -> int | None:
+def _number(user: dict[str, str], name: str, maximum: int) -> int | None:
     text = user.pop(name, None)
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > 10 or int(text) > most:
-        raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {most}, not {text[:100]!r}")
+    if not text.isdecimal() or len(text) > 10 or int(text) > maximum:
+        raise RocketError(
+            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {maximum}, not {text[:100]!r}"
+        )
     return int(text)
 
 
 def _due_ms(system: pb.SystemProperties, now_ms: int) -> int | None:
-    """When a message is due; None: at once."""
+    """The time at which to deliver a message, in ms; None for at once. Raises `RocketError`."""
     is_delayed = system.HasField("delivery_timestamp")
     if is_delayed != (system.message_type == pb.DELAY) or bool(system.message_group) != (
         system.message_type == pb.FIFO
     ):
         raise RocketError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            "a delayed message has a delivery timestamp, a FIFO message a message group, and no other has",
+            "only a delay message has a delivery timestamp, and only a FIFO message has a message group",
         )
     if not is_delayed:
         return None
     due_ms = _ms(system.delivery_timestamp, pb.ILLEGAL_DELIVERY_TIME)
     if due_ms > now_ms + _MAX_DELAY_MS:
-        raise RocketError(pb.ILLEGAL_DELIVERY_TIME, f"a message is delayed by {_MAX_DELAY_MS // 1000} s at the most")
+        raise RocketError(pb.ILLEGAL_DELIVERY_TIME, f"the longest delay is {_MAX_DELAY_MS // 1000} s")
     return due_ms if due_ms > now_ms else None
 
 
 def _ms(time: Timestamp, code: "pb.Code") -> int:
-    """Since 1970. Raises `RocketError` for what protobuf takes for no time."""
+    """Milliseconds since 1970. Raises `RocketError` with `code` for an invalid timestamp."""
     try:
         return int(time.ToMilliseconds())
     except ValueError as error:
         raise RocketError(code, str(error)) from error
 
 
-def _body(message: pb.Message, most: int) -> bytes:
-    """The body as devices are to have it: not compressed. Raises `RocketError`."""
+def _body(message: pb.Message, max_bytes: int) -> bytes:
+    """The uncompressed body. Raises `RocketError`."""
     body = message.body
     digest = message.system_properties.body_digest
     check = _DIGESTS.get(digest.type)
     if check is not None and digest.checksum.upper().lstrip("0") != check(body).lstrip("0"):
-        raise RocketError(pb.MESSAGE_CORRUPTED, "the body is not the one that its digest is of")
+        raise RocketError(pb.MESSAGE_CORRUPTED, "the body does not match its digest")
     if message.system_properties.body_encoding == pb.GZIP:
-        body = _inflated(body, most)
-    if len(body) > most:
-        raise RocketError(pb.MESSAGE_BODY_TOO_LARGE, f"the body has more than {most} bytes")
+        body = _inflated(body, max_bytes)
+    if len(body) > max_bytes:
+        raise RocketError(pb.MESSAGE_BODY_TOO_LARGE, f"the body has more than {max_bytes} bytes")
     return body
 
 
-def _inflated(body: bytes, most: int) -> bytes:
-    """gzip or zlib, whichever the client used: RocketMQ's do both under this name."""
+def _inflated(body: bytes, max_bytes: int) -> bytes:
+    """Decompress a body, up to one byte beyond `max_bytes`. RocketMQ's clients send gzip and zlib as GZIP."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
-        inflated = inflater.decompress(body, most + 1)
+        inflated = inflater.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise RocketError(pb.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
-    if len(inflated) <= most and not inflater.eof:
-        raise RocketError(pb.MESSAGE_CORRUPTED, "the compressed body is cut short")
+        raise RocketError(pb.MESSAGE_CORRUPTED, f"the body cannot be decompressed: {error}") from error
+    if len(inflated) <= max_bytes and not inflater.eof:
+        raise RocketError(pb.MESSAGE_CORRUPTED, "the compressed body is truncated")
     return inflated

@@ -1,7 +1,7 @@
-"""Topics and groups of RocketMQ, as names of Sluice.
+"""Maps topics and groups of RocketMQ to names of Sluice.
 
-A topic is a parent topic: the first level of MQTT topics. A name in a namespace is `namespace%name`, as in RocketMQ.
-The topic `%DLQ%group` is the dead letters of a group, which are read there and not written.
+A RocketMQ topic is a parent topic: the first level of MQTT topics. A name in a namespace is `namespace%name`, as in
+RocketMQ. The topic `%DLQ%group` has the dead letters of a group and is read-only.
 """
 
 from functools import lru_cache
@@ -14,17 +14,17 @@ from matcher.names import is_shared
 from matcher.reserved import DOLLAR
 
 _DEAD_LETTERS: Final = "%DLQ%"
-_MAX_NAME: Final = 255  # bytes, of a topic or a group
-_KNOWN: Final = 4_096
+_MAX_NAME: Final = 255  # bytes of a topic or a group
+_CACHED: Final = 4_096
 
 
 def parent_of_topic(topic: pb.Resource) -> bytes:
-    """The parent topic that messages are sent to. Raises `RocketError`."""
+    """The parent topic of a RocketMQ topic that accepts messages. Raises `RocketError`."""
     return _parent(topic.resource_namespace, topic.name)
 
 
 def resource_of(parent: bytes) -> pb.Resource:
-    """The topic that a parent topic is to RocketMQ's clients."""
+    """The RocketMQ topic of a parent topic."""
     namespace, mark, name = parent.decode(errors="replace").partition("%")
     return (
         pb.Resource(resource_namespace=namespace, name=name)
@@ -34,33 +34,35 @@ def resource_of(parent: bytes) -> pb.Resource:
 
 
 def source_of(group: pb.Resource, topic: pb.Resource, partitions: int) -> Source:
-    """What a group receives from when it receives from a topic. Raises `RocketError`."""
+    """The source that a group receives a topic from. Raises `RocketError`."""
     name = group_name(group)
     if topic.name.startswith(_DEAD_LETTERS):
-        wanted = _qualified(topic.resource_namespace, topic.name[len(_DEAD_LETTERS) :]).encode()
-        if wanted != name:
+        owner = _qualified(topic.resource_namespace, topic.name[len(_DEAD_LETTERS) :]).encode()
+        if owner != name:
             raise RocketError(
-                pb.ILLEGAL_TOPIC, f"{topic.name!r} are the dead letters of another group than {name.decode()!r}"
+                pb.ILLEGAL_TOPIC, f"{topic.name!r} does not have the dead letters of the group {name.decode()!r}"
             )
         return dead_letter_source(name)
     return parent_source(name, parent_of_topic(topic), partitions)
 
 
 def group_name(group: pb.Resource) -> bytes:
-    """A consumer group. Raises `RocketError`."""
+    """The name of a consumer group. Raises `RocketError`."""
     name = _qualified(group.resource_namespace, group.name).encode()
     if not group.name or len(name) > _MAX_NAME or b"\0" in name or is_shared(name):
-        raise RocketError(pb.ILLEGAL_CONSUMER_GROUP, f"{group.name!r} is not a consumer group: 1 to {_MAX_NAME} bytes")
+        raise RocketError(pb.ILLEGAL_CONSUMER_GROUP, f"{group.name!r} is not a group name of 1 to {_MAX_NAME} bytes")
     return name
 
 
-@lru_cache(_KNOWN)
+@lru_cache(_CACHED)
 def _parent(namespace: str, name: str) -> bytes:
     parent = _qualified(namespace, name).encode()
     if not name or len(parent) > _MAX_NAME or any(mark in parent for mark in b"/+#\0"):
-        raise RocketError(pb.ILLEGAL_TOPIC, f"{name!r} is not a topic: 1 to {_MAX_NAME} bytes, without '/', '+' or '#'")
+        raise RocketError(
+            pb.ILLEGAL_TOPIC, f"{name!r} is not a topic name of 1 to {_MAX_NAME} bytes without '/', '+' or '#'"
+        )
     if parent[0] == DOLLAR or name.startswith(_DEAD_LETTERS):
-        raise RocketError(pb.ILLEGAL_TOPIC, f"{name!r} is no topic that messages are sent to")
+        raise RocketError(pb.ILLEGAL_TOPIC, f"messages cannot be sent to the topic {name!r}")
     return parent
 
 

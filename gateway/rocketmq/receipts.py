@@ -1,4 +1,4 @@
-"""What settles a message that a group received: its receipt handle, a text that only a node reads."""
+"""Receipt handles, with which clients settle received messages. Their text is opaque to clients."""
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
@@ -11,7 +11,7 @@ def handle_of(partition: int, offset: int, deliveries: int) -> str:
 
 
 def receipts_of(source: Source, handle: str) -> Receipts:
-    """The message of a handle that was given out for `source`. Raises `RocketError`."""
+    """The receipt that a handle of a message from `source` stands for. Raises `RocketError`."""
     parts = handle.split(".")
     if len(parts) != 3 or any(not part.isdecimal() or len(part) > 19 for part in parts):
         raise RocketError(pb.INVALID_RECEIPT_HANDLE, f"{handle[:100]!r} is not a receipt handle")

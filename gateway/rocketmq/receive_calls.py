@@ -1,4 +1,4 @@
-"""What a group receives: messages that its filter wants, leased."""
+"""The ReceiveMessage call: leases messages that match the filter of a group."""
 
 from typing import Final
 
@@ -15,13 +15,13 @@ from gateway.rpc.long_polling import LongPolling, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import PopRequest, Receipts, Start, Store
 
-_MARGIN_S: Final = 0.5  # before the client gives up a call: the answer has to be there by then
+_MARGIN_S: Final = 0.5  # between the reply and the client's timeout
 _DEFAULT_WAIT_S: Final = 20.0
 _BATCH: Final = 32
 
 
 class LeasedMessages:
-    """Messages for one call, and what they are leased as."""
+    """The messages of one call and their receipts."""
 
     __slots__ = ("messages", "receipts", "source")
 
@@ -32,7 +32,7 @@ class LeasedMessages:
 
 
 class ReceiveCalls:
-    """Answers ReceiveMessage."""
+    """Answers ReceiveMessage calls."""
 
     def __init__(
         self,
@@ -50,16 +50,18 @@ class ReceiveCalls:
         self._limits = limits
         self._fifo_groups = fifo_groups
 
-    async def receive(self, request: pb.ReceiveMessageRequest, who: ClientKey, left_s: float | None) -> LeasedMessages:
-        """Lease messages. Waits for the first one as long as the request says and `left_s` allows. Raises `RocketError`
-        and `StoreError`."""
+    async def receive(
+        self, request: pb.ReceiveMessageRequest, client_key: ClientKey, left_s: float | None
+    ) -> LeasedMessages:
+        """Lease messages. Wait for the first one as long as the request and `left_s` (the rest of the call's timeout)
+        allow. Raises `RocketError`, `RequestError` and `StoreError`."""
         topic = request.message_queue.topic
         source = source_of(request.group, topic, self._store.partitions)
         require_reading(source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
         if records < 0:
-            raise RocketError(pb.BAD_REQUEST, "a batch has at least one message")
+            raise RocketError(pb.BAD_REQUEST, "the batch size must not be negative")
         selection = _selection(request.filter_expression)
         ordered = source.group in self._fifo_groups
         pop = PopRequest(
@@ -71,31 +73,31 @@ class ReceiveCalls:
             _start(source),
             selection=selection,
             ordered=ordered,
-            member=who.client_id.encode(),
+            member=client_key.client_id.encode(),
         )
         popped = await self._groups.receive(source, pop, self._wait_s(request, left_s))
         received = LeasedMessages(source)
         for run in popped.runs:
             partition = source.queues.index(run.queue)
-            for at, start in enumerate(record.split(run.data)):
-                offset = run.offset + at
+            for index, start in enumerate(record.split(run.data)):
+                offset = run.offset + index
                 message = StoredMessage(run.data, start).delivered(
                     topic, partition, offset, run.deliveries, invisible_ms
                 )
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:
-            require_reading(source)  # it may have waited long
+            require_reading(source)  # the rights may have changed during the wait
         except RocketError:
-            await self.give_back(received)
+            await self.return_leases(received)
             raise
-        if request.auto_renew and self._clients.has(who):  # of who is gone nobody would end the leases
-            self._leases.keep(who, source, received.receipts)
+        if request.auto_renew and self._clients.has(client_key):  # the end of its stream ends the renewal
+            self._leases.add(client_key, source, received.receipts)
         return received
 
-    async def give_back(self, received: LeasedMessages) -> None:
-        """The client did not hear of them: somebody else gets them, now."""
-        await self._groups.settle(received.source, (), [(each, 0) for each in received.receipts])
+    async def return_leases(self, received: LeasedMessages) -> None:
+        """Make messages available again that did not reach the client."""
+        await self._groups.settle(received.source, (), [(receipt, 0) for receipt in received.receipts])
 
     def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
         if request.auto_renew or not request.HasField("invisible_duration"):
@@ -103,7 +105,8 @@ class ReceiveCalls:
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 < invisible_ms <= self._limits.max_invisible_ms:
             raise RocketError(
-                pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
+                pb.ILLEGAL_INVISIBLE_TIME,
+                f"the longest invisible duration is {self._limits.max_invisible_ms // 1000} s",
             )
         return int(invisible_ms)
 
@@ -112,13 +115,13 @@ class ReceiveCalls:
         if request.HasField("long_polling_timeout"):
             wait_s = request.long_polling_timeout.ToMilliseconds() / 1000
             if wait_s < 0:
-                raise RocketError(pb.ILLEGAL_POLLING_TIME, "a long polling timeout is not negative")
+                raise RocketError(pb.ILLEGAL_POLLING_TIME, "the long polling timeout must not be negative")
         wait_s = min(wait_s, self._limits.max_wait_ms / 1000)
         return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
 
 
 def _start(source: Source) -> Start:
-    """As with RocketMQ, a new group gets what is sent from now on; but of its dead letters all there are."""
+    """Where a new group starts: at the end of a topic, as with RocketMQ, but at the beginning of its dead letters."""
     return Start.EARLIEST if source.key[:1] == b"d" else Start.LATEST
 
 

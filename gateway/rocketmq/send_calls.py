@@ -1,4 +1,4 @@
-"""What producers do: messages, at once, later or once their transaction is committed; its end; and recall."""
+"""The calls of producers: send messages, end transactions and recall delayed messages."""
 
 import asyncio
 import time
@@ -16,43 +16,43 @@ from store.errors import NoSuchMessage
 
 
 class SendCalls:
-    """Answers SendMessage, EndTransaction and RecallMessage. All raise `RocketError` and `StoreError`."""
+    """Answers SendMessage, EndTransaction and RecallMessage. Every method raises `RocketError` and `StoreError`."""
 
     def __init__(self, store: Store, clients: TelemetryClients, limits: RpcLimits) -> None:
         self._store = store
         self._clients = clients
         self._limits = limits
 
-    async def send(self, request: pb.SendMessageRequest, who: ClientKey) -> pb.SendMessageResponse:
-        """All messages of a request, or none. The answer means that they are committed."""
+    async def send(self, request: pb.SendMessageRequest, client_key: ClientKey) -> pb.SendMessageResponse:
+        """Append all messages of a request, or none. Returns after their commit."""
         if not 0 < len(request.messages) <= self._limits.max_request_records:
-            raise RocketError(pb.BAD_REQUEST, f"1 to {self._limits.max_request_records} messages are sent at once")
+            raise RocketError(pb.BAD_REQUEST, f"a request has 1 to {self._limits.max_request_records} messages")
         now_ms = int(time.time() * 1000)
         outgoing: list[Outgoing] = []
         for message in request.messages:
             parent = parent_of_topic(message.topic)
-            outgoing.append(Outgoing(message, parent, who.client_id, now_ms, self._limits.max_message_bytes))
+            outgoing.append(Outgoing(message, parent, client_key.client_id, now_ms, self._limits.max_message_bytes))
             require_publishing(outgoing[-1].topic)
             if outgoing[-1].is_half:
-                self._clients.sends_to(who, parent)
+                self._clients.remember_topic(client_key, parent)
         if any(each.is_half or each.due_ms is not None for each in outgoing) and not self._store.may_hold():
-            raise RocketError(pb.TOO_MANY_REQUESTS, "as many messages wait as may (store.max_held)")
+            raise RocketError(pb.TOO_MANY_REQUESTS, "too many delayed messages and open transactions (store.max_held)")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
-        def done(appended: Appended) -> None:
+        def on_appended(appended: Appended) -> None:
             if not answer.done():  # the call was cancelled
                 answer.set_result(appended)
 
-        self._store.append([each.frame for each in outgoing], done)
+        self._store.append([each.frame for each in outgoing], on_appended)
         appended = await answer
         if appended.error is not None:
             raise appended.error
         response = pb.SendMessageResponse(status=OK)
-        for each, position in zip(outgoing, appended.positions, strict=True):
-            entry = response.entries.add(status=OK, message_id=each.message_id, offset=position)
-            if each.is_half:
+        for sent, position in zip(outgoing, appended.positions, strict=True):
+            entry = response.entries.add(status=OK, message_id=sent.message_id, offset=position)
+            if sent.is_half:
                 entry.transaction_id = str(position)
-            elif each.due_ms is not None:
+            elif sent.due_ms is not None:
                 entry.recall_handle = str(position)
         return response
 
@@ -60,13 +60,11 @@ class SendCalls:
         parent_of_topic(request.topic)
         handle = _handle(request.transaction_id, pb.INVALID_TRANSACTION_ID, "transaction id")
         if request.resolution not in (pb.COMMIT, pb.ROLLBACK):
-            # RocketMQ takes it for "not known yet": the producer is asked again.
+            # RocketMQ treats this as "unknown": the producer is asked again.
             return pb.EndTransactionResponse(status=OK)
         await self._require_publishing(handle)
         if await self._store.end_transaction([handle], request.resolution == pb.COMMIT):
-            raise RocketError(
-                pb.INVALID_TRANSACTION_ID, "no such transaction is open: it was committed, or rolled back"
-            )
+            raise RocketError(pb.INVALID_TRANSACTION_ID, "the transaction is not open: it was committed or rolled back")
         return pb.EndTransactionResponse(status=OK)
 
     async def recall(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
@@ -74,12 +72,12 @@ class SendCalls:
         handle = _handle(request.recall_handle, pb.BAD_REQUEST, "recall handle")
         await self._require_publishing(handle)
         if await self._store.recall([handle]):
-            raise RocketError(pb.BAD_REQUEST, "no such message waits for its time: it was delivered, or recalled")
+            raise RocketError(pb.BAD_REQUEST, "the message is not delayed: it was delivered or recalled")
         message = StoredMessage(await self._store.message(handle), 0)
         return pb.RecallMessageResponse(status=OK, message_id=message.message_id())
 
     async def _require_publishing(self, handle: int) -> None:
-        """Where there is such a message, which may be gone by now."""
+        """Raises `RocketError` unless the caller may publish to the topic of a message. A removed message passes."""
         with suppress(NoSuchMessage):
             require_publishing(StoredMessage(await self._store.message(handle), 0).topic)
 

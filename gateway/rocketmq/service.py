@@ -1,4 +1,4 @@
-"""The calls of `apache.rocketmq.v2.MessagingService`. What is wrong is told in an answer's status, as RocketMQ does."""
+"""The gRPC service `apache.rocketmq.v2.MessagingService`. As with RocketMQ, a reply's status reports errors."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import grpc.aio
 
-from gateway.rocketmq.access import who_calls
+from gateway.rocketmq.access import client_key_of
 from gateway.rocketmq.clients import Retries, TelemetryClient, TelemetryClients
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
@@ -31,8 +31,11 @@ _Response = TypeVar("_Response")
 
 
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
-    """Answers RocketMQ's clients over a store. `groups` are those of the native front: who waits in a group stands in
-    one line, whatever it speaks. `fifo_groups` get the messages of a topic one after the other."""
+    """Answers the calls of RocketMQ's clients.
+
+    groups: those of the native service, so that members of both protocols wait in the same lines. fifo_groups: names of
+    the groups that get the messages of a topic in order.
+    """
 
     def __init__(
         self, store: Store, groups: LongPolling, limits: RpcLimits, config: StoreConfig, fifo_groups: frozenset[bytes]
@@ -46,13 +49,13 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self._stopping = False
 
     async def stop(self) -> None:
-        """End the Telemetry streams and renew no leases any more."""
+        """End the Telemetry streams and stop renewing leases."""
         self._stopping = True
         self._clients.stop()
         await self._leases.stop()
 
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
-        """One queue: which partition a message goes to is a matter of its topic, and a group receives from all."""
+        """Return one queue: a message's topic determines its partition, and a group receives from all partitions."""
         try:
             self._check_topic(request.topic)
         except RocketError as error:
@@ -79,7 +82,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         return pb.HeartbeatResponse(status=OK)
 
     async def SendMessage(self, request: pb.SendMessageRequest, context: _Context) -> pb.SendMessageResponse:
-        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, who_calls(context)))
+        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, client_key_of(context)))
 
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: _Context) -> pb.EndTransactionResponse:
         return await _or_status(pb.EndTransactionResponse, lambda: self._sending.end_transaction(request))
@@ -93,65 +96,69 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         try:
             if self._stopping:
                 raise RocketError(pb.INTERNAL_SERVER_ERROR, "the node is stopping")
-            who = who_calls(context)
-            received = await self._receiving.receive(request, who, context.time_remaining())
+            client_key = client_key_of(context)
+            received = await self._receiving.receive(request, client_key, context.time_remaining())
         except (RocketError, StoreError) as error:
             yield pb.ReceiveMessageResponse(status=status_of(error))
             return
-        except RequestError as error:  # the client has too much to read
+        except RequestError as error:  # the connection has too many unread replies
             yield pb.ReceiveMessageResponse(status=pb.Status(code=pb.TOO_MANY_REQUESTS, message=str(error)))
             return
         if not received.messages:
-            yield pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message came"))
+            yield pb.ReceiveMessageResponse(
+                status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message is available")
+            )
             return
-        is_told = False
+        is_sent = False
         try:
-            async for response in _told(received):
+            async for response in _responses(received):
                 yield response
-            is_told = True
+            is_sent = True
         finally:
-            if not is_told:
-                for each in received.receipts:
-                    self._leases.drop(who, received.source, each)
-                await asyncio.shield(self._receiving.give_back(received))
+            if not is_sent:
+                for receipt in received.receipts:
+                    self._leases.remove(client_key, received.source, receipt)
+                await asyncio.shield(self._receiving.return_leases(received))
 
     async def AckMessage(self, request: pb.AckMessageRequest, context: _Context) -> pb.AckMessageResponse:
-        return await _or_status(pb.AckMessageResponse, lambda: self._settling.acknowledge(request, who_calls(context)))
+        return await _or_status(
+            pb.AckMessageResponse, lambda: self._settling.acknowledge(request, client_key_of(context))
+        )
 
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: _Context
     ) -> pb.ChangeInvisibleDurationResponse:
         kind = pb.ChangeInvisibleDurationResponse
-        return await _or_status(kind, lambda: self._settling.postpone(request, who_calls(context)))
+        return await _or_status(kind, lambda: self._settling.postpone(request, client_key_of(context)))
 
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         kind = pb.ForwardMessageToDeadLetterQueueResponse
-        return await _or_status(kind, lambda: self._settling.bury(request, who_calls(context)))
+        return await _or_status(kind, lambda: self._settling.bury(request, client_key_of(context)))
 
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: _Context
     ) -> pb.NotifyClientTerminationResponse:
         try:
-            who = who_calls(context)
+            client_key = client_key_of(context)
         except RocketError as error:
             return pb.NotifyClientTerminationResponse(status=status_of(error))
-        self._clients.end(who)
-        self._leases.release(who)
+        self._clients.end(client_key)
+        self._leases.release(client_key)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def Telemetry(
         self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: _Context
     ) -> AsyncIterator[pb.TelemetryCommand]:
-        """The stream of one client: its settings, and what it is asked. It ends with the client, or the node."""
+        """The stream of one client: sends settings and transaction checks until the client or the node stops."""
         try:
-            who = who_calls(context)
+            client_key = client_key_of(context)
         except RocketError as error:
             yield pb.TelemetryCommand(status=status_of(error))
             return
-        client = self._clients.add(who)
-        reader = asyncio.create_task(self._hear(client, request_iterator))
+        client = self._clients.add(client_key)
+        reader = asyncio.create_task(self._read_commands(client, request_iterator))
         ended = asyncio.create_task(client.ended.wait())
         if self._stopping:
             client.ended.set()
@@ -162,31 +169,31 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
                 if not command.done():
                     command.cancel()
                     break
-                waited = command.result()
-                # Read only now: of the messages that wait nothing is in memory.
-                told = await self._clients.question(waited) if isinstance(waited, HeldMessage) else waited
-                if told is not None:
-                    yield told
+                queued = command.result()
+                # The message is read only now, so that queued checks keep no messages in memory.
+                reply = await self._clients.check_command(queued) if isinstance(queued, HeldMessage) else queued
+                if reply is not None:
+                    yield reply
                 client.commands.task_done()
         finally:
             reader.cancel()
             ended.cancel()
             if self._clients.remove(client):
-                self._leases.release(who)
+                self._leases.release(client_key)
 
-    async def _hear(self, client: TelemetryClient, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
-        """What the client says. Answers to what it is asked go another way, and nodes ask for nothing else."""
+    async def _read_commands(self, client: TelemetryClient, commands: AsyncIterator[pb.TelemetryCommand]) -> None:
+        """Answer the settings that a client sends. Clients answer transaction checks with EndTransaction, not here."""
         try:
             async for command in commands:
                 if not command.HasField("settings"):
                     continue
                 try:
-                    settings = self._clients.settle(client, command.settings)
+                    settings = self._clients.settings_for(client, command.settings)
                 except RocketError as error:
-                    client.tell(pb.TelemetryCommand(status=status_of(error)))
+                    client.enqueue(pb.TelemetryCommand(status=status_of(error)))
                 else:
-                    client.tell(pb.TelemetryCommand(status=OK, settings=settings))
-                await client.commands.join()  # who reads nothing is not heard
+                    client.enqueue(pb.TelemetryCommand(status=OK, settings=settings))
+                await client.commands.join()  # do not read from a client that does not read
         finally:
             client.ended.set()
 
@@ -195,7 +202,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             parent_of_topic(topic)
 
     def _queue(self, topic: pb.Resource, endpoints: pb.Endpoints, number: int) -> pb.MessageQueue:
-        """A queue of a topic, to be reached the way that the client came: a node does not know its address outside."""
+        """A queue of a topic. Its address is the one that the client used: a node does not know its public address."""
         broker = pb.Broker(name="sluice", id=0, endpoints=endpoints)
         return pb.MessageQueue(
             topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=_TYPES
@@ -203,14 +210,14 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
 
 
 async def _or_status(kind: Callable[..., _Response], call: Callable[[], Awaitable[_Response]]) -> _Response:
-    """The answer, or one whose status says what is wrong."""
+    """The reply of `call`, or an empty reply with the status of its error."""
     try:
         return await call()
     except (RocketError, StoreError) as error:
         return kind(status=status_of(error))
 
 
-async def _told(received: LeasedMessages) -> AsyncIterator[pb.ReceiveMessageResponse]:
+async def _responses(received: LeasedMessages) -> AsyncIterator[pb.ReceiveMessageResponse]:
     yield pb.ReceiveMessageResponse(status=OK)
     for message in received.messages:
         yield pb.ReceiveMessageResponse(message=message)

@@ -1,4 +1,4 @@
-"""What becomes of messages that a group received: finished, to come again later, or dead letters."""
+"""The calls that settle received messages: acknowledge, postpone or dead-letter them."""
 
 from gateway.rocketmq.access import ClientKey, require_reading
 from gateway.rocketmq.lease_renewal import LeaseRenewal
@@ -11,13 +11,15 @@ from gateway.rpc.long_polling import LongPolling
 from store.api import Receipts, Store
 
 _STALE = RocketError(
-    pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease has ended and it was leased out again"
+    pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease ended and the message was delivered again"
 )
 
 
 class SettleCalls:
-    """Answers AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue. All raise `RocketError` and
-    `StoreError`."""
+    """Answers AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+    Every method raises `RocketError` and `StoreError`.
+    """
 
     def __init__(self, store: Store, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
         self._store = store
@@ -25,27 +27,27 @@ class SettleCalls:
         self._leases = leases
         self._limits = limits
 
-    async def acknowledge(self, request: pb.AckMessageRequest, who: ClientKey) -> pb.AckMessageResponse:
+    async def acknowledge(self, request: pb.AckMessageRequest, client_key: ClientKey) -> pb.AckMessageResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
         if not 0 < len(request.entries) <= self._limits.max_settled:
-            raise RocketError(pb.BAD_REQUEST, f"1 to {self._limits.max_settled} messages are acknowledged at once")
+            raise RocketError(pb.BAD_REQUEST, f"a request acknowledges 1 to {self._limits.max_settled} messages")
         outcomes: list[Receipts | RocketError] = []
         for entry in request.entries:
             try:
                 outcomes.append(receipts_of(source, entry.receipt_handle))
             except RocketError as error:
                 outcomes.append(error)
-        told = {(each.queue, each.offset, each.deliveries): each for each in outcomes if isinstance(each, Receipts)}
-        settled = await self._groups.settle(source, list(told.values()), (), who.client_id.encode())
-        stale = {(each.queue, each.offset) for each in settled}
+        receipts = {(each.queue, each.offset, each.deliveries): each for each in outcomes if isinstance(each, Receipts)}
+        rejected = await self._groups.settle(source, list(receipts.values()), (), client_key.client_id.encode())
+        stale = {(each.queue, each.offset) for each in rejected}
         response = pb.AckMessageResponse()
         for entry, outcome in zip(request.entries, outcomes, strict=True):
             status = OK
             if isinstance(outcome, RocketError):
                 status = status_of(outcome)
             else:
-                self._leases.drop(who, source, outcome)
+                self._leases.remove(client_key, source, outcome)
                 if (outcome.queue, outcome.offset) in stale:
                     status = status_of(_STALE)
             response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
@@ -55,7 +57,7 @@ class SettleCalls:
         return response
 
     async def postpone(
-        self, request: pb.ChangeInvisibleDurationRequest, who: ClientKey
+        self, request: pb.ChangeInvisibleDurationRequest, client_key: ClientKey
     ) -> pb.ChangeInvisibleDurationResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
@@ -63,22 +65,23 @@ class SettleCalls:
         delay_ms = int(request.invisible_duration.ToMilliseconds())
         if not 0 <= delay_ms <= self._limits.max_invisible_ms:
             raise RocketError(
-                pb.ILLEGAL_INVISIBLE_TIME, f"an invisible duration is up to {self._limits.max_invisible_ms // 1000} s"
+                pb.ILLEGAL_INVISIBLE_TIME,
+                f"the longest invisible duration is {self._limits.max_invisible_ms // 1000} s",
             )
-        self._leases.drop(who, source, receipts)
-        if await self._groups.settle(source, (), [(receipts, delay_ms)], who.client_id.encode()):
+        self._leases.remove(client_key, source, receipts)
+        if await self._groups.settle(source, (), [(receipts, delay_ms)], client_key.client_id.encode()):
             raise _STALE
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
     async def bury(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, who: ClientKey
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_key: ClientKey
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
         require_reading(source)
         if source.key[:1] == b"d":
-            raise RocketError(pb.ILLEGAL_TOPIC, "the message is a dead letter already")
+            raise RocketError(pb.ILLEGAL_TOPIC, "the message is already a dead letter")
         receipts = receipts_of(source, request.receipt_handle)
-        self._leases.drop(who, source, receipts)
-        if await self._groups.bury(source, [receipts], who.client_id.encode()):
+        self._leases.remove(client_key, source, receipts)
+        if await self._groups.bury(source, [receipts], client_key.client_id.encode()):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in RocketMQ's codes: an answer's status, never a failed call."""
+"""RocketMQ's status codes for errors. A reply carries them; the gRPC call itself succeeds."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ _CODES: Final[dict[type[StoreError], "pb.Code"]] = {
 
 
 class RocketError(Exception):
-    """A request that is turned down, with the code that a client understands."""
+    """A request that the service refuses, with RocketMQ's code."""
 
     def __init__(self, code: "pb.Code", message: str) -> None:
         super().__init__(message)
@@ -35,6 +35,6 @@ OK: Final = pb.Status(code=pb.OK, message="OK")
 
 
 def status_of(error: StoreError | RocketError) -> pb.Status:
-    """The status that stands for an error. A store that is closed or has failed: try again, or elsewhere."""
+    """The status for an error. INTERNAL_SERVER_ERROR for a closed or failed store makes clients retry."""
     code = error.code if isinstance(error, RocketError) else _CODES.get(type(error), pb.INTERNAL_SERVER_ERROR)
     return pb.Status(code=code, message=str(error))

@@ -1,4 +1,4 @@
-"""Leases are renewed for who has a Telemetry stream, and for nobody else: nobody would end them."""
+"""Leases are renewed only for clients with a Telemetry stream, because its end ends the renewal."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,30 +15,30 @@ from store.api import PopResult
 SERVICE = ClientKey(b"", "service")
 
 
-class Kept:
+class Renewals:
     def __init__(self) -> None:
-        self.of: list[ClientKey] = []
+        self.clients: list[ClientKey] = []
 
-    def keep(self, who: ClientKey, *_: Any) -> None:
-        self.of.append(who)
+    def add(self, client_key: ClientKey, *_: Any) -> None:
+        self.clients.append(client_key)
 
 
 async def nothing(*_: Any) -> PopResult:
     return PopResult([], None, is_limited=False)
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_leases_are_kept_for_who_has_a_stream(is_there: bool) -> None:
+@pytest.mark.parametrize("has_stream", [True, False])
+async def test_leases_are_renewed_only_for_clients_with_a_stream(has_stream: bool) -> None:
     store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
-    clients, kept = TelemetryClients(store, SimpleNamespace(), 1, frozenset()), Kept()  # type: ignore[arg-type]
+    clients, renewals = TelemetryClients(store, SimpleNamespace(), 1, frozenset()), Renewals()  # type: ignore[arg-type]
     client = clients.add(SERVICE)
-    if not is_there:
+    if not has_stream:
         clients.end(SERVICE)
-    assert clients.has(SERVICE) is is_there
-    receiving = ReceiveCalls(store, SimpleNamespace(receive=nothing), clients, kept, RpcLimits(), frozenset())  # type: ignore[arg-type]
+    assert clients.has(SERVICE) is has_stream
+    receiving = ReceiveCalls(store, SimpleNamespace(receive=nothing), clients, renewals, RpcLimits(), frozenset())  # type: ignore[arg-type]
     request = pb.ReceiveMessageRequest(group=pb.Resource(name="g"), auto_renew=True)
     request.message_queue.topic.name = "home"
     await receiving.receive(request, SERVICE, 1.0)
-    assert kept.of == ([SERVICE] if is_there else [])
+    assert renewals.clients == ([SERVICE] if has_stream else [])
     clients.remove(client)
     assert not clients.has(SERVICE)
