@@ -1,4 +1,4 @@
-"""Asks of each gRPC call who makes it and whether he may: an interceptor around the services, which know of nothing."""
+"""A gRPC interceptor that authenticates the caller of each call and checks the caller's rights."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -26,27 +26,27 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
-_UNREADABLE: Final = object()  # stands for a request that is no message
-_CHECKED: Final = frozenset((PREFIX + "Consume",))  # streams that check their requests and their caller themselves
-_SIGNED: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
+_UNREADABLE: Final = object()  # stands for a request that cannot be parsed
+_SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
+_SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-# A reply that says why a call of a method is not served, where its protocol has one; else the call fails.
-Answer = Callable[[str, grpc.StatusCode, str], object | None]
+# (method, code, text) → the reply that reports a refusal; None if the protocol has none, and the call is aborted.
+RefusalReply = Callable[[str, grpc.StatusCode, str], object | None]
 
 
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
-    """Lets calls through to the services, or ends them with UNAUTHENTICATED or PERMISSION_DENIED. What may be done by
-    another protocol than `rights` know, its service asks itself, of `CALLER`; `answer` makes its replies."""
+    """Passes calls on to the services, or refuses them with UNAUTHENTICATED or PERMISSION_DENIED. `Rights` covers the
+    native protocol. A service of another protocol checks `CALLER` itself, and `refusal_reply` makes its replies."""
 
-    def __init__(self, callers: Callers, store: Store, answer: Answer, limits: RpcLimits) -> None:
+    def __init__(self, callers: Callers, store: Store, refusal_reply: RefusalReply, limits: RpcLimits) -> None:
         self._callers = callers
-        self._answer = answer
+        self._refusal_reply = refusal_reply
         self._budgets = ReplyBudgets(limits.max_unread_bytes)
         self._rights = Rights(store, limits.max_handles)
-        self._handlers: dict[str, Handler] = {}  # by method; of those that there are
-        self.calls = 0  # under way
+        self._handlers: dict[str, Handler] = {}  # by method
+        self.calls = 0  # in progress
 
     async def intercept_service(
         self,
@@ -58,65 +58,70 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if known is None:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return handler  # type: ignore[return-value]  # there is no such method: gRPC knows what to say
-            known = self._handlers[method] = self._around(method, handler)
+                return handler  # type: ignore[return-value]  # no such method: gRPC answers UNIMPLEMENTED
+            known = self._handlers[method] = self._wrap(method, handler)
         return known
 
-    def _around(self, method: str, handler: Handler) -> Handler:
-        make: Callable[..., Handler]
-        work: Callable[..., Any]
+    def _wrap(self, method: str, handler: Handler) -> Handler:
+        make_handler: Callable[..., Handler]
+        behavior: Callable[..., Any]
         if not handler.request_streaming and not handler.response_streaming:
-            make, work = grpc.unary_unary_rpc_method_handler, self._unary(method, handler.unary_unary)
+            make_handler, behavior = grpc.unary_unary_rpc_method_handler, self._unary(method, handler.unary_unary)
         elif not handler.request_streaming:
-            make, work = grpc.unary_stream_rpc_method_handler, self._streaming(method, handler.unary_stream, False)
-        else:
-            make, work = (
-                grpc.stream_stream_rpc_method_handler,
-                self._streaming(method, handler.stream_stream, method not in _CHECKED),
+            make_handler, behavior = (
+                grpc.unary_stream_rpc_method_handler,
+                self._streaming(method, handler.unary_stream, False),
             )
-        return make(work, _reading(handler.request_deserializer), handler.response_serializer)
+        else:
+            make_handler, behavior = (
+                grpc.stream_stream_rpc_method_handler,
+                self._streaming(method, handler.stream_stream, method not in _SELF_CHECKING),
+            )
+        return make_handler(behavior, _safe(handler.request_deserializer), handler.response_serializer)
 
     def _unary(self, method: str, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
             try:
                 caller = await self._enter(method, request, context)
                 reply = await _served(inner, request, context)
-                if caller.permissions is not None or caller.is_revoked:  # it may have waited long
+                if caller.permissions is not None or caller.is_revoked:  # the rights may have changed during the call
                     await self._rights.require(caller, method, request)
-            except RequestError as turned:
-                reply = await self._told(method, turned, context)
+            except RequestError as refusal:
+                reply = await self._refuse(method, refusal, context)
             return reply
 
         return call
 
-    def _streaming(self, method: str, inner: Any, is_in_pieces: bool) -> Callable[[Any, Context], Any]:
-        def given(caller: Caller, asked: Any, context: Context) -> Any:
-            return _of_who_is_there(caller, asked, context) if is_in_pieces else asked
+    def _streaming(self, method: str, inner: Any, checks_requests: bool) -> Callable[[Any, Context], Any]:
+        def checked(caller: Caller, requests: Any, context: Context) -> Any:
+            return _checked_requests(caller, requests, context) if checks_requests else requests
 
-        async def write(asked: Any, context: Context) -> None:
+        async def write(requests: Any, context: Context) -> None:
             try:
-                caller = await self._enter(method, asked, context)
-                await _served(inner, given(caller, asked, context), context)
-            except RequestError as turned:
-                await _end(context, turned.code, str(turned))
+                caller = await self._enter(method, requests, context)
+                await _served(inner, checked(caller, requests, context), context)
+            except RequestError as refusal:
+                await _end(context, refusal.code, str(refusal))
 
-        async def generate(asked: Any, context: Context) -> AsyncIterator[Any]:
+        async def generate(requests: Any, context: Context) -> AsyncIterator[Any]:
             try:
-                caller = await self._enter(method, asked, context)
-                async with aclosing(inner(given(caller, asked, context), context)) as replies:
+                caller = await self._enter(method, requests, context)
+                async with aclosing(inner(checked(caller, requests, context), context)) as replies:
                     async for reply in replies:
-                        await self._rights.require(caller, method, asked)  # it may have waited long
+                        await self._rights.require(
+                            caller, method, requests
+                        )  # the rights may have changed during the call
                         yield reply
-            except RequestError as turned:
-                yield await self._told(method, turned, context)
+            except RequestError as refusal:
+                yield await self._refuse(method, refusal, context)
 
         return generate if isasyncgenfunction(inner) else write
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
-        """Who calls, and may."""
+        """Authenticate the caller and check its rights. Raises `RequestError`."""
         self.calls += 1
-        context.add_done_callback(self._left)
-        caller = await self._caller(context)
+        context.add_done_callback(self._call_ended)
+        caller = await self._authenticate(context)
         if request is _UNREADABLE:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         await self._rights.require(caller, method, request)
@@ -125,23 +130,23 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             self._budgets.open(context)
         return caller
 
-    def _left(self, _: Context) -> None:
+    def _call_ended(self, _: Context) -> None:
         self.calls -= 1
 
-    async def _told(self, method: str, turned: RequestError, context: Context) -> Any:
-        """The reply that says it, or the end of the call."""
-        reply = self._answer(method, turned.code, str(turned))
+    async def _refuse(self, method: str, refusal: RequestError, context: Context) -> Any:
+        """The reply that reports the refusal, if the protocol has one. Otherwise abort the call."""
+        reply = self._refusal_reply(method, refusal.code, str(refusal))
         if reply is None:
-            await _end(context, turned.code, str(turned))
+            await _end(context, refusal.code, str(refusal))
         return reply
 
-    async def _caller(self, context: Context) -> Caller:
+    async def _authenticate(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         names = context.auth_context().get("x509_common_name")
         peer = unquote(context.peer()).partition(":")[2]
         try:
             return await self._callers.identify(
-                metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED)
+                metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED_TIME)
             )
         except ClientRefused as refused:
             raise RequestError(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused
@@ -149,7 +154,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             await abort(context, error)
 
 
-async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+async def _checked_requests(caller: Caller, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    """The requests of a stream. Ends the call if the caller was revoked or a request cannot be parsed."""
     async for request in requests:
         if caller.is_revoked:
             await _end(context, grpc.StatusCode.UNAUTHENTICATED, REVOKED)
@@ -158,8 +164,8 @@ async def _of_who_is_there(caller: Caller, requests: AsyncIterator[Any], context
         yield request
 
 
-def _reading(deserialize: Any) -> Callable[[bytes], Any]:
-    """The same, that does not raise: gRPC would write a page to the log for whoever sends what is no message."""
+def _safe(deserialize: Any) -> Callable[[bytes], Any]:
+    """A deserializer that does not raise. Otherwise gRPC would log a traceback for every malformed request."""
 
     def read(data: bytes) -> Any:
         try:
@@ -171,11 +177,11 @@ def _reading(deserialize: Any) -> Callable[[bytes], Any]:
 
 
 async def _served(inner: Any, request: Any, context: Context) -> Any:
-    """What the service answers. Raises RequestError for a method that the protocol has and it has not."""
+    """The reply of the service. Raises `RequestError` for a method of the protocol that the service does not have."""
     try:
         return await inner(request, context)
     except NotImplementedError:
-        raise RequestError(grpc.StatusCode.UNIMPLEMENTED, "a node does not have this method") from None
+        raise RequestError(grpc.StatusCode.UNIMPLEMENTED, "this method is not implemented") from None
 
 
 async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""TLS of a gRPC port: certificates that are read again when their files change."""
+"""TLS of a gRPC port. The certificates are read again when their files change."""
 
 import logging
 from pathlib import Path
@@ -13,10 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class RpcCertificates:
-    """What the port shows, and whose certificates it wants."""
+    """The certificate of a gRPC port, and the CA of its clients' certificates."""
 
     def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
-        """name: of the port, in logs. client_ca: whose certificates clients have to show; "": none. Raises TlsError."""
+        """name: of the port, for logs. client_ca: file of the CA of client certificates; "" if clients need none.
+        Raises TlsError."""
         self._files = ListenerConfig(
             name=name,
             protocol="mqtts",
@@ -29,17 +30,17 @@ class RpcCertificates:
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the port; each handshake looks whether there are other files."""
+        """The credentials of the port. Each handshake checks whether the files have changed."""
         return grpc.dynamic_ssl_server_credentials(self._first, self._fetch, self._files.client_ca is not None)
 
     def _fetch(self) -> Any:
-        """The new configuration, None: as before. What cannot be used is told, and left alone. In a thread of gRPC."""
+        """The new configuration, or None if it is unchanged or unusable. gRPC calls this in a thread of its own."""
         try:
             signature = self._certificates.signature()
             if signature == self._seen:
                 return None
             self._seen = signature
-            make_context(self._files)  # which says what is wrong with them
+            make_context(self._files)  # raises TlsError if the files are unusable
             return self._read()
         except TlsError as error:
             log.error("%s goes on with its old certificates: %s", self._files.name, error)

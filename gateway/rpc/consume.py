@@ -1,14 +1,14 @@
-"""One Consume stream: batches for a member of a group, and what it settles, request by request.
+"""One Consume stream: sends batches to a member of a group and settles the messages that the member names.
 
 The rules of the file:
 
-* One task reads, takes and answers. What a request wants and is there goes out before the next request is read, so
-  who reads no replies is not read either. Only a batch that has to be waited for is another task's.
-* Leases are told of early (`Store.pop`), settlements when the log has them: in the order of their requests, along with
-  a batch, or at once where a request asks for nothing else.
-* A batch that could not be sent was given to nobody.
-* What a request settles and cannot be settled is said of that request. All else that is wrong ends the stream, once
-  what was settled before is answered.
+* One task reads requests and answers them. It sends an available batch before it reads the next request, so a client
+  that reads no replies is not read either. A second task waits for a batch if none is available.
+* A batch is sent before the log has its leases (`Store.pop`). A settlement is answered after the log has it. Answers
+  follow the order of requests. They go out with a batch, or at once if their request asks for no batch.
+* If a batch cannot be sent, its leases are returned.
+* An invalid settlement is reported in the answer to its request. Any other error ends the stream after the earlier
+  settlements are answered.
 """
 
 import asyncio
@@ -28,27 +28,26 @@ from gateway.rpc.visibility import CALLER
 from store.api import PopResult
 from store.errors import StoreError
 
-NOTHING: Final = PopResult([], None, is_limited=False)
+_EMPTY: Final = PopResult([], None, is_limited=False)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply]"
 
 
 class _Settlement:
-    """What one request settles."""
+    """A settlement that one request asks for."""
 
     __slots__ = ("answer", "count", "is_awaited")
 
     def __init__(self, count: int, is_awaited: bool) -> None:
-        self.answer: pb.Settled | None = None  # None: the log does not have it yet
-        self.count = count  # of messages
-        self.is_awaited = is_awaited  # its request asks for nothing else
+        self.answer: pb.Settled | None = None  # None until the log has the settlement
+        self.count = count  # messages
+        self.is_awaited = is_awaited  # the request asks for no batch, so the answer is sent at once
 
 
 class ConsumeStream:
-    """Runs one stream. `run` returns when the client is done, and ends with a status where something is wrong."""
+    """One Consume stream. `run` returns when the client closes it, or aborts the call with a status."""
 
     __slots__ = (
-        "_asked",
         "_calls",
         "_context",
         "_failure",
@@ -58,6 +57,7 @@ class ConsumeStream:
         "_is_stopped",
         "_limits",
         "_member",
+        "_member_request",
         "_progress",
         "_reader",
         "_rights",
@@ -73,18 +73,18 @@ class ConsumeStream:
         self._limits = limits
         self._context = context
         self._member: GroupMember | None = None
-        self._asked: pb.ReceiveRequest | None = None  # what it is made of
-        self._settlements: deque[_Settlement] = deque()  # that are not answered, in the order of their requests
-        self._settling: set[asyncio.Task[None]] = set()  # of those that the log does not have yet
-        self._progress = asyncio.Event()  # one of them is answered
-        self._waiting: asyncio.Task[None] | None = None  # for a batch
-        self._is_stopped = False  # the client does not want that any more
-        self._is_answering = False  # what was waited for is there
+        self._member_request: pb.ReceiveRequest | None = None  # describes the member
+        self._settlements: deque[_Settlement] = deque()  # unanswered, in the order of their requests
+        self._settling: set[asyncio.Task[None]] = set()  # append settlements to the log
+        self._progress = asyncio.Event()  # a settlement was answered, or the stream ends
+        self._waiting: asyncio.Task[None] | None = None  # waits for a batch
+        self._is_stopped = False  # the client asked to end the wait
+        self._is_answering = False  # the wait is over and its batch is being sent
         self._writing = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
-        self._is_idle = False  # the reader waits for a request
+        self._is_idle = False  # the reader is waiting for a request
         self._failure: StoreError | RequestError | None = None
-        self._fault: BaseException | None = None  # what nobody foresaw
+        self._fault: BaseException | None = None  # an unexpected exception of a task
 
     async def run(self, requests: AsyncIterator[pb.ConsumeRequest]) -> None:
         self._reader = reader = self._started(self._read(requests))
@@ -104,7 +104,7 @@ class ConsumeStream:
             await abort(self._context, self._failure)
 
     def stop(self, reason: RequestError) -> None:
-        """Take no more requests: answer what was settled and end the stream with `reason`."""
+        """Stop reading requests, answer the settlements and end the stream with `reason`."""
         self._fail(reason)
 
     def _fail(self, reason: StoreError | RequestError) -> None:
@@ -147,7 +147,7 @@ class ConsumeStream:
         return self._failure is not None or self._fault is not None
 
     def _is_full(self) -> bool:
-        """Settlements that are not answered count: who settles faster than the log takes it waits."""
+        """Whether reading must pause because too many settlements are unanswered."""
         limits = self._limits
         return (
             len(self._settlements) >= limits.max_unacknowledged_requests
@@ -159,13 +159,13 @@ class ConsumeStream:
             raise invalid(UNREADABLE)
         member = self._member
         if member is None:
-            asked = self._asked = request.member
+            asked = self._member_request = request.member
             await self._require_rights()
             if asked.done or asked.again or asked.wait_ms:
-                raise invalid("what is settled, and the time to wait, belong to the request and not to its member")
-            member = self._member = self._calls.membership(asked, early=True)
+                raise invalid("done, again and wait_ms are fields of the request, not of its member")
+            member = self._member = self._calls.group_member(asked, early=True)
         elif request.HasField("member"):
-            raise invalid("the first request of a stream says whose it is, and no other")
+            raise invalid("only the first request of a stream has a member")
         else:
             await self._require_rights()
         self._settle(member, request)
@@ -179,21 +179,21 @@ class ConsumeStream:
     async def _require_rights(self) -> None:
         caller = CALLER.get()
         if caller is not None and (caller.permissions is not None or caller.is_revoked):
-            await self._rights.require(caller, PREFIX + "Receive", self._asked)
+            await self._rights.require(caller, PREFIX + "Receive", self._member_request)
 
     def _settle(self, member: GroupMember, request: pb.ConsumeRequest) -> None:
-        """Have settled what a request says, while its batch is looked for: one commit."""
-        settlement = _Settlement(_messages(request), not request.wants)
+        """Start to settle. The pop of the same request then joins the same commit."""
+        settlement = _Settlement(_settled_messages(request), not request.wants)
         self._settlements.append(settlement)
         answer = pb.Settled(number=request.number)
         if request.done or request.again:
-            task = self._started(self._settled(member, request, settlement, answer))
+            task = self._started(self._append_settlement(member, request, settlement, answer))
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
             settlement.answer = answer
 
-    async def _settled(
+    async def _append_settlement(
         self, member: GroupMember, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
     ) -> None:
         try:
@@ -211,19 +211,19 @@ class ConsumeStream:
             await self._answer_settled()
 
     async def _answer_batch(self, member: GroupMember, number: int, wait_ms: int) -> None:
-        """Answer with a batch, at once where there is one."""
+        """Send a batch if there is one. Otherwise wait for one in the background."""
         if self._waiting is not None:
             if not self._is_answering:
-                raise invalid("a batch is wanted already")
+                raise invalid("the stream already waits for a batch")
             await asyncio.wait((self._waiting,))
         popped = await self._calls.groups.pop(member.request)
         if popped.runs or not wait_ms:
             await self._send(member, number, popped)
         else:
             self._is_answering = self._is_stopped = False
-            self._waiting = self._started(self._wait(member, number, wait_ms))
+            self._waiting = self._started(self._wait_for_batch(member, number, wait_ms))
 
-    async def _wait(self, member: GroupMember, number: int, wait_ms: int) -> None:
+    async def _wait_for_batch(self, member: GroupMember, number: int, wait_ms: int) -> None:
         wait_s = min(wait_ms, self._limits.max_wait_ms) / 1_000
         try:
             try:
@@ -231,7 +231,7 @@ class ConsumeStream:
             except asyncio.CancelledError:
                 if not self._is_stopped:
                     raise
-                popped = NOTHING
+                popped = _EMPTY
             self._is_answering = True
             await self._send(member, number, popped)
         except (StoreError, RequestError) as error:
@@ -240,7 +240,7 @@ class ConsumeStream:
             self._waiting = None
 
     async def _end_wait(self, *, is_answered: bool = False) -> None:
-        """Wait for messages no longer; what has come is sent. `is_answered`: or nothing, if none has."""
+        """Stop waiting for a batch. Leased messages are sent. is_answered: send an empty batch if there are none."""
         if self._waiting is not None:
             if not self._is_answering:
                 self._is_stopped = is_answered
@@ -248,10 +248,10 @@ class ConsumeStream:
             await asyncio.wait((self._waiting,))
 
     async def _send(self, member: GroupMember, number: int, popped: PopResult) -> None:
-        """Answer with a batch, and with what was settled meanwhile."""
+        """Send a batch and the answers that are ready."""
         is_sent = False
         try:
-            await self._require_rights()  # it may have waited long
+            await self._require_rights()  # the rights may have changed during the wait
             async with self._writing:
                 reply = pb.ConsumeReply(batch=number, settled=self._ready_answers(), runs=wire_runs(popped.runs))
                 reply.frames = b"".join([run.data for run in popped.runs])
@@ -260,7 +260,7 @@ class ConsumeStream:
         finally:
             reply_budget().release()
             if not is_sent:
-                self._calls.give_back(member, popped)
+                self._calls.return_leases(member, popped)
 
     async def _answer_settled(self) -> None:
         async with self._writing:
@@ -269,7 +269,7 @@ class ConsumeStream:
                 await self._context.write(pb.ConsumeReply(settled=settled))
 
     def _ready_answers(self) -> list[pb.Settled]:
-        """The answers that come next."""
+        """Remove and return the answers that are next in order."""
         answers: list[pb.Settled] = []
         while self._settlements and (answer := self._settlements[0].answer) is not None:
             self._settlements.popleft()
@@ -279,6 +279,6 @@ class ConsumeStream:
         return answers
 
 
-def _messages(request: pb.ConsumeRequest) -> int:
-    """How many a request settles, as it says."""
+def _settled_messages(request: pb.ConsumeRequest) -> int:
+    """The number of messages that a request claims to settle."""
     return sum([run.count for run in request.done]) + sum([postponed.run.count for postponed in request.again])

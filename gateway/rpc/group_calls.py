@@ -1,4 +1,4 @@
-"""The calls about groups: what is asked is checked against the limits, and put to the store or into a line."""
+"""Calls about consumer groups: receive, acknowledge, reset, remove and list."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,54 +19,56 @@ from store.api import GroupQueueState, PopRequest, PopResult, Receipts, Run, Sta
 from store.config import MAX_MAX_DELIVERIES
 from store.errors import StoreError
 
-_PAGE: Final = 64  # groups asked of the store at once
+_PAGE: Final = 64  # groups per page of the store
 
-Settles = pb.AcknowledgeRequest | pb.ReceiveRequest | pb.ConsumeRequest
-Asked = pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest
+SettleRequest = pb.AcknowledgeRequest | pb.ReceiveRequest | pb.ConsumeRequest
+_SourceRequest = pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest
 
 
 @dataclass(slots=True, frozen=True)
 class GroupMember:
-    """Who receives, and what."""
+    """A member of a group: the queues it receives from and its pop request."""
 
     source: Source
     request: PopRequest
 
 
 class GroupCalls:
-    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+    """Answers calls about groups. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
     def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._returns: set[asyncio.Task[None]] = set()
         self.groups = LongPolling(store, wakeups)
 
     def stop(self) -> None:
-        """End long polls with nothing."""
+        """End long polls with empty replies."""
         self.groups.stop()
 
     async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
-        member = self.membership(request)
+        member = self.group_member(request)
         source, pop = member.source, member.request
         wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
             return _reply(await self.groups.receive(source, pop, wait_s), ())
         done, again = self.settlement(source, request)
-        settling = asyncio.create_task(self.groups.settle(source, done, again, pop.member))  # beside it: one commit
+        settling = asyncio.create_task(
+            self.groups.settle(source, done, again, pop.member)
+        )  # shares a commit with the pop
         try:
             popped = await self.groups.receive(source, pop, wait_s)
         except BaseException:
-            settling.cancel()  # what the log has taken is settled all the same
+            settling.cancel()  # does not undo a settlement that was appended
             raise
         try:
             return _reply(popped, await settling)
         except BaseException:
-            self.give_back(member, popped)
+            self.return_leases(member, popped)
             raise
 
-    def membership(self, request: pb.ReceiveRequest, *, early: bool = False) -> GroupMember:
-        """Who asks, and for what. `early`: it hears of leases before the log has them."""
+    def group_member(self, request: pb.ReceiveRequest, *, early: bool = False) -> GroupMember:
+        """The member that a request describes. early: its pops return before the log has the leases."""
         limits = self._limits
         if not 0 < request.invisible_ms <= limits.max_invisible_ms:
             raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
@@ -88,17 +90,17 @@ class GroupCalls:
         )
         return GroupMember(source, pop)
 
-    def give_back(self, member: GroupMember, popped: PopResult) -> None:
-        """What was leased was given to nobody: it comes again at once. Where that cannot be, the leases run out."""
+    def return_leases(self, member: GroupMember, popped: PopResult) -> None:
+        """Make messages available again that were leased and not sent. If that fails, their leases expire later."""
         receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
         if receipts:
-            task = asyncio.create_task(self._give_back(member.source, receipts))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            task = asyncio.create_task(self._return_leases(member.source, receipts))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
 
-    async def _give_back(self, source: Source, receipts: Sequence[Receipts]) -> None:
+    async def _return_leases(self, source: Source, receipts: Sequence[Receipts]) -> None:
         with suppress(StoreError):
-            await self.groups.give_back(source, receipts)
+            await self.groups.return_leases(source, receipts)
 
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
@@ -106,11 +108,13 @@ class GroupCalls:
         stale = await self.groups.settle(source, done, again, member_name(request.member))
         return pb.AcknowledgeReply(expired=wire_runs(stale))
 
-    def settlement(self, source: Source, request: Settles) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
-        """What a request settles: finished, and to come again."""
+    def settlement(
+        self, source: Source, request: SettleRequest
+    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
+        """(finished, to be delivered again after a delay in ms) of a request."""
         limits = self._limits
         if not _is_within(request, limits.max_settled):
-            raise invalid(f"at most {limits.max_settled} messages are settled in one request")
+            raise invalid(f"a request settles at most {limits.max_settled} messages")
         if any(postponed.delay_ms > limits.max_invisible_ms for postponed in request.again):
             raise invalid(f"a delay is at most {limits.max_invisible_ms} ms")
         done = [_receipts(source, run) for run in request.done]
@@ -123,7 +127,9 @@ class GroupCalls:
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
         source = self._source(request)
         if len(request.offsets) > len(source.queues):
-            raise invalid(f"there are {len(source.queues)} partitions: {len(request.offsets)} offsets are too many")
+            raise invalid(
+                f"{len(request.offsets)} offsets were given, but there are only {len(source.queues)} partitions"
+            )
         offsets = {_queue(source, each.partition): each.offset for each in request.offsets}
         if not offsets:
             for queue in source.queues:
@@ -155,17 +161,17 @@ class GroupCalls:
             after = states[-1].group
         return reply
 
-    def _source(self, request: Asked) -> Source:
+    def _source(self, request: _SourceRequest) -> Source:
         group = group_name(request.group, self._limits)
         if request.dead_letters:
             return dead_letter_source(group)
         if is_shared(group):
-            raise invalid("groups whose names begin with $share/ are those of MQTT's shared subscriptions")
+            raise invalid("a group name that begins with $share/ belongs to an MQTT shared subscription")
         return parent_source(group, parent_name(request.parent), self._store.partitions)
 
 
-def _is_within(request: Settles, limit: int) -> bool:
-    """Whether it settles no more than `limit` messages, in no more runs: one without messages is work as well."""
+def _is_within(request: SettleRequest, limit: int) -> bool:
+    """Whether a request settles at most `limit` messages in at most `limit` runs. An empty run also costs time."""
     if len(request.done) + len(request.again) > limit:
         return False
     counts = sum(run.count for run in request.done) + sum(postponed.run.count for postponed in request.again)
@@ -179,7 +185,7 @@ def _reply(popped: PopResult, stale: Sequence[Receipts]) -> pb.ReceiveReply:
 
 def _queue(source: Source, partition: int) -> bytes:
     if partition >= len(source.queues):
-        raise invalid(f"there is no partition {partition}: there are {len(source.queues)}")
+        raise invalid(f"there is no partition {partition}: there are {len(source.queues)} partitions")
     return source.queues[partition]
 
 
@@ -188,7 +194,7 @@ def _receipts(source: Source, run: pb.Run) -> Receipts:
 
 
 def wire_runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
-    """Runs as the wire has them."""
+    """Runs in wire format."""
     return [
         pb.Run(partition=_partition(run.queue), offset=run.offset, count=run.count, deliveries=run.deliveries)
         for run in runs
@@ -200,16 +206,16 @@ def _partition(queue: bytes) -> int:
 
 
 def _queue_state(state: GroupQueueState) -> pb.GroupQueue:
-    told = pb.GroupQueue(floor=state.floor, next=state.next, unfinished=state.unfinished, lag=state.lag)
+    reply = pb.GroupQueue(floor=state.floor, next=state.next, unfinished=state.unfinished, lag=state.lag)
     kind, name = state.queue[:1], state.queue[1:]
     match kind:
         case b"p":
-            told.parent = name[:-3].decode()
-            told.partition = _partition(state.queue)
+            reply.parent = name[:-3].decode()
+            reply.partition = _partition(state.queue)
         case b"t":
-            told.topic = name.decode()
+            reply.topic = name.decode()
         case b"f":
-            told.filter = name.decode()
+            reply.filter = name.decode()
         case _:
-            told.dead_letters = name.decode()
-    return told
+            reply.dead_letters = name.decode()
+    return reply

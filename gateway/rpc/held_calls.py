@@ -1,4 +1,4 @@
-"""The calls about messages that are held: recalled, listed, and those whose transactions somebody has to end."""
+"""Calls about held messages: recall and list delayed messages, end transactions and check open ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,36 +13,36 @@ from gateway.rpc.visibility import CALLER, is_visible
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 
-_WAITING: Final = 1_024  # checks of one stream that its client has not taken; others are asked again later
+_MAX_CHECKS: Final = 1_024  # unread checks of one stream; the store repeats those that do not fit
 
 
-class _Stream:
-    """Whom to ask about transactions: of what he may publish. Others would be asked in vain, in his place."""
+class _CheckStream:
+    """A stream of transaction checks. It gets checks only for topics that its user may publish to, since the user could
+    not answer others."""
 
     __slots__ = ("caller", "halves")
 
     def __init__(self) -> None:
-        """Of who makes the call of this task."""
         self.caller = CALLER.get()
-        self.halves: asyncio.Queue[HeldMessage | None] = asyncio.Queue(_WAITING)
+        self.halves: asyncio.Queue[HeldMessage | None] = asyncio.Queue(_MAX_CHECKS)
 
     def is_for(self, topic: bytes) -> bool:
-        """One whose user is none any more ends when he is asked."""
+        """Whether to send checks for a topic. A stream of a revoked user gets them too, and ends at the first one."""
         return self.caller is None or self.caller.is_revoked or self.caller.may_publish(topic)
 
 
 class HeldCalls:
-    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+    """Answers calls about held messages. Each method raises `RequestError` for an invalid request, and `StoreError`."""
 
     def __init__(self, store: Store, limits: RpcLimits) -> None:
         self._store = store
         self._limits = limits
-        self._streams: dict[bytes, list[_Stream]] = {}  # by publisher, the next to ask first
+        self._streams: dict[bytes, list[_CheckStream]] = {}  # by publisher; the first gets the next check
         self._stopped = False
-        store.on_transaction_check(self._ask)
+        store.on_transaction_check(self._send_checks)
 
     def stop(self) -> None:
-        """End the streams of checks."""
+        """End the streams of transaction checks."""
         self._stopped = True
         for streams in self._streams.values():
             for stream in streams:
@@ -62,25 +62,25 @@ class HeldCalls:
         limit = within(request.limit, self._limits.max_names)
         async with reply_budget() as budget:
             page = await self._store.timers(request.after if request.HasField("after") else None, limit)
-            budget.add(sum([len(each.topic) + len(each.publisher) for each in page.messages]))
+            budget.add(sum([len(timer.topic) + len(timer.publisher) for timer in page.messages]))
         timers = [
             pb.Timer(
-                handle=each.handle,
-                topic=each.topic.decode(),
-                publisher=each.publisher.decode(),
-                due_ms=each.due_ms or 0,
+                handle=timer.handle,
+                topic=timer.topic.decode(),
+                publisher=timer.publisher.decode(),
+                due_ms=timer.due_ms or 0,
             )
-            for each in page.messages
-            if is_visible(each.topic)
+            for timer in page.messages
+            if is_visible(timer.topic)
         ]
         return pb.TimersReply(timers=timers, after=page.after)
 
     async def checks(self, request: pb.TransactionChecksRequest) -> AsyncIterator[pb.TransactionCheck]:
-        """What a stream of checks tells, until the node stops."""
+        """Yield transaction checks for a publisher until the node stops."""
         publisher = request.publisher.encode()
         if not publisher:
             raise invalid("the publisher of the half messages is missing")
-        stream = _Stream()
+        stream = _CheckStream()
         streams = self._streams.setdefault(publisher, [])
         streams.append(stream)
         try:
@@ -88,20 +88,20 @@ class HeldCalls:
                 try:
                     frame = await self._store.message(half.handle)
                 except NoSuchMessage:
-                    continue  # it ended meanwhile, and is gone
+                    continue  # the transaction ended meanwhile, and its message was removed
                 yield pb.TransactionCheck(handle=half.handle, rounds=half.rounds, frame=frame)
         finally:
             streams.remove(stream)
             if not streams:
                 del self._streams[publisher]
 
-    def _ask(self, halves: Sequence[HeldMessage]) -> None:
+    def _send_checks(self, halves: Sequence[HeldMessage]) -> None:
         for half in halves:
             streams = self._streams.get(half.publisher, [])
-            stream = next((each for each in streams if each.is_for(half.topic)), None)
+            stream = next((candidate for candidate in streams if candidate.is_for(half.topic)), None)
             if stream is None:
                 continue
-            streams.remove(stream)  # in turns
+            streams.remove(stream)  # round-robin
             streams.append(stream)
             if not stream.halves.full():
                 stream.halves.put_nowait(half)

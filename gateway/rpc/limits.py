@@ -1,11 +1,11 @@
-"""What one cloud service may ask of a node. Reaching a limit is a gRPC status, never a growing queue."""
+"""Limits of the gRPC services. A call beyond a limit ends with a status."""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True, frozen=True)
 class RpcLimits:
-    """Bounds of the gRPC front. Sizes in bytes, times in milliseconds."""
+    """Limits of the gRPC services. Sizes are in bytes, times in milliseconds."""
 
     max_request_bytes: int = 16 << 20  # one gRPC message from a client
     max_request_records: int = 16_384  # in one Produce request
@@ -14,18 +14,18 @@ class RpcLimits:
     max_unacknowledged_bytes: int = 32 << 20
     max_fetch_records: int = 16_384  # per Pull or Receive
     max_fetch_bytes: int = 4 << 20
-    max_unread_bytes: int = 64 << 20  # of replies that a connection has not taken; beyond it nothing more is looked for
+    max_unread_bytes: int = 64 << 20  # of unread replies per connection; beyond it, large calls are refused
     max_wait_ms: int = 60_000
     max_names: int = 10_000  # per page of Topics or Children
     max_concurrent_calls: int = 10_000  # of all kinds, long polls included
     max_group_name: int = 255
     max_settled: int = 65_536  # messages in one Acknowledge
     max_handles: int = 65_536  # messages in one Recall or EndTransaction
-    max_trace_bytes: int = 16 << 20  # of log that one Trace looks through
-    max_groups: int = 1_000  # per page of LongPolling, and as many queues but for those of the first
-    max_invisible_ms: int = 12 * 3_600_000  # a lease, also once it was extended, and the delay of what is given back
+    max_trace_bytes: int = 16 << 20  # of the log that one Trace reads
+    max_groups: int = 1_000  # per page of Groups; a page also ends after as many queues
+    max_invisible_ms: int = 12 * 3_600_000  # of a lease or an extension, and the longest delay of a redelivery
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if getattr(self, each.name) <= 0:
-                raise ValueError(f"{each.name} must be positive")
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise ValueError(f"{field.name} must be positive")

@@ -1,11 +1,12 @@
-"""Long polling of groups: members that wait for messages stand in line.
+"""Long polling of consumer groups: members that find no messages wait in line.
 
-Who has what is the store's to say (`Store.pop`, `Store.settle`). The rules of the file:
+The store owns all leases (`Store.pop`, `Store.settle`). The rules of the file:
 
-* A member that waits asks the store again when something may have come: a commit of messages, one that has some of
-  the group come again, a time that the store named, or a settlement where the group had as much out as it may.
-* Members that wait stand in line, and only the first is woken. Who leaves the line wakes the next, which looks
-  whether anything is left: so a message costs the same with one member waiting and with a thousand.
+* A waiting member pops again when messages may be available. That is after a commit of messages, after a commit that
+  makes messages of the group available again, at the time that the store named, and after a settlement if the group
+  had reached its limit of leased messages.
+* Only the first member in line is woken. When it leaves the line, it wakes the next member, which pops what is left.
+  A message therefore costs the same with one waiting member as with a thousand.
 """
 
 import asyncio
@@ -20,42 +21,42 @@ from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from store.api import PopRequest, PopResult, Receipts, Store, dead_letter_queue, partition_queue
 
-_SOURCES: Final = 256  # that are remembered: of many partitions each
-_LONGEST_S: Final = 3600.0  # until a line looks again by itself
+_SOURCES: Final = 256  # in the cache; each has all partitions of a topic
+_MAX_TIMER_S: Final = 3600.0
 
 
 @dataclass(slots=True, frozen=True)
 class Source:
-    """What a group receives from. A partition on the wire is an index of `queues`."""
+    """The queues that a group receives from. A partition number on the wire is an index of `queues`."""
 
     group: bytes
-    key: bytes  # what wakes those who wait for it
+    key: bytes  # of `Wakeups`
     queues: tuple[bytes, ...]
 
 
 @lru_cache(_SOURCES)
 def parent_source(group: bytes, parent: bytes, partitions: int) -> Source:
-    """The partitions of a parent topic."""
+    """The source that is the partitions of a parent topic."""
     return Source(group, b"p" + parent, tuple(partition_queue(parent, number) for number in range(partitions)))
 
 
 def dead_letter_source(group: bytes) -> Source:
-    """What the group gave up on."""
+    """The source that is the dead-letter queue of a group."""
     queue = dead_letter_queue(group)
     return Source(group, queue, (queue,))
 
 
 class WaitingMembers:
-    """The members of a group that wait for the same."""
+    """The members of a group that wait for messages of one source, in the order of their arrival."""
 
     __slots__ = ("_timer", "_wakes_at", "is_limited", "source", "waiters")
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.waiters: OrderedDict[asyncio.Event, None] = OrderedDict()  # the first hears of commits
-        self._timer: asyncio.Handle | None = None  # when the store has something again, at the latest
-        self._wakes_at = 0.0  # loop time of the timer, which a handle of uvloop does not tell
-        self.is_limited = False  # the first was told that something has to be settled before
+        self.waiters: OrderedDict[asyncio.Event, None] = OrderedDict()  # only the first is woken by commits
+        self._timer: asyncio.Handle | None = None  # wakes the first member
+        self._wakes_at = 0.0  # loop time of the timer; a handle of uvloop does not have it
+        self.is_limited = False  # the last pop needs a settlement before it can lease more
 
     @property
     def first(self) -> asyncio.Event:
@@ -64,18 +65,18 @@ class WaitingMembers:
     def wake(self) -> None:
         self.first.set()
 
-    def look_again(self, popped: PopResult) -> None:
-        """Have the first look when there is something again, after this look or an earlier one."""
+    def schedule_wake(self, popped: PopResult) -> None:
+        """Wake the first member when messages become available, as this pop or an earlier one reported."""
         self.is_limited = popped.is_limited
         if popped.available_at is None:
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + min(max(popped.available_at / 1000 - time.time(), 0.0), _LONGEST_S)
+        at = loop.time() + min(max(popped.available_at / 1000 - time.time(), 0.0), _MAX_TIMER_S)
         if self._timer is not None:
             if self._wakes_at <= at:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._due)
+        self._timer = loop.call_at(at, self._timer_expired)
         self._wakes_at = at
 
     def stop(self) -> None:
@@ -83,13 +84,13 @@ class WaitingMembers:
             self._timer.cancel()
             self._timer = None
 
-    def _due(self) -> None:
+    def _timer_expired(self) -> None:
         self._timer = None
         self.wake()
 
 
 class LongPolling:
-    """The lines there are: none without somebody in it."""
+    """Leases and settles messages for members of groups. It has a line for each source with waiting members."""
 
     def __init__(self, store: Store, wakeups: Wakeups) -> None:
         self._store = store
@@ -98,24 +99,26 @@ class LongPolling:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the waits of members, with nothing."""
+        """End all waits with empty results."""
         self._stopped = True
         for line in self._lines.values():
             for waiter in line.waiters:
                 waiter.set()
 
     async def receive(self, source: Source, request: PopRequest, wait_s: float) -> PopResult:
-        """Lease messages, waiting up to `wait_s` for the first one. Raises `RequestError` where the connection has too
-        much to read first, and `StoreError`."""
+        """Lease messages. Wait up to `wait_s` seconds for the first one.
+
+        Raises `RequestError` if the connection has too many unread replies, and `StoreError`.
+        """
         if not wait_s:
             return await self.pop(request)
         deadline = asyncio.get_running_loop().time() + wait_s
         waiter = asyncio.Event()
-        line = self._join(source, waiter)  # before looking, so that nothing comes unheard in between
+        line = self._join(source, waiter)  # before the pop, so that no commit in between is missed
         try:
             while True:
                 popped = await self.pop(request)
-                line.look_again(popped)
+                line.schedule_wake(popped)
                 if popped.runs or self._stopped or not await wait_until(waiter, deadline):
                     return popped
         finally:
@@ -130,27 +133,27 @@ class LongPolling:
     ) -> list[Receipts]:
         """See `Store.settle`."""
         stale = await self._store.settle(source.group, done, again, member=member)
-        self._settled(source)
+        self._wake_limited(source)
         return stale
 
-    async def give_back(self, source: Source, receipts: Sequence[Receipts]) -> None:
-        """These were leased and given to nobody: they come again at once, and have not been leased out."""
-        await self._store.settle(source.group, (), (), [(each, 0) for each in receipts])
-        self._settled(source)
+    async def return_leases(self, source: Source, receipts: Sequence[Receipts]) -> None:
+        """Make leased messages available again that no client got. The lease does not count as a delivery."""
+        await self._store.settle(source.group, (), (), [(receipt, 0) for receipt in receipts])
+        self._wake_limited(source)
 
     async def bury(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
         """See `Store.bury`."""
         stale = await self._store.bury(source.group, receipts, member)
-        self._settled(source)
+        self._wake_limited(source)
         return stale
 
-    def _settled(self, source: Source) -> None:
+    def _wake_limited(self, source: Source) -> None:
         line = self._lines.get((source.group, source.key))
         if line is not None and line.is_limited:
             line.wake()
 
     async def pop(self, request: PopRequest) -> PopResult:
-        """Lease messages that are there. Raises as `receive` does."""
+        """Lease available messages without waiting. Raises what `receive` raises."""
         async with reply_budget() as budget:
             popped = await self._store.pop(request)
             budget.add(sum([len(run.data) for run in popped.runs]))
@@ -161,7 +164,7 @@ class LongPolling:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = WaitingMembers(source)
-            self._hear(source, waiter)
+            self._add_wakeups(source, waiter)
         line.waiters[waiter] = None
         return line
 
@@ -174,12 +177,12 @@ class LongPolling:
         self._wakeups.remove(source.key, waiter)
         self._wakeups.remove(group_key(source.group), waiter)
         if line.waiters:
-            self._hear(source, line.first)
+            self._add_wakeups(source, line.first)
             line.wake()
         else:
             line.stop()
             del self._lines[source.group, source.key]
 
-    def _hear(self, source: Source, waiter: asyncio.Event) -> None:
+    def _add_wakeups(self, source: Source, waiter: asyncio.Event) -> None:
         self._wakeups.add(source.key, waiter)
         self._wakeups.add(group_key(source.group), waiter)

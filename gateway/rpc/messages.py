@@ -1,4 +1,4 @@
-"""Which records a cloud service may append: messages with a valid topic and properties, within the limits."""
+"""Validates the records that a cloud service appends: messages with a valid topic and properties, within the limits."""
 
 import time
 from collections.abc import Callable
@@ -15,25 +15,25 @@ from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind
 
 _FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HALF
-_LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # clocks differ
+_LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # allows for clock differences
 _TOPIC: Final = 3  # in `record.decode`
-_CACHED: Final = 4_096  # names and property blocks known to be valid; forgotten all at once when full
+_CACHED: Final = 4_096  # valid topics and property blocks; a full cache is cleared
 
 
 class MessageCheck:
-    """Checks records that come off the wire. Services repeat few topics and blocks, so verdicts are kept."""
+    """Checks records of requests. It caches valid topics and property blocks, since services repeat a few of them."""
 
     __slots__ = ("_blocks", "_max_bytes", "_may_hold", "_names")
 
     def __init__(self, limits: RpcLimits, may_hold: Callable[[], bool]) -> None:
-        """may_hold: whether one more message may wait for its time or its transaction."""
+        """may_hold: whether the store may hold one more message."""
         self._may_hold = may_hold
         self._max_bytes = limits.max_message_bytes
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
 
     def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
-        """(index, reason) of every frame that must not be appended; normally empty."""
+        """(index, reason) of every frame that is invalid; normally empty."""
         found: list[tuple[int, str]] = []
         caller = CALLER.get()
         for index, frame in enumerate(frames):
@@ -51,19 +51,19 @@ class MessageCheck:
         if kind != Kind.MESSAGE:
             return f"kind {kind} is not a message"
         if flags & ~_FLAGS or flags & FLAG_QOS == FLAG_QOS or packet_id:
-            return "flags hold more than a QoS of 0 to 2, RETAIN and how it is held, or there is a packet id"
+            return "it has a packet id, or flags other than QoS 0 to 2, RETAIN, addressed, delayed and half"
         if flags & FLAG_DELAYED and record.trailer_of(frame, 0) > time.time_ns() // 1_000_000 + _LONGEST_DELAY_MS:
             return f"it is due in more than {MAX_DELAY} seconds"
         if flags & (FLAG_DELAYED | FLAG_HALF) and not self._may_hold():
-            return "as many messages wait for their time or their transaction as may (store.max_held)"
+            return "too many delayed messages and open transactions (store.max_held)"
         if flags & FLAG_HALF and not publisher:
-            return "a half message has a publisher, who is asked what became of its transaction"
+            return "a half message needs a publisher, which is asked about the transaction"
         if bool(flags & FLAG_ADDRESSED) != is_below(topic, INBOX):
-            return "a message to an inbox, and no other, says so in its flags"
+            return "the flag for inbox messages must be set if, and only if, the topic is an inbox"
         if topic not in self._names and not self._learn_topic(topic):
             return f"{topic[:100]!r} is not a topic name that may be published to"
         if properties not in self._blocks and not self._learn_block(properties):
-            return "the properties are not those of an MQTT 5 application message"
+            return "the properties are not valid for an MQTT 5 PUBLISH"
         if publisher and not _is_utf8(publisher):
             return "the publisher is not UTF-8"
         return None
@@ -72,7 +72,7 @@ class MessageCheck:
         if not is_valid_topic(topic):
             return False
         try:
-            if parse_destination(topic, 0).topic != topic:  # a delay is no matter of the topic here
+            if parse_destination(topic, 0).topic != topic:  # a delay is in the flags here, not in the topic
                 return False
         except InvalidDestination:
             return False

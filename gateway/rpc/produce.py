@@ -1,12 +1,13 @@
-"""One Produce stream: requests in, one append each, results out once committed.
+"""One Produce stream: appends the records of each request and answers after their commit.
 
 The rules of the file:
 
-* Results mean committed. Replies are gathered: one gRPC message answers every request that is ready.
-* Order is the stream's order. After an append that failed for a reason that may pass, nothing more of the
-  stream is appended: it answers what did commit and ends with the status, and the client sends the rest again.
-* What a producer (`producers`) sends again is not appended again, and answered without positions.
-* Memory is bounded: with too many requests or bytes unanswered the stream is not read.
+* A result means that the records are committed. One reply has the results of all requests that are ready.
+* Records are appended in the order of the stream. After an append fails for a temporary reason, nothing more is
+  appended. The stream answers the committed requests and ends with a status. The client sends the rest again.
+* If a named producer (`producers`) sends stored records again, the answer has no positions and nothing is
+  appended.
+* Memory is bounded: the stream is not read while too many requests or bytes are unanswered.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ from store import control
 from store.api import Appended, Store
 from store.errors import RecordTooLarge, StoreError
 
-_TOLD: Final = 10  # faults of one request
+_MAX_FAULTS: Final = 10  # in one error text
 
 
 class ProduceStream:
-    """Runs one stream. `run` returns when the client is done, ends with a status when the store says no."""
+    """One Produce stream. `run` returns when the client closes it, or aborts the call with a status."""
 
     __slots__ = (
         "_check",
@@ -52,14 +53,14 @@ class ProduceStream:
         self, store: Store, limits: RpcLimits, check: MessageCheck, streams: "dict[bytes, ProduceStream]"
     ) -> None:
         self._store = store
-        self._streams = streams  # of producers, by name
+        self._streams = streams  # of named producers, by name
         self._producer: ProducerStream | None = None
-        self._returns = False  # the producer: others do its work again, and give it the same numbers
-        self._ends = False  # the client has said so: nothing is sent again
+        self._returns = False  # another process may repeat the work with the same sequence numbers
+        self._ends = False  # the client sends nothing again after this stream
         self._limits = limits
         self._check = check
         self._results: list[pb.ProduceResult] = []  # ready to be written
-        self._unanswered = 0  # requests that were appended and have no result yet
+        self._unanswered = 0  # requests that were appended and are not committed
         self._unanswered_bytes = 0
         self._progress = asyncio.Event()  # results are ready, or the reader has finished
         self._failure: StoreError | RequestError | None = None
@@ -82,16 +83,16 @@ class ProduceStream:
             raise fault
         if self._failure is not None:
             await abort(context, self._failure)
-        if self._producer is not None and self._ends:  # a stream that just ends may be one that broke
+        if self._producer is not None and self._ends:  # without `ends`, the connection may have broken
             self._store.append([control.ProducerEnded().frame(self._producer.name)], _ignore)
 
     def stop(self, reason: RequestError) -> None:
-        """Take no more requests: answer what was appended and end the stream with `reason`."""
+        """Stop reading requests, answer those that were appended and end the stream with `reason`."""
         self._fail(reason)
 
     async def _read(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
-        # Reading suspends for at least one turn of the loop, so an append that fails at once has been
-        # heard of before the next request is looked at.
+        # Reading suspends for at least one turn of the event loop. If an append fails at once, the failure is known
+        # before the next request is handled.
         is_first = True
         async for request in requests:
             if self._failure is not None:
@@ -100,13 +101,13 @@ class ProduceStream:
                 return
             is_first = False
             self._ends = self._ends or request.ends
-            self._take(request)
-            while self._full():
+            self._append(request)
+            while self._is_full():
                 self._progress.clear()
                 await self._progress.wait()
 
     async def _attach(self, request: pb.ProduceRequest) -> bool:
-        """Take the stream for one of a producer. False: it is none, or what is stored of it cannot be known."""
+        """Make this the stream of the producer that the request names. Returns False if that failed."""
         try:
             producer = producer_of(request.producer, request.returns)
             older = self._streams.get(producer.name)
@@ -129,22 +130,22 @@ class ProduceStream:
             if self._results:
                 results, self._results = self._results, []
                 await context.write(pb.ProduceReply(results=results))
-                self._progress.set()  # the reader may have been waiting for this
+                self._progress.set()  # wakes the reader if it was full
             elif reader.done() and not self._unanswered:
                 return
             else:
                 self._progress.clear()
                 await self._progress.wait()
 
-    def _full(self) -> bool:
-        """The limit counts written results out: a client that does not read its replies is not read either."""
+    def _is_full(self) -> bool:
+        """Whether reading must pause. Unsent results count too: a client that reads no replies is not read either."""
         limits = self._limits
         return (
             self._unanswered + len(self._results) >= limits.max_unacknowledged_requests
             or self._unanswered_bytes >= limits.max_unacknowledged_bytes
         )
 
-    def _take(self, request: pb.ProduceRequest) -> None:
+    def _append(self, request: pb.ProduceRequest) -> None:
         try:
             frames = record.check_unsealed(request.frames)
         except ValueError as error:
@@ -157,7 +158,9 @@ class ProduceStream:
         faults = self._check.faults(frames)
         result = pb.ProduceResult(sequence=request.sequence)
         if faults and self._returns:
-            self._refuse(request.sequence, "; ".join(f"message {index}: {reason}" for index, reason in faults[:_TOLD]))
+            self._refuse(
+                request.sequence, "; ".join(f"message {index}: {reason}" for index, reason in faults[:_MAX_FAULTS])
+            )
             return
         if faults:
             result.rejected.extend(pb.Rejection(index=index, reason=reason) for index, reason in faults)
@@ -200,8 +203,8 @@ class ProduceStream:
             self._fail(error)
 
     def _refuse(self, sequence: int, error: str) -> None:
-        """Store nothing of a request. Of a producer that returns nothing behind it either: when the work is done again,
-        all that is numbered before something stored is taken for stored."""
+        """Answer a request with an error. If the producer's work may be repeated, end the stream instead."""
+        # Repeated work counts everything up to the last stored sequence as stored, so no request may be skipped.
         if self._returns:
             self._fail(invalid(error))
         else:
@@ -220,4 +223,4 @@ class ProduceStream:
 
 
 def _ignore(_: Appended) -> None:
-    """For a record that nobody waits for."""
+    """The callback of a record that nobody waits for."""

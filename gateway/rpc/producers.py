@@ -1,9 +1,9 @@
-"""Producers of the SDK: what one of them sends again, because an answer did not arrive, is stored once.
+"""Producers of the SDK: records that a producer sends again, because an answer was lost, are stored once.
 
-Each append of a producer begins with a PRODUCED record (`docs/format.md`). A stream that begins with what was sent
-before asks how far the log has come, when nothing of an older stream can come to it any more. Work that is done again
-carries digests of what it has given: other messages under the sequence that was stored last are refused, since nobody
-could say then which of them are there.
+Each append of a producer begins with a PRODUCED record (`docs/format.md`). A stream that resends asks the log for
+the last stored sequence, after no older stream can append any more. Repeated work carries a digest of its messages. If
+the digest for the last stored sequence differs, the request is refused, because it is unknown which of its messages
+are stored.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from store.api import Appended, Store
 from store.producer_progress import RETURNING
 
 MAX_NAME: Final = 64  # bytes
-_PREFIX: Final = b"sdk/"  # producers that are processes of gateways have other names
+_PREFIX: Final = b"sdk/"  # the names of producers inside gateways begin differently
 
 
 class ProducerStream:
-    """The producer of one stream."""
+    """A stream of a named producer, with the producer's progress before this stream."""
 
     __slots__ = ("_digest", "_missing", "last", "name")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.last = -1  # sequence of what was stored before this stream
-        self._missing = 0  # records of that which were not
-        self._digest = 0  # of the work up to that
+        self.last = -1  # sequence of the last stored request
+        self._missing = 0  # records of that request that were not stored
+        self._digest = 0  # of the work up to that request
 
     async def recall(self, store: Store) -> None:
-        """Find out what was stored. Raises `StoreError`."""
-        # What an older stream appended, here or at another gateway, is committed before this or never.
+        """Read the progress from the store. Raises `StoreError`."""
+        # Every append of an older stream, here or at another gateway, is committed before this record or never.
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         store.append(
             [control.ProducerEnded().frame(_PREFIX)],
@@ -46,25 +46,26 @@ class ProducerStream:
             self.last, self._missing, self._digest = known
 
     def rest(self, sequence: int, frames: list[bytes], digest: int) -> list[bytes]:
-        """Those of a request's frames that are not stored yet. Raises `RequestError` where others are."""
+        """The frames of a request that are not stored yet. Raises `RequestError` if other messages were stored."""
         if sequence > self.last:
             return frames
         if sequence < self.last:
             return []
         if digest and self._digest and digest != self._digest:
             raise invalid(
-                "other messages than these, or the same in another order, were stored when this work was done before: "
-                "nothing more of it is stored. Work that is done again has to give the same messages in the same order"
+                "other messages than these, or the same messages in another order, were stored when this work was done "
+                "before: nothing more is stored. Repeated work must produce the same messages in the same order"
             )
         return frames[len(frames) - self._missing :] if self._missing else []
 
     def framed(self, sequence: int, frames: list[bytes], digest: int) -> list[bytes]:
-        """What is appended for frames of a request."""
+        """The frames of a request with their PRODUCED record."""
         return [control.Produced(sequence, len(frames), digest).frame(self.name), *frames]
 
 
 def producer_of(name: bytes, returns: bool) -> ProducerStream:
-    """Raises `RequestError` where it is no name. `returns`: another process of the same user may go on with it."""
+    """The producer of that name. returns: another process of the same user may continue its work. Raises
+    `RequestError` for an invalid name."""
     if len(name) > MAX_NAME:
         raise invalid(f"the name of a producer has at most {MAX_NAME} bytes")
     if not returns:
@@ -75,5 +76,5 @@ def producer_of(name: bytes, returns: bool) -> ProducerStream:
 
 
 def replaced() -> RequestError:
-    """Why a stream ends whose producer has another one."""
+    """The error of a stream whose producer opened another stream."""
     return invalid("the producer has opened another stream")

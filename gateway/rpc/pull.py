@@ -1,4 +1,4 @@
-"""Partitions read by offset, with long polls at their ends, and the offsets that a group of such readers commits."""
+"""Calls that read partitions by offset, with long polling at the end, and the calls for committed offsets."""
 
 import asyncio
 from typing import Final
@@ -19,7 +19,7 @@ _PARTS: Final = PART_TOPIC | PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD
 
 
 class PullCalls:
-    """Answers them. All raise `RequestError` for what is wrong with a request, and what the store raises."""
+    """Answers calls by offset. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
     def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
         self._store = store
@@ -28,17 +28,17 @@ class PullCalls:
         self._stopping = False
 
     def stop(self) -> None:
-        """End long polls with what they have: whoever wakes them comes next."""
+        """End long polls with the records they have. The caller has to wake the waiters afterwards."""
         self._stopping = True
 
     def queue(self, parent: str, partition: int) -> bytes:
-        """The partition that a request names."""
+        """The queue of the partition that a request names. Raises `RequestError`."""
         if partition >= self._store.partitions:
-            raise invalid(f"there is no partition {partition}: there are {self._store.partitions}")
+            raise invalid(f"there is no partition {partition}: there are {self._store.partitions} partitions")
         return partition_queue(parent_name(parent), partition)
 
     async def pull(self, request: pb.PullRequest) -> pb.PullReply:
-        """Look, and where there is nothing wait and look again."""
+        """Read records of a partition. Wait for the first one if the request allows it."""
         limits = self._limits
         queue = self.queue(request.parent, request.partition)
         reader = _Reader(
@@ -48,19 +48,19 @@ class PullCalls:
             within(request.max_bytes, limits.max_fetch_bytes),
             request,
         )
-        reply = await reader.look(request.offset)
+        reply = await reader.read(request.offset)
         if reply.count or not request.wait_ms or reader.is_over(reply.next_offset):
             return reply
         deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
         key, waiter = b"p" + request.parent.encode(), asyncio.Event()
         self._wakeups.add(key, waiter)
         try:
-            while not self._stopping:  # look again before waiting: something may have come in between
-                reply = await reader.look(reply.next_offset)
+            while not self._stopping:  # read before waiting: a commit may have preceded `add`
+                reply = await reader.read(reply.next_offset)
                 if reply.count or reader.is_over(reply.next_offset):
                     break
                 if reply.next_offset < reply.end:
-                    await asyncio.sleep(0)  # nothing of what was looked through is wanted: others have their turn
+                    await asyncio.sleep(0)  # the selection matched no record so far: let other tasks run
                     if asyncio.get_running_loop().time() >= deadline:
                         break
                 elif not await wait_until(waiter, deadline):
@@ -72,9 +72,9 @@ class PullCalls:
     async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsReply:
         group, parent = group_name(request.group, self._limits), parent_name(request.parent)
         offsets: dict[int, int] = {}
-        for each in request.offsets:
-            self.queue(request.parent, each.partition)
-            offsets[each.partition] = each.offset
+        for entry in request.offsets:
+            self.queue(request.parent, entry.partition)  # checks both
+            offsets[entry.partition] = entry.offset
         if offsets:
             answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             self._store.append(
@@ -89,14 +89,16 @@ class PullCalls:
     async def committed(self, request: pb.CommittedOffsetsRequest) -> pb.CommittedOffsetsReply:
         found = await self._store.group_offsets(group_name(request.group, self._limits), parent_name(request.parent))
         return pb.CommittedOffsetsReply(
-            offsets=[pb.PartitionOffset(partition=partition, offset=at) for partition, at in sorted(found.items())]
+            offsets=[
+                pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in sorted(found.items())
+            ]
         )
 
 
 class _Reader:
-    """What one call reads."""
+    """Reads the partition of one call."""
 
-    __slots__ = ("_gone", "_max_bytes", "_max_records", "_queue", "_selection", "_store", "_until", "_without")
+    __slots__ = ("_lost", "_max_bytes", "_max_records", "_queue", "_selection", "_store", "_until", "_without")
 
     def __init__(self, store: Store, queue: bytes, max_records: int, max_bytes: int, request: pb.PullRequest) -> None:
         self._store = store
@@ -106,19 +108,19 @@ class _Reader:
         self._selection = selection_of(request.selection, request.parent.encode())
         self._without = request.without & _PARTS
         self._until = request.until or _NO_END
-        self._gone = 0
+        self._lost = 0  # records that were removed from the log before they were read
 
     def is_over(self, offset: int) -> bool:
-        """Whether there is nothing to come."""
+        """Whether the call wants no record from `offset` on."""
         return offset >= self._until
 
-    async def look(self, offset: int) -> pb.PullReply:
-        """What there is from `offset` on."""
-        wish = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._without)
+    async def read(self, offset: int) -> pb.PullReply:
+        """The records from `offset` on."""
+        arguments = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._without)
         async with reply_budget() as budget:
-            found = await (selected(*wish, self._selection) if self._selection else pulled(*wish))
+            found = await (selected(*arguments, self._selection) if self._selection else pulled(*arguments))
             budget.add(len(found.frames))
-        self._gone += found.gone
+        self._lost += found.lost
         return pb.PullReply(
             offset=found.offset,
             count=found.count,
@@ -127,5 +129,5 @@ class _Reader:
             end=found.bounds.end,
             offsets=found.offsets,
             next_offset=found.next_offset,
-            gone=self._gone,
+            gone=self._lost,
         )

@@ -1,8 +1,8 @@
-"""Bounds the replies that were made for a connection and that its client has not read.
+"""Bounds the unread replies of each connection.
 
 gRPC accepts a whole reply and sends it as the client reads. A client that calls a thousand times and reads nothing
-would make the node keep a thousand replies of some megabytes. So a call enters its budget before it looks for the
-content of a large reply: few calls of a connection do so at a time, and none while the client has too much to read.
+would make the node keep a thousand replies of some megabytes. A call therefore enters its budget before it reads
+the content of a large reply. Few calls of a connection do so at a time, and none while too much is unread.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ LARGE: Final = frozenset(
 
 
 class _Connection:
-    """The large calls of one connection."""
+    """The calls of one connection that have large replies."""
 
     __slots__ = ("calls", "lookups", "size")
 
     def __init__(self) -> None:
         self.calls = 0
         self.lookups = asyncio.Semaphore(_LOOKUPS)
-        self.size = 0  # bytes of replies, finished or in the making
+        self.size = 0  # bytes of unread replies
 
 
 class ReplyBudget:
@@ -50,13 +50,13 @@ class ReplyBudget:
         self._size = 0
 
     async def __aenter__(self) -> "ReplyBudget":
-        """Raises `RequestError`."""
+        """Raises `RequestError` if the connection has too many unread replies."""
         await self._connection.lookups.acquire()
         if self._connection.size >= self._limit:
             self._connection.lookups.release()
             raise RequestError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the connection has to read first: it has {self._connection.size} bytes of unread replies",
+                f"the client has to read first: it has {self._connection.size} bytes of unread replies",
             )
         return self
 
@@ -69,7 +69,7 @@ class ReplyBudget:
         self._connection.size += size
 
     def release(self) -> None:
-        """The call is over, or its client has read all content."""
+        """Subtract everything that was added: the call is over, or its client has read the replies."""
         self._connection.size -= self._size
         self._size = 0
 
@@ -83,7 +83,7 @@ class ReplyBudgets:
     """The budgets of all connections that have a large call."""
 
     def __init__(self, limit: int) -> None:
-        """limit: bytes of unread replies from which on a connection gets no more."""
+        """limit: a connection with this many bytes of unread replies gets no more."""
         self._limit = limit
         self._connections: dict[str, _Connection] = {}
 

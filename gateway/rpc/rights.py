@@ -1,4 +1,4 @@
-"""What a caller must be allowed to do for each call: read all topics of a reply, or publish to the topics it is about.
+"""The rights that each call requires: to read all topics of its reply, or to publish to the topics that it concerns.
 
 A call about one parent topic needs `parent/#`. A call about everything (lists, removed groups, traces) needs `#`.
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
@@ -22,7 +22,7 @@ from store.errors import NoSuchMessage, StoreError
 _ALL: Final = b"#"
 PREFIX: Final = "/sluice.v1.Sluice/"
 
-Read = Callable[[Any], bytes]
+_RequiredFilter = Callable[[Any], bytes]  # request → the filter that its caller must be allowed to subscribe to
 
 
 def _parent(request: Any) -> bytes:
@@ -31,10 +31,10 @@ def _parent(request: Any) -> bytes:
 
 
 def _parent_or_dead(request: pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest) -> bytes:
-    return _ALL if request.dead_letters else _parent(request)  # which may be of any parent
+    return _ALL if request.dead_letters else _parent(request)  # dead letters may be of any parent topic
 
 
-def _found(request: pb.FindRequest) -> bytes:
+def _searched(request: pb.FindRequest) -> bytes:
     return _parent(request) if request.WhichOneof("by") == "key" else _ALL
 
 
@@ -50,7 +50,7 @@ def _everything(_request: Any) -> bytes:
     return _ALL
 
 
-READS: Final[dict[str, Read]] = {
+READS: Final[dict[str, _RequiredFilter]] = {
     "Pull": _parent,
     "Partitions": _parent,
     "OffsetAt": _parent,
@@ -59,7 +59,7 @@ READS: Final[dict[str, Read]] = {
     "Receive": _parent_or_dead,
     "Acknowledge": _parent_or_dead,
     "ResetGroup": _parent_or_dead,
-    "Find": _found,
+    "Find": _searched,
     "Children": _below,
     "Topics": _named,
     "RemoveGroup": _everything,
@@ -67,23 +67,23 @@ READS: Final[dict[str, Read]] = {
     "Timers": _everything,
     "Trace": _everything,
 }
-# The same with `dead_letters`, or always: of what its queues are.
-_OF_GROUPS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
-# About messages by their handles: who may publish to their topics may recall them, and end their transactions.
+# With `dead_letters`, these also require the right to read all queues of the group.
+_GROUP_CALLS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
+# These name messages by handle, and require the right to publish to the topics of the messages.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
-# Judged by what comes in or goes out.
+# Each of these streams checks every message that it receives or sends.
 STREAMS: Final = frozenset(("Produce", "TransactionChecks", "Consume"))
 
 
 class Rights:
-    """What callers have to be allowed, of the calls of this protocol."""
+    """Checks the rights of callers of the native protocol."""
 
     def __init__(self, store: Store, max_handles: int) -> None:
         self._store = store
         self._max_handles = max_handles
 
     async def require(self, caller: Caller, method: str, request: Any) -> None:
-        """Nothing where it may. Raises `RequestError`."""
+        """Raises `RequestError` unless the caller may make this call."""
         if caller.is_revoked:
             raise RequestError(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         name = method.removeprefix(PREFIX)
@@ -94,8 +94,8 @@ class Rights:
             return
         topic_filter = READS[name](request)
         if not caller.may_read(topic_filter):
-            raise _denied(f"{topic_filter.decode()} may not be subscribed to, which this asks for")
-        if shows_one(name, request) and not await self._is_granted(caller.may_read, request.position):
+            raise _denied(f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
+        if concerns_position(name, request) and not await self._is_granted(caller.may_read, request.position):
             raise _denied("the topic of the message may not be subscribed to")
         group = group_of(name, request)
         if group and not await self._is_readable(caller, group):
@@ -103,14 +103,14 @@ class Rights:
 
     async def _require_handles(self, caller: Caller, handles: Collection[int]) -> None:
         if len(handles) > self._max_handles:
-            return  # the service says so, before it does anything
+            return  # the service refuses the request
         for handle in set(handles):
-            await asyncio.sleep(0)  # there may be many: others have their turn
+            await asyncio.sleep(0)  # there may be many: let other tasks run
             if not await self._is_granted(caller.may_publish, handle):
                 raise _denied("the topic of a message may not be published to")
 
     async def _is_readable(self, caller: Caller, group: bytes) -> bool:
-        """Whether the caller may read all that the group reads. One that there is not reads nothing."""
+        """Whether the caller may read all queues of the group. True if there is no such group."""
         try:
             state = await group_state(self._store, group)
         except StoreError:
@@ -118,26 +118,26 @@ class Rights:
         return state is None or may_read_group(caller, state)
 
     async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
-        """Whether the caller may do so with the topic of the message there."""
+        """Whether `may` allows the topic of the message at a position of the log."""
         try:
             frame = await self._store.message(position)
         except NoSuchMessage:
-            return True  # then nothing is done, and nothing told
+            return True  # the call then does nothing and reveals nothing
         except StoreError:
             return False
         return may(topic_of(frame))
 
 
 def group_of(name: str, request: Any) -> bytes:
-    """The group whose queues count too, whatever they are of; b"" for none."""
-    if name == "RemoveGroup" or (name in _OF_GROUPS and request.dead_letters):
+    """The group whose queues the caller must be allowed to read; b"" if there is none."""
+    if name == "RemoveGroup" or (name in _GROUP_CALLS and request.dead_letters):
         group: str = request.group
         return group.encode()
     return b""
 
 
-def shows_one(name: str, request: Any) -> bool:
-    """Whether a call is about the message at a position, whose topic counts too."""
+def concerns_position(name: str, request: Any) -> bool:
+    """Whether a call requires the right to read the topic of the message at `request.position`."""
     return name == "Trace" or (name == "Find" and request.WhichOneof("by") != "key")
 
 

@@ -1,4 +1,4 @@
-"""Selections off the wire, and partitions read by offset with one."""
+"""Selections of requests, and reading a partition by offset with or without one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from matcher.selector import EVERYTHING, Selection, Selector, SelectorError, com
 from record.layout import PART_PROPERTIES, PART_TOPIC
 from store.api import Bounds, Fetched, Store
 
-_MOST_READ: Final = 8  # fetches of one call, of which nothing may be wanted
-_JUDGED_BY: Final = PART_TOPIC | PART_PROPERTIES  # what a selection looks at
+_MAX_FETCHES: Final = 8  # of one call; the selection may match no record of them
+_SELECTED_BY: Final = PART_TOPIC | PART_PROPERTIES  # the parts that a selection needs
 
 
-def selection_of(wish: pb.Selection, parent: bytes | None) -> Selection:
-    """What a consumer of a parent topic wants (None: of dead letters). Raises `RequestError`, which points at what is
-    wrong with the text."""
-    topic_filter = wish.topic_filter.encode()
-    selection = Selection(topic_filter, wish.tags, wish.sql)
+def selection_of(message: pb.Selection, parent: bytes | None) -> Selection:
+    """The selection of a request. parent: the parent topic, None for dead letters. Raises `RequestError`, which points
+    at the error in the text."""
+    topic_filter = message.topic_filter.encode()
+    selection = Selection(topic_filter, message.tags, message.sql)
     if not selection:
         return EVERYTHING
     try:
@@ -28,31 +28,31 @@ def selection_of(wish: pb.Selection, parent: bytes | None) -> Selection:
     except SelectorError as error:
         raise invalid(str(error)) from error
     if topic_filter and parent is not None and parent_of(topic_filter) not in {parent, b"+", b"#"}:
-        raise invalid(f"the filter {wish.topic_filter!r} selects nothing below the parent topic {parent.decode()!r}")
+        raise invalid(f"the filter {message.topic_filter!r} selects nothing below the parent topic {parent.decode()!r}")
     return selection
 
 
 @dataclass(slots=True)
 class Pulled:
-    """What one look at a partition had."""
+    """The result of one read of a partition."""
 
-    offset: int  # of the first record; without any: how far was looked
+    offset: int  # of the first record; without records, where the read ended
     count: int
     frames: bytes
     bounds: Bounds
-    next_offset: int  # where to look on
-    gone: int  # records in between that are gone from the log
-    offsets: Sequence[int] = ()  # of each record, where they were selected; else they follow each other
+    next_offset: int  # where the next read begins
+    lost: int  # records that were removed from the log before they were read
+    offsets: Sequence[int] = ()  # of each record if there was a selection; otherwise they are consecutive
 
 
 async def pulled(
     store: Store, queue: bytes, offset: int, until: int, max_records: int, max_bytes: int, without: int
 ) -> Pulled:
-    """Records of a partition from `offset` on, none at `until` or behind it, without those parts. They may be none,
-    also where there are more to come: the next offset says how far was looked."""
+    """Read records of a partition in [offset, until). without: the parts to leave out (`record.layout`). The result may
+    be empty although more records follow, so the caller has to continue at the next offset."""
     fetched = await store.fetch(queue, offset, max(min(max_records, until - offset), 0), max_bytes, without)
     count, data = fetched.count, fetched.data
-    if fetched.next_offset > until:  # behind a gap
+    if fetched.next_offset > until:  # after a gap
         count = max(until - fetched.offset, 0)
         data = data[: [*record.split(data), len(data)][count]]
     first = min(fetched.offset, max(until, offset))
@@ -69,33 +69,35 @@ async def selected(
     without: int,
     selection: Selection,
 ) -> Pulled:
-    """The same of those that a selection wants, with the offset of each."""
+    """Read records of a partition in [offset, until) that a selection matches. The result has the offset of each."""
     selector = compile_selection(selection)
     offsets: list[int] = []
     frames: list[bytes] = []
-    at, room, gone = offset, max_bytes, 0
-    for _ in range(_MOST_READ):
-        found = await pulled(store, queue, at, until, max_records - len(offsets), max(room, 1), without & ~_JUDGED_BY)
-        gone += found.gone
-        for own, frame in wanted_of(Fetched(found.offset, found.count, found.frames, found.bounds), selector):
-            offsets.append(own)
+    next_offset, room, lost = offset, max_bytes, 0
+    for _ in range(_MAX_FETCHES):
+        found = await pulled(
+            store, queue, next_offset, until, max_records - len(offsets), max(room, 1), without & ~_SELECTED_BY
+        )
+        lost += found.lost
+        for record_offset, frame in matching(Fetched(found.offset, found.count, found.frames, found.bounds), selector):
+            offsets.append(record_offset)
             frames.append(frame)
             room -= len(frame)
-        at = found.next_offset
+        next_offset = found.next_offset
         if not found.count or len(offsets) >= max_records or room <= 0:
             break
-    kept = record.without(b"".join(frames), without & _JUDGED_BY)
-    return Pulled(at, len(offsets), kept, found.bounds, at, gone, offsets)
+    data = record.without(b"".join(frames), without & _SELECTED_BY)
+    return Pulled(next_offset, len(offsets), data, found.bounds, next_offset, lost, offsets)
 
 
-def wanted_of(fetched: Fetched, selector: Selector) -> list[tuple[int, bytes]]:
-    """The records that are wanted, as (offset, frame)."""
+def matching(fetched: Fetched, selector: Selector) -> list[tuple[int, bytes]]:
+    """The records that match, as (offset, frame)."""
     data = fetched.data
     starts = record.split(data)
     ends = [*starts[1:], len(data)]
-    kept: list[tuple[int, bytes]] = []
+    matches: list[tuple[int, bytes]] = []
     for index in range(len(starts)):
         _, _, _, topic, _, properties, _ = record.decode(data, starts[index])
         if selector.matches_message(topic, properties):
-            kept.append((fetched.offset + index, data[starts[index] : ends[index]]))
-    return kept
+            matches.append((fetched.offset + index, data[starts[index] : ends[index]]))
+    return matches

@@ -1,4 +1,4 @@
-"""The calls of the gRPC service: what is asked is checked against the limits, then put to the store."""
+"""The native gRPC service, `sluice.v1.Sluice`: checks requests against the limits and passes them to the store."""
 
 from collections.abc import AsyncIterator
 
@@ -28,7 +28,7 @@ from store.errors import StoreError
 
 
 class Service(sluice_pb2_grpc.SluiceServicer):
-    """Answers the calls of `sluice.v1.Sluice` over a store."""
+    """Answers the calls of `sluice.v1.Sluice`."""
 
     def __init__(self, store: Store, limits: RpcLimits) -> None:
         self._store = store
@@ -40,16 +40,16 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._held = HeldCalls(store, limits)
         self._rights = Rights(store, limits.max_handles)
         self._streams: set[ProduceStream | ConsumeStream] = set()
-        self._producers: dict[bytes, ProduceStream] = {}  # those of them that have one, by name
+        self._producers: dict[bytes, ProduceStream] = {}  # streams of named producers, by name
         self._stopping = False
 
     @property
     def groups(self) -> LongPolling:
-        """The lines of waiting members, for another front on this port."""
+        """The long polling of groups, which other services of the port share."""
         return self._groups.groups
 
     def stop(self) -> None:
-        """End long polls with what they have, and streams once what they appended or settled is answered."""
+        """End long polls with what they have, and end streams after all that they appended or settled is answered."""
         self._stopping = True
         self._groups.stop()
         self._pulls.stop()
@@ -110,7 +110,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         limit = within(request.limit, self._limits.max_names)
         after = request.after.encode() if request.HasField("after") else None
         try:
-            while True:  # until there is one: the last of them is where the caller goes on
+            while True:  # until a page has a visible topic: the caller continues after its last one
                 async with reply_budget() as budget:
                     page = await self._store.topics(request.prefix.encode(), after, limit)
                     budget.add(sum([len(name) for name in page.names]))
@@ -128,8 +128,8 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         after = request.after.encode() if request.HasField("after") else None
         try:
             if request.above and not request.above.endswith("/"):
-                raise invalid(f"{request.above!r} are not levels with a slash behind")
-            while True:  # as above
+                raise invalid(f"{request.above!r} must end with a slash")
+            while True:  # until a page has a visible level: the caller continues after its last one
                 async with reply_budget() as budget:
                     page = await self._store.children(request.above.encode(), after, limit)
                     budget.add(sum([len(child.name) for child in page.children]))
@@ -156,7 +156,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
                         frame = await self._store.message(request.position)
                         budget.add(len(frame))
                     return pb.FindReply(frames=frame)
-            raise invalid("what to find a message by is missing: a key or a position")
+            raise invalid("a message is found by a key or a position, and the request has neither")
         except (StoreError, RequestError) as error:
             await abort(context, error)
 
@@ -302,7 +302,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     async def _find(self, request: pb.FindRequest) -> pb.FindReply:
         key = request.key.encode()
         if not 0 < len(key) <= MAX_KEY:
-            raise invalid(f"a message is found by a key of 1 to {MAX_KEY} bytes")
+            raise invalid(f"a key has 1 to {MAX_KEY} bytes")
         async with reply_budget() as budget:
             found = await self._store.by_key(
                 parent_name(request.parent),

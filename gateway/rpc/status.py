@@ -1,4 +1,4 @@
-"""How the store's errors and a request's faults read on the wire: gRPC statuses."""
+"""The gRPC statuses for errors of the store and for invalid requests."""
 
 from typing import Final, NoReturn, TypeVar
 
@@ -23,7 +23,7 @@ Reply = TypeVar("Reply")
 
 BEGIN: Final = "sluice-begin"  # trailing metadata of OUT_OF_RANGE: the readable offsets [begin, end)
 END: Final = "sluice-end"
-UNREADABLE: Final = "the request is no message of this protocol"
+UNREADABLE: Final = "the request is not a message of this protocol"
 
 _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     LogCorrupt: grpc.StatusCode.DATA_LOSS,
@@ -39,7 +39,7 @@ _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
 
 
 class RequestError(Exception):
-    """A request that the front itself turns down, with the status and what to do about it."""
+    """A request that the service itself refuses, with a status."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -47,12 +47,12 @@ class RequestError(Exception):
 
 
 def invalid(message: str) -> RequestError:
-    """The request is wrong: do not repeat it."""
+    """An error for an invalid request, which the client must not repeat."""
     return RequestError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def status_of(error: StoreError) -> grpc.StatusCode:
-    """The status that stands for a store's error."""
+    """The status code for an error of the store."""
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 

@@ -1,4 +1,4 @@
-"""What a caller may see in calls about many topics: a right to `#` does not cover names that begin with `$`."""
+"""Filters lists for a caller: a right to `#` does not cover topics that begin with `$`."""
 
 from contextvars import ContextVar
 from typing import Final
@@ -10,11 +10,11 @@ from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
 from store.api import Child, GroupState, Store
 
-CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # makes the call of this task
+CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # of the call of this task
 REVOKED: Final = "the user was changed or removed"
 
 _TOPIC: Final = 3  # in `record.decode`
-_NEVER: Final = b"\xff"  # a byte that no name has: they are UTF-8
+_NOT_UTF8: Final = b"\xff"  # sorts after every byte of a name
 
 
 def may_check_transaction(half: bytes) -> bool:
@@ -26,7 +26,7 @@ def may_check_transaction(half: bytes) -> bool:
 
 
 def is_visible(topic: bytes) -> bool:
-    """Whether a caller with a right to `#` may see a topic, or everything below a filter."""
+    """Whether a caller with a right to `#` may see a topic, or all topics of a filter."""
     caller = CALLER.get()
     return caller is None or not topic.startswith(b"$") or caller.may_read(topic)
 
@@ -58,16 +58,16 @@ def topic_of(frame: bytes) -> bytes:
 
 
 async def group_state(store: Store, name: bytes) -> GroupState | None:
-    """The group of that name, if there is one. Raises `StoreError`."""
+    """The group of that name, or None. Raises `StoreError`."""
     if not name or not name[-1]:
         return None  # no group has such a name
-    before = name[:-1] + bytes((name[-1] - 1,)) + _NEVER  # nothing sorts in between
+    before = name[:-1] + bytes((name[-1] - 1,)) + _NOT_UTF8  # no name sorts between this and `name`
     page = await store.groups(before, 1)
     return page[0] if page and page[0].group == name else None
 
 
 def _filter_of(queue: bytes) -> bytes:
-    """The filter that matches all messages of a queue; b"" for dead letters, which come from the group's others."""
+    """The filter that matches all messages of a queue; b"" for dead letters, whose topics the other queues cover."""
     kind, name = queue[:1], queue[1:]
     if kind == b"p":
         return name[:-3] + b"/#"

@@ -1,8 +1,9 @@
-"""Ends long polls: who waits for messages of a parent topic, or for dead letters of a group, hears of their commit, and
-who waits as a member of a group of what comes again, whichever gateway it was given back by.
+"""Wakes long polls after commits, also after those of other gateways.
 
-A wake-up is a hint: the waiter looks at the store again. Costs the ingest path nothing while nobody waits;
-else one pass over the distinct topics of the commit that ends as soon as every awaited parent was seen.
+A commit wakes the waiters for the parent topics of its messages, for the dead-letter queues that it fills, and for the
+groups whose messages it makes available again. A wake-up is a hint: the waiter reads the store again. A commit costs
+nothing while there are no waiters. Otherwise it costs one pass over the distinct topics of the commit, which ends as
+soon as all awaited parent topics were found.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ _PARENT: Final = b"p"
 
 
 class Wakeups:
-    """Waiters by what they wait for: `p` and a parent topic, a dead-letter queue by name, or `group_key`. Bounded by
-    the number of calls that the server admits."""
+    """Waiters by key: `p` and a parent topic, the name of a dead-letter queue, or `group_key`. The server's limit of
+    concurrent calls bounds their number."""
 
     def __init__(self, store: Store) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
-        self._parents = 0  # of the keys
+        self._parents = 0  # keys that are parent topics
         store.on_commit(self._committed, MESSAGES | GROUPS)
 
     def add(self, key: bytes, waiter: asyncio.Event) -> None:
@@ -74,12 +75,12 @@ class Wakeups:
 
 
 def group_key(group: bytes) -> bytes:
-    """What wakes the members of a group, whatever they receive from."""
+    """The key that wakes the members of a group, from whatever source they receive."""
     return b"g" + group
 
 
 async def wait_until(waiter: asyncio.Event, deadline: float) -> bool:
-    """Wait for `waiter` until `deadline` (loop time); False when the time is up. Clears the waiter."""
+    """Wait for `waiter` until `deadline` (loop time) and clear it. Returns False at the deadline."""
     try:
         async with asyncio.timeout_at(deadline):
             await waiter.wait()

@@ -104,7 +104,7 @@ async def test_who_waits_hears_of_what_another_gave_back(gateways: Gateways) -> 
 async def test_who_waits_hears_of_what_was_not_sent(gateways: Gateways) -> None:
     leased = await gateways.leased()
     waiting = await gateways.waits()
-    await gateways.one.give_back(SOURCE, leased)
+    await gateways.one.return_leases(SOURCE, leased)
     assert await got(waiting) == [1]
 
 

@@ -136,7 +136,7 @@ async def test_a_member_of_a_group_hears_at_once_that_it_may_read_no_more(node: 
         await alice.send("home/x", b"x")
         delivery = await anext(workers)
         waiting = asyncio.create_task(workers.next(20))
-        while workers._member._batch is None:  # noqa: ASYNC110  nobody tells of it
+        while workers._member._batch is None:  # noqa: ASYNC110  no event reports it
             await asyncio.sleep(0)
         await set_rules(node, "alice", "allow publish home/#")
         await alice.send("home/x", b"y")
@@ -178,7 +178,7 @@ async def test_of_two_calls_that_come_at_once_both_hear_of_changes(node: Node) -
     assert [each.may_read(b"home/#") for each in both] == [True, True]
     await set_rules(node, "alice", "allow both office/#")
     async with asyncio.timeout(10):
-        while any(each.may_read(b"home/#") for each in both):  # noqa: ASYNC110  nobody tells of it
+        while any(each.may_read(b"home/#") for each in both):  # noqa: ASYNC110  no event reports it
             await asyncio.sleep(0)
     await ask(node, "user-remove", name="alice")
     async with asyncio.timeout(10):
@@ -223,9 +223,9 @@ async def test_about_a_transaction_is_asked_who_may_publish_its_topic(node: Node
         for count, credentials in enumerate((Credentials("mallory", "x"), ALICE), 1):
             metadata = (("authorization", credentials.header()),)
             calls.append(channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20))
-            while len(held._streams.get(b"shop", ())) < count:  # noqa: ASYNC110  nobody tells of it
+            while len(held._streams.get(b"shop", ())) < count:  # noqa: ASYNC110  no event reports it
                 await asyncio.sleep(0.01)
-        held._ask([HeldMessage(handle, b"home/x", b"shop", None, rounds) for rounds in range(3)])
+        held._send_checks([HeldMessage(handle, b"home/x", b"shop", None, rounds) for rounds in range(3)])
         assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]
 
 

@@ -137,7 +137,7 @@ async def test_settlements_are_answered_while_a_batch_is_waited_for(call: Any) -
     assert [lease for reply in replies for lease in leases_of(reply).items()] == [(b"5", (*leases[b"5"][:2], 2))]
 
 
-async def test_who_stops_to_want_a_batch_gets_an_empty_one_at_once_and_then_another(call: Any) -> None:
+async def test_stopping_a_wait_answers_an_empty_batch_and_a_later_request_gets_another(call: Any) -> None:
     await call.write(request(1, member=member(max_records=6), wants=True))
     leases = leases_of(await call.read())
     await call.write(request(2, stops=True))  # nothing to stop
@@ -158,12 +158,12 @@ async def test_who_stops_to_want_a_batch_gets_an_empty_one_at_once_and_then_anot
     [
         ([request(1, wants=True)], "invisible_ms"),
         ([request(1, member=member(group=""), wants=True)], "group's name"),
-        ([request(1, member=member(wait_ms=5))], "belong to the request"),
-        ([request(1, member=member(done=[pb.Run()]))], "belong to the request"),
+        ([request(1, member=member(wait_ms=5))], "fields of the request"),
+        ([request(1, member=member(done=[pb.Run()]))], "fields of the request"),
         ([request(1, member=member()), request(2, member=member())], "the first request of a stream"),
         (
             [request(1, member=member(parent="empty"), wants=True, wait_ms=50_000), request(2, wants=True)],
-            "a batch is wanted already",
+            "already waits for a batch",
         ),
     ],
 )
@@ -243,7 +243,7 @@ class Context:
         await asyncio.Event().wait()
 
 
-async def test_a_batch_that_could_not_be_sent_was_given_to_nobody(engine: Engine, channel: Any, until: Until) -> None:
+async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine, channel: Any, until: Until) -> None:
     limits = RpcLimits()
     calls = GroupCalls(engine, Wakeups(engine), limits)
     context: Any = Context()
@@ -257,7 +257,7 @@ async def test_a_batch_that_could_not_be_sent_was_given_to_nobody(engine: Engine
     assert await unfinished(engine) == 2
     serving.cancel()
     await asyncio.wait((serving,))
-    await until(lambda: not calls._giving_back and stream._reader is not None and stream._reader.done())
+    await until(lambda: not calls._returns and stream._reader is not None and stream._reader.done())
     reply = await calls.receive(member(max_records=6, max_deliveries=1))
     assert {(run.offset, run.deliveries) for run in reply.runs} >= {(0, 1)}  # and it is no dead letter
     assert sum(run.count for run in reply.runs) == 6

@@ -278,7 +278,7 @@ def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
         line, waiter = WaitingMembers(parent_source(b"g", b"home", 1)), asyncio.Event()
         line.waiters[waiter] = None
         for _ in range(2):
-            line.look_again(PopResult([], 0, is_limited=False))
+            line.schedule_wake(PopResult([], 0, is_limited=False))
         async with asyncio.timeout(10):
             await waiter.wait()
 
