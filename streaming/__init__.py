@@ -1,5 +1,5 @@
-"""Spark: the `sluice` data source (batch and streaming) and ready-made pipelines. Imports `cloud_sdk`, PySpark.
+"""Spark: the data source `sluice`, for batch and streaming, and ready-made pipelines. Imports `cloud_sdk` and PySpark.
 
-`source` is the data source, and `sink` what it writes with; `session` starts a local Spark on the Java that
+`source` reads and `sink` writes; `history` exports the log to Parquet; `session` starts a local Spark on the Java that
 `java` finds; `pipelines` parse, compute, write and draw. See `docs/streaming.md`.
 """

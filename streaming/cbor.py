@@ -1,6 +1,6 @@
-"""CBOR (RFC 8949) as JSON, in the way of its section 6.1: what devices send, for tools that read JSON. Pure.
+"""Converting CBOR to JSON (RFC 8949, section 6.1), for devices that send CBOR and tools that read JSON. Pure.
 
-Rule of the file: no length is believed. Whatever is to be read has to lie in the data, and items nest 64 deep at most.
+No length in the data is trusted: everything that is read must lie within the data. Items may nest 64 levels deep.
 """
 
 import json
@@ -21,28 +21,31 @@ _BIGNUMS: Final = {2: 1, 3: -1}
 
 
 class CborError(ValueError):
-    """What is no CBOR item."""
+    """The data is not one CBOR item."""
 
 
 def to_json(data: bytes) -> str:
-    """One item as JSON text. Byte strings become base64url, times since 1970 (tag 1) ISO 8601, numbers that are not
-    finite null, keys of maps that are no texts their JSON. Raises `CborError`, also for bytes behind the item."""
+    """Convert one item to JSON text. Raises `CborError`, also for bytes after the item.
+
+    Byte strings become base64url, times since 1970 (tag 1) ISO 8601 and numbers that are not finite null. A map key
+    that is not a text becomes the text of its JSON.
+    """
     reader = _Reader(data)
     value = reader.item(0)
     if reader.at != len(data):
-        raise CborError(f"{len(data) - reader.at} bytes behind the item")
+        raise CborError(f"{len(data) - reader.at} bytes after the item")
     return json.dumps(value, ensure_ascii=False)
 
 
 class _Reader:
-    """A place in the data that moves on."""
+    """A position in the data that moves forward."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def item(self, depth: int) -> object:
-        """The next item as what JSON has."""
+        """Read the next item as a JSON value."""
         if depth > _MAX_DEPTH:
             raise CborError("items nest too deep")
         first = self._read(1)[0]
@@ -63,20 +66,20 @@ class _Reader:
     def _sized(self, major: int, size: int, depth: int) -> object:
         if major in (2, 3):
             return _string(major, self._read(size))
-        if size > len(self._data) - self.at:  # an element has a byte at least
+        if size > len(self._data) - self.at:  # an element takes at least one byte
             raise CborError("an array or map is longer than the data")
         if major == 4:
             return [self.item(depth + 1) for _ in range(size)]
         return dict(self._pair(depth) for _ in range(size))
 
     def _indefinite(self, major: int, depth: int) -> object:
-        """Up to a break. Pieces of a string are strings of its kind."""
+        """Read items up to a break. The chunks of a string must be strings of the same kind."""
         if major in (2, 3):
             pieces = bytearray()
             while not self._is_break():
                 first = self._read(1)[0]
                 if first >> 5 != major or first & 31 == _INDEFINITE:
-                    raise CborError("a piece of a string is no string of its kind")
+                    raise CborError("a chunk of a string has another type than the string")
                 pieces += self._read(self._argument(first & 31))
             return _string(major, bytes(pieces))
         if major == 4:
@@ -90,7 +93,7 @@ class _Reader:
                 key, value = self._pair(depth)
                 pairs[key] = value
             return pairs
-        raise CborError("an item without a length that needs one")
+        raise CborError("an item of this type needs a length")
 
     def _pair(self, depth: int) -> tuple[str, object]:
         key = self.item(depth + 1)
@@ -117,13 +120,13 @@ class _Reader:
         if info in _FLOATS:
             value = struct.unpack(_FLOATS[info], self._read(1 << info - 24))[0]
             return value if math.isfinite(value) else None
-        raise CborError(f"the simple value {info} means nothing here")
+        raise CborError(f"the simple value {info} is not supported")
 
     def _argument(self, info: int) -> int:
         if info < 24:
             return info
         if info > 27:
-            raise CborError(f"a length of the kind {info} is reserved")
+            raise CborError(f"the length code {info} is reserved")
         return int.from_bytes(self._read(1 << info - 24), "big")
 
     def _is_break(self) -> bool:

@@ -1,4 +1,4 @@
-"""How Spark's tasks and its driver reach a node: the options that source and sink share."""
+"""The options of source and sink that say how Spark's driver and tasks connect to a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,32 +23,32 @@ CONNECTION_OPTIONS: Final = (
 
 @dataclass(slots=True, frozen=True)
 class ConnectionOptions:
-    """A node, who calls it and what is trusted. Files are read where a task runs."""
+    """The address of a node, the credentials and the TLS settings. Files are read on the machine of the task."""
 
-    endpoint: str  # host:port of a node's gRPC front
+    endpoint: str  # host:port of the gRPC listener of a node
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: Tls | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "ConnectionOptions":
-        """From options by name in lower case. Raises `OptionError`."""
+        """Parse options by their names in lower case. Raises `OptionError`."""
         user, password = given.get("user"), given.get("password")
         if (user is None) != (password is None):
-            raise OptionError("user and password need each other")
+            raise OptionError("user and password must be given together")
         ca, certificate, key = given.get("cafile"), given.get("certificatefile"), given.get("keyfile")
         server_name = given.get("servername")
         if (certificate is None) != (key is None):
-            raise OptionError("certificateFile and keyFile need each other")
+            raise OptionError("certificateFile and keyFile must be given together")
         named = any(value is not None for value in (ca, certificate, server_name))
         tls = None
         if boolean(given, "tls", default=named):
             tls = Tls(ca, certificate, key, server_name)
         elif named:
-            raise OptionError("tls is false: caFile, certificateFile and serverName mean nothing then")
+            raise OptionError("caFile, certificateFile and serverName need tls, which is false")
         options = cls(required(given, "endpoint"), user, password, tls)
         try:
-            NodeConnection(options.endpoint, 0.0, options.credentials())  # which connects when it is used
+            NodeConnection(options.endpoint, 0.0, options.credentials())  # only checks the endpoint
         except InvalidArgument as error:
             raise OptionError(str(error)) from error
         return options
@@ -57,5 +57,5 @@ class ConnectionOptions:
         return None if self.user is None else Credentials(self.user, self.password or "")
 
     def client(self, *, name: str | None = None) -> Client:
-        """A client that is not connected yet."""
+        """Return a client that is not connected yet."""
         return Client(self.endpoint, name=name, credentials=self.credentials(), tls=self.tls)

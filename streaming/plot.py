@@ -1,4 +1,4 @@
-"""Rows of a query as a picture: lines over the first column, or bars where that is no time and no number."""
+"""Drawing the rows of a query: lines over a first column of times or numbers, else bars."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -14,15 +14,15 @@ _MOST_LINES: Final = 20
 
 
 class NothingToDraw(ValueError):
-    """Rows that are no picture; the message says what is missing."""
+    """The rows cannot be drawn. The message says what is missing."""
 
 
 def draw(names: Sequence[str], rows: Sequence[Sequence[object]], path: Path, *, title: str = "") -> None:
-    """Write a PNG. The first column is the horizontal one; each column of numbers behind it is a line. A column of
-    texts between them splits the rows: a line for each of its values. Raises `NothingToDraw`."""
+    """Write a PNG. The first column is the x axis, and each later column of numbers is a line. The first column of
+    texts splits the rows: each of its values gets a line. Raises `NothingToDraw`."""
     numbers = [i for i in range(1, len(names)) if _all(rows, i, (int, float))]
     if not rows or not numbers:
-        raise NothingToDraw("a chart needs rows, and a column of numbers behind the first one")
+        raise NothingToDraw("a chart needs rows, and a column of numbers after the first one")
     texts = [i for i in range(1, len(names)) if i not in numbers and _all(rows, i, (str,))]
     figure = Figure(figsize=_INCHES, layout="constrained")
     axes = figure.subplots()
@@ -48,7 +48,7 @@ def draw(names: Sequence[str], rows: Sequence[Sequence[object]], path: Path, *, 
 def _lines(
     names: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[int], split: Sequence[int]
 ) -> dict[str, tuple[list[Any], list[float]]]:
-    """Lines by their label, each in the order of the horizontal column."""
+    """Return lines by their label, each in the order of the first column."""
     lines: dict[str, tuple[list[Any], list[float]]] = {}
     for row in sorted((row for row in rows if row[0] is not None), key=_first):
         for i in numbers:
@@ -57,12 +57,12 @@ def _lines(
             xs.append(row[0])
             ys.append(_number(row[i]))
     if len(lines) > _MOST_LINES:
-        raise NothingToDraw(f"{len(lines)} lines in a chart are too many: {_MOST_LINES} are drawn at the most")
+        raise NothingToDraw(f"a chart may have {_MOST_LINES} lines at most, not {len(lines)}")
     return lines
 
 
 def _all(rows: Sequence[Sequence[object]], column: int, kinds: tuple[type, ...]) -> bool:
-    """Whether a column has values of these kinds alone, and some."""
+    """Return whether a column has values, and only values of these kinds."""
     values = [row[column] for row in rows if row[column] is not None]
     return bool(values) and all(isinstance(each, kinds) and not isinstance(each, bool) for each in values)
 

@@ -1,4 +1,4 @@
-"""What a query's progress says of its sources: how far behind it is, and what it had to leave out."""
+"""The lag of a query and the records that it skipped, computed from its progress."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ _NONE = StreamProgress({})
 
 
 def lag(progress: Mapping[str, Any]) -> int:
-    """Records of the log that were there and not read yet when the batch ended, of all sources of the query. `progress`
-    is `StreamingQuery.lastProgress`, or one of `recentProgress`."""
+    """Return the number of records, of all sources, that were not read yet when the batch ended. `progress` is
+    `StreamingQuery.lastProgress` or an element of `recentProgress`."""
     behind = 0
     for source in progress.get("sources", ()):
         read, there = _progress(source.get("endOffset")).offsets, _progress(source.get("latestOffset")).offsets
@@ -20,12 +20,12 @@ def lag(progress: Mapping[str, Any]) -> int:
 
 
 def skipped(progress: Mapping[str, Any]) -> int:
-    """Records that were gone from the log before the query came to them, since it began (`failOnDataLoss` is false)."""
+    """Return the number of records that were removed before the query read them (`failOnDataLoss` is false)."""
     return sum(_progress(source.get("endOffset")).skipped for source in progress.get("sources", ()))
 
 
 def _progress(value: object) -> StreamProgress:
-    """Offsets as Spark gives them, an object or its text. A source of another kind has none."""
+    """Parse offsets, which Spark gives as an object or as its text. Other sources have no such offsets."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
         return StreamProgress.from_json(found, None) if isinstance(found, Mapping) else _NONE

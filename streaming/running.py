@@ -1,4 +1,4 @@
-"""Queries as an operator runs them: they say how far they are, and end with their batch when they are told to."""
+"""Running a query: report each micro-batch, and let the current batch finish before stopping."""
 
 import threading
 import time
@@ -10,12 +10,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming.progress import lag, skipped
 
 _POLL_S: Final = 0.25
-_LAST_POLL_S: Final = 0.02  # as little of another batch as can be
-_LAST_BATCH_S: Final = 120.0  # that the running batch is given when the query is to end
+_LAST_POLL_S: Final = 0.02  # stop soon after the batch, before the next one does much
+_LAST_BATCH_S: Final = 120.0  # for the running batch to finish when the query is stopped
 
 
 def describe(progress: Mapping[str, Any]) -> str:
-    """One line about a micro-batch: rows and rate in, how far behind, what was lost, the watermark, rows too late."""
+    """Format a micro-batch as one line: rows, rate, lag, losses, watermark and late rows."""
     states = progress.get("stateOperators") or []
     line = (
         f"batch {progress['batchId']}: {progress['numInputRows']:,} rows in, "
@@ -32,22 +32,22 @@ def describe(progress: Mapping[str, Any]) -> str:
     return line
 
 
-def run(query: StreamingQuery, tell: Callable[[str], None], stopping: threading.Event) -> None:
-    """Tell of each micro-batch until the query ends, or `stopping` is set: then the batch that runs is let end first.
-    Raises what the query failed with."""
-    told = -1
+def run(query: StreamingQuery, report: Callable[[str], None], stopping: threading.Event) -> None:
+    """Report each micro-batch until the query ends or `stopping` is set. The current batch may finish first. Raises the
+    failure of the query."""
+    reported = -1
     while query.isActive and not stopping.is_set():
         query.awaitTermination(_POLL_S)  # type: ignore[arg-type]
-        told = _tell(query, told, tell)
+        reported = _report(query, reported, report)
     _end(query)
-    _tell(query, told, tell)
+    _report(query, reported, report)
     failure = query.exception()
     if failure is not None:
         raise failure
 
 
 def _end(query: StreamingQuery) -> None:
-    """Stop a query when its batch has ended. One that is behind is at the next one then, which is done again."""
+    """Stop a query after its current batch. A query with a backlog has begun the next batch, and will repeat it."""
     deadline = time.monotonic() + _LAST_BATCH_S
     ended = _last_batch(query)
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
@@ -58,16 +58,16 @@ def _end(query: StreamingQuery) -> None:
 
 
 def _last_batch(query: StreamingQuery) -> int | None:
-    """The number of the last batch that has ended."""
+    """Return the number of the last completed batch."""
     progress = query.lastProgress
     return None if progress is None else progress["batchId"]
 
 
-def _tell(query: StreamingQuery, told: int, tell: Callable[[str], None]) -> int:
-    """Tell of the batches behind `told`. Returns the last one."""
+def _report(query: StreamingQuery, reported: int, report: Callable[[str], None]) -> int:
+    """Report the batches after number `reported`. Return the number of the last one."""
     for progress in query.recentProgress:
         number = progress["batchId"]
-        if number > told and (progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0):
-            tell(describe(progress))
-            told = number
-    return told
+        if number > reported and (progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0):
+            report(describe(progress))
+            reported = number
+    return reported

@@ -1,4 +1,4 @@
-"""A local Spark session that knows the `sluice` format, keeps to loopback and downloads nothing."""
+"""A Spark session with the `sluice` format. A local one uses loopback only and downloads nothing."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from streaming.source import SluiceDataSource
 
 _HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)(:|$)")
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-_JVM_SECONDS: Final = 20  # its shutdown hooks, on a busy machine
+_JVM_SECONDS: Final = 20  # for its shutdown hooks on a busy machine
 
 
 def spark_session(
@@ -29,11 +29,11 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     java: JavaChoice | None = None,
 ) -> SparkSession:
-    """Start Spark in this process (or take the one that runs) and register the data source.
+    """Start Spark in this process, or use the running session, and register the data source.
 
-    `config` adds to or replaces what is set here. Where the master is on this machine, all of it keeps to loopback; the
-    executors of another one have to reach the driver, and its own address is Spark's choice (`spark.driver.host`).
-    Raises `JavaNotFound`.
+    `config` adds to the settings below or replaces them. With a master on this machine, Spark uses loopback only. The
+    executors of another master must reach the driver, so Spark chooses its address (`spark.driver.host`). Raises
+    `JavaNotFound`.
     """
     _prepare_environment(java, is_here=is_here(master))
     settings = {
@@ -41,7 +41,7 @@ def spark_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": str(shuffle_partitions),  # a laptop's worth, not a cluster's 200
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),  # Spark's default of 200 is for clusters
         "spark.sql.session.timeZone": "UTC",
         **(config or {}),
     }
@@ -53,19 +53,19 @@ def spark_session(
 
 
 def is_here(master: str) -> bool:
-    """Whether a master is on this machine, and nobody else's."""
+    """Return whether a master uses this machine only."""
     return _HERE.match(master) is not None
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("sluice")` known to a session, and let it see what queries filter by; returns the session."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # without it Spark refuses such a source
+    """Register `format("sluice")` with a session, with filter pushdown. Return the session."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # Spark refuses a source with pushdown otherwise
     spark.dataSource.register(SluiceDataSource)
     return spark
 
 
 def stop(spark: SparkSession) -> None:
-    """End the session and the JVM that this process started for it, and wait until that is gone.
+    """Stop the session and its JVM, and wait until the JVM has ended.
 
     `SparkSession.stop` alone leaves the JVM running until the Python process ends.
     """
@@ -74,7 +74,7 @@ def stop(spark: SparkSession) -> None:
     if gateway is not None and getattr(gateway, "proc", None) is not None:
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
+        gateway.proc.stdin.close()  # the JVM ends when its input is closed
         try:
             gateway.proc.wait(_JVM_SECONDS)
         except TimeoutExpired:
@@ -84,8 +84,8 @@ def stop(spark: SparkSession) -> None:
 
 @contextmanager
 def interrupts_as_before() -> Iterator[None]:
-    """Spark takes Ctrl-C for itself, to end its jobs and raise `KeyboardInterrupt`: not where somebody has said before
-    what it means."""
+    """Restore the SIGINT handler of the program. Spark replaces it by one that cancels its jobs and raises
+    `KeyboardInterrupt`."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -95,8 +95,8 @@ def interrupts_as_before() -> Iterator[None]:
 
 
 def _prepare_environment(java: JavaChoice | None, *, is_here: bool) -> None:
-    """What the JVM and its Python workers inherit: the Java, this very Python, and where our packages lie. Workers on
-    other machines have a Python of their own where `PYSPARK_PYTHON` says so."""
+    """Set the environment that the JVM and its Python workers inherit: the Java, this Python and the path of Sluice.
+    `PYSPARK_PYTHON` may name another Python for workers on other machines."""
     os.environ["JAVA_HOME"] = str(java_home(java))
     if is_here:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""SQL over parent topics: tables that are made when a query names them."""
+"""SQL over parent topics: a table is created when a query names it."""
 
 import difflib
 import logging
@@ -17,39 +17,39 @@ from streaming.history.frame import read_records
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MOST_TABLES: Final = 64  # of one query
+_MOST_TABLES: Final = 64  # in one query
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
-_PART: Final = re.compile(r"`((?:[^`]|``)*)`")  # of a name
-_PLAN: Final = re.compile(r"(; line \d+ pos \d+|SQLSTATE: \w+);\n.*", re.DOTALL)  # behind what is wrong with a query
-# What names tables in a plan that Spark has parsed, and what gives names to parts of a query.
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`")  # one part of a name
+_PLAN: Final = re.compile(r"(; line \d+ pos \d+|SQLSTATE: \w+);\n.*", re.DOTALL)  # follows the message about a query
+# Table names in a parsed plan, and the names of common table expressions.
 _RELATION: Final = re.compile(r"UnresolvedRelation \[(.*)\], \[")
 _WITH: Final = re.compile(r"^[ :+-]*CTE \[(.*)\]$", re.MULTILINE)
 
 
 class QueryError(ValueError):
-    """A query that cannot be run; the message says where and why."""
+    """A query cannot be run. The message says where and why."""
 
 
 @dataclass(slots=True, frozen=True)
 class Catalog:
-    """Where tables come from: a history, a node's log (options of `format("sluice")`), or both."""
+    """The sources of tables: a history, the log of a node (options of `format("sluice")`), or both."""
 
     history: str | None
     log: Mapping[str, str] | None
-    parents: tuple[str, ...]  # the tables that there are
+    parents: tuple[str, ...]  # the known tables
     since: datetime | None = None  # stored at or after
     until: datetime | None = None  # stored before
-    is_there: Callable[[str], bool] | None = None  # where `parents` are not all: whether this one is another
+    is_there: Callable[[str], bool] | None = None  # checks a further name when `parents` is incomplete
 
 
 def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
-    """The query's result, not computed yet. Raises `QueryError`, and `HistoryError`.
+    """Return the result of a query, not computed yet. Raises `QueryError` and `HistoryError`.
 
     A table is a parent topic (`sensors`, or `` `my topic` ``), with the columns of `format("sluice")` and `text`, the
     payload as text.
     """
     logging.getLogger("SQLQueryContextLogger").disabled = True  # it writes each failed attempt to standard error
-    added: dict[str, str] = {}  # names by how Spark tells them apart
+    added: dict[str, str] = {}  # names by their lower case, as Spark compares them
     for _ in range(_MOST_TABLES + 1):
         try:
             frame = spark.sql(query)
@@ -64,7 +64,7 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
         else:
             _require_spelled(spark, query, added)
             return frame
-    raise QueryError(f"a query of more than {_MOST_TABLES} tables")
+    raise QueryError(f"a query may name {_MOST_TABLES} tables at most")
 
 
 def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
@@ -76,8 +76,8 @@ def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
 
 
 def _require_spelled(spark: "SparkSession", query: str, added: Mapping[str, str]) -> None:
-    """Spark's names do not differ by case; topics do. Raises `QueryError` for a table that Spark took for another."""
-    session = getattr(spark, "_jsparkSession", None)  # none with Spark Connect
+    """Raise `QueryError` for two topics that differ in case only, which Spark takes for one table."""
+    session = getattr(spark, "_jsparkSession", None)  # Spark Connect has none
     if session is None or not added:
         return
     plan = session.sessionState().sqlParser().parsePlan(query).treeString()
@@ -86,12 +86,12 @@ def _require_spelled(spark: "SparkSession", query: str, added: Mapping[str, str]
         spelled = added.get(name.lower(), name)
         if spelled != name and name.lower() not in within:
             raise QueryError(
-                f"{name!r} and {spelled!r} are one table to Spark, and two topics: a query can name one of them"
+                f"{name!r} and {spelled!r} are one table to Spark, and two topics: a query can name only one of them"
             )
 
 
 def table(spark: "SparkSession", catalog: Catalog, parent: str) -> "DataFrame":
-    """The records of a parent topic, with their payload as text."""
+    """Return the records of a parent topic, with the payload as text."""
     records = read_records(
         spark, parent, history=catalog.history, log=catalog.log, since=catalog.since, until=catalog.until
     )
@@ -99,17 +99,17 @@ def table(spark: "SparkSession", catalog: Catalog, parent: str) -> "DataFrame":
 
 
 def _name(error: AnalysisException) -> str:
-    """Of the table that Spark has not found. Raises `QueryError` for a name of several parts."""
+    """Return the name of the table that Spark did not find. Raises `QueryError` for a name with several parts."""
     quoted = (error.getMessageParameters() or {}).get("relationName", "")
     parts: list[str] = [part.replace("``", "`") for part in _PART.findall(quoted)]
     if len(parts) != 1:
         whole = ".".join(parts)
-        raise QueryError(f"there is no table {whole!r}: tables have no database; a name with a dot wants backticks")
+        raise QueryError(f"there is no table {whole!r}: tables have no database; put a name with a dot in backticks")
     return parts[0]
 
 
 def message_of(error: PySparkException) -> str:
-    """Spark's words, without its stack and plan; of a task or a plan in Python its last ones."""
+    """Return the message of a Spark error without its stack trace and plan."""
     text = str(error)
     if TRACEBACK in text:
         return failure_of(text).reason
@@ -119,8 +119,8 @@ def message_of(error: PySparkException) -> str:
 def _known_tables(catalog: Catalog) -> str:
     parents = catalog.parents
     if catalog.is_there is not None:
-        return "which there are is told to who may read all"
+        return "only a user that may read all topics sees the list of tables"
     if not parents:
-        return "there are none yet"
+        return "there are no tables yet"
     shown = ", ".join(parents[:20])
-    return f"there are: {shown}" + (f" and {len(parents) - 20} more" if len(parents) > 20 else "")
+    return f"the tables are {shown}" + (f" and {len(parents) - 20} more" if len(parents) > 20 else "")

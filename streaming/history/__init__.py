@@ -1,4 +1,4 @@
-"""History: what the log held, exported as Parquet, and read together with what the log still holds.
+"""History: records exported from the log to Parquet, which can be read together with the log.
 
-`docs/history.md` has the format of a history folder.
+`docs/history.md` describes the format of a history folder.
 """

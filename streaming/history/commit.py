@@ -1,9 +1,9 @@
-"""A manifest comes into being at once, whole, and made by one only, whatever the file system can do.
+"""Creating a manifest atomically, by one writer only, on local file systems and object stores.
 
-A local file system can make a link that is not there yet. Object stores as pyarrow and fsspec show them replace what is
-there without asking. What all of them have today is that who lists sees what was written before. So whoever wants to
-commit says so first, by an object of its own (a *bid*), and looks who else does: who is not alone steps back. Of two
-bids, the one that was written later sees the other; at the worst both step back, and come again after different times.
+A local file system can create a link only if the name is free. Object stores, as pyarrow and fsspec present them,
+overwrite an existing object. But a listing shows every object that was written before it. So a writer first creates an
+object of its own, a *bid*, and then lists the others. It backs off when it finds another bid. The later of two bids
+sees the earlier one. At worst both writers back off and retry after different times.
 """
 
 import os
@@ -17,18 +17,17 @@ from pyarrow import fs
 
 from streaming.history.manifest import HistoryError
 
-BID: Final = ".bid"  # how the names of bids end
-_ABANDONED_S: Final = 600.0  # so old a bid is of somebody who ended in between; clocks differ by less
-_LONGEST_S: Final = 30.0  # from a bid to the object: who takes longer may have been taken for ended
+BID: Final = ".bid"  # the suffix of a bid
+_ABANDONED_S: Final = 600.0  # the writer of an older bid has died; clocks must differ by less
+_LONGEST_S: Final = 30.0  # from the bid to the manifest; after a longer time others may ignore the bid
 
 
 class HistoryChanged(HistoryError):
-    """Another exporter went on with the same history meanwhile."""
+    """Another writer has changed the same history meanwhile."""
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """A local file that is there with all its bytes, on the disk, and that nobody else made. Raises `HistoryChanged`
-    and `OSError`."""
+    """Create a local file with all of its bytes on the disk. Raises `HistoryChanged` when it exists, and `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
@@ -46,8 +45,8 @@ def create_file(path: Path, data: bytes) -> None:
 
 
 def create_object(files: fs.FileSystem, path: str, data: bytes) -> None:
-    """The same in an object store, of which an object is there when all of it is. `path` ends with a number that grows
-    with each commit, and `.json`. Raises `HistoryChanged` and `OSError`."""
+    """Create an object in an object store, where objects appear complete. `path` ends with a number that grows with
+    each commit, and `.json`. Raises `HistoryChanged` when another writer commits, and `OSError`."""
     began, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     bid = f"{path}.{now_ms}-{uuid.uuid4().hex[:12]}{BID}"
     with files.open_output_stream(bid) as file:
@@ -67,7 +66,7 @@ def create_object(files: fs.FileSystem, path: str, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """What is in a local file, or what was made in a folder, stays there over a loss of power."""
+    """Flush a local file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -76,12 +75,12 @@ def sync(path: Path) -> None:
 
 
 def _others(files: fs.FileSystem, path: str) -> list[str]:
-    """The files of the same folder."""
+    """List the files of the same folder."""
     infos = files.get_file_info(fs.FileSelector(path.rpartition("/")[0]))
     return [info.path for info in infos if info.type == fs.FileType.File]
 
 
 def _begun_ms(bid: str) -> int:
-    """When its maker began to commit; long ago where the name is no bid's."""
+    """Return when the writer of a bid began, in ms since 1970; 0 if the name is not that of a bid."""
     text = bid.removesuffix(BID).rpartition(".")[2].partition("-")[0]
     return int(text) if text.isdecimal() else 0

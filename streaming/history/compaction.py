@@ -1,7 +1,7 @@
-"""Compacting: small files of one partition and date that lie one behind the other become one file.
+"""Compacting: consecutive small files of one partition and date become one file.
 
-The new file is written first and counts when a manifest names it, in the place of the old ones, which stay where they
-are: whoever planned with an older manifest reads on. `clean_up` removes them when nobody can be reading them any more.
+The new file is written first. It replaces the old ones when a manifest names it. The old files stay, so that a query
+planned with an older manifest can continue. `clean_up` removes them later.
 """
 
 import threading
@@ -16,14 +16,14 @@ from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
 from streaming.history.verify import DamagedFile, checked_batches, orphans
 
-_COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
+_COMMIT_S: Final = 30.0  # a killed compaction repeats at most this much work and the file being written
 
-Run = tuple[HistoryFile, ...]  # files that become one
+Run = tuple[HistoryFile, ...]  # files that are merged
 
 
 @dataclass(slots=True)
 class Compacted:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     parent: str
     old_files: int = 0
@@ -35,7 +35,7 @@ class Compacted:
 
 @dataclass(slots=True)
 class _Work:
-    """What is done, and does not count yet."""
+    """Merged files that are not committed yet."""
 
     old: list[HistoryFile] = field(default_factory=list)
     new: list[HistoryFile] = field(default_factory=list)
@@ -43,17 +43,12 @@ class _Work:
 
 
 def runs(manifest: HistoryManifest, file_bytes: int, before: str | None = None) -> Iterator[Run]:
-    """Two files or more each, without a gap between them, of at most `file_bytes` together; of dates before `before`
-    (2026-01-31) alone, where that is given."""
+    """Yield runs of two or more consecutive files without a gap, of at most `file_bytes` in total. With `before`
+    (2026-01-31), only files of earlier dates are included."""
     run: list[HistoryFile] = []
     size = 0
     for each in sorted(manifest.files, key=lambda file: (file.partition, file.begin)):
-        goes_on = bool(run) and (run[-1].partition, run[-1].date, run[-1].end) == (
-            each.partition,
-            each.date,
-            each.begin,
-        )
-        if run and (not goes_on or size + each.size > file_bytes):
+        if run and (not _is_next(run[-1], each) or size + each.size > file_bytes):
             if len(run) > 1:
                 yield tuple(run)
             run, size = [], 0
@@ -64,12 +59,13 @@ def runs(manifest: HistoryManifest, file_bytes: int, before: str | None = None) 
         yield tuple(run)
 
 
-def _goes_on(one: HistoryFile, other: HistoryFile) -> bool:
-    return (one.partition, one.date, one.end) == (other.partition, other.date, other.begin)
+def _is_next(file: HistoryFile, other: HistoryFile) -> bool:
+    """Return whether `other` continues `file`, in the same partition and date."""
+    return (file.partition, file.date, file.end) == (other.partition, other.date, other.begin)
 
 
 class Compactor:
-    """Compacts the history of one parent topic, once."""
+    """One compaction of the history of a parent topic."""
 
     def __init__(self, folder: HistoryFolder, parent: str, file_bytes: int, before: str | None = None) -> None:
         self._folder = folder
@@ -79,8 +75,8 @@ class Compactor:
         self._compacted = Compacted(parent)
 
     def run(self, stopping: threading.Event | None = None) -> Compacted:
-        """When `stopping` is set, it ends after the file that it is at and keeps what it has. Raises `HistoryError` for
-        a file that is not whole (nothing replaces it), and `OSError`."""
+        """Merge the files and commit. Setting `stopping` ends it after the current file; finished files are kept.
+        Raises `HistoryError` for a damaged file, which is not replaced, and `OSError`."""
         work = _Work()
         for run in runs(self._folder.manifest(self._parent), self._file_bytes, self._before):
             if stopping is not None and stopping.is_set():
@@ -98,7 +94,7 @@ class Compactor:
         return self._compacted
 
     def _merged(self, run: Run) -> HistoryFile:
-        """A file with all records of these."""
+        """Write one file with all records of a run."""
         first, last = run[0], run[-1]
         writer = FileWriter(self._folder, self._parent, first.partition, first.begin, first.date)
         try:
@@ -114,7 +110,7 @@ class Compactor:
             for batch in checked_batches(self._folder, each):
                 writer.write(batch)
         except (DamagedFile, OSError) as error:
-            raise HistoryError(f"{each.path}: {error}: nothing is put in its place") from error
+            raise HistoryError(f"{each.path}: {error}: it is not replaced") from error
 
     def _commit(self, work: _Work) -> None:
         if not work.new:
@@ -129,8 +125,8 @@ class Compactor:
 
 
 def clean_up(folder: HistoryFolder, parent: str, older_than_s: float) -> list[str]:
-    """Remove what does not count: files that were replaced so long ago, and files as old that somebody left who ended
-    before they counted. Returns their names. Raises `HistoryError` and `OSError`."""
+    """Remove unused files older than `older_than_s`: replaced ones, and those of exporters that died before committing.
+    Return their names. Raises `HistoryError` and `OSError`."""
     manifest = folder.manifest(parent)
     before_ms = (time.time() - older_than_s) * 1000
     replaced = [each.path for each in manifest.replaced if each.at_ms <= before_ms]

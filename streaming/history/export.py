@@ -1,8 +1,8 @@
-"""Exporting: what the log holds of a parent topic and its history does not have yet becomes Parquet files.
+"""Exporting the records of a parent topic that its history does not have yet to Parquet files.
 
-Files are written first and count when a manifest names them: an exporter that ends anywhere leaves the state before,
-and files that no manifest names (`HistoryFolder.orphans`). What it had not committed is exported again, to files with
-other names.
+Files are written first and belong to the history when a manifest names them. An exporter that is killed leaves the
+previous state and files that no manifest names (`verify.orphans`). The next export writes the same records to files
+with other names.
 """
 
 import threading
@@ -19,35 +19,35 @@ from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest, Loss, Span
 from streaming.history.partition_export import PartitionExport
 
-_COMMIT_S: Final = 30.0  # so much of the work is done again at the most, beside the file that was being written
+_COMMIT_S: Final = 30.0  # a killed export repeats at most this much work and the files being written
 
 Report = Callable[[int, int], None]
 
 
 @dataclass(slots=True, frozen=True)
 class ExportOptions:
-    """What one export does."""
+    """The options of one export."""
 
-    until_ms: int | None = None  # only what was stored before; None: all that there is when it begins
-    file_bytes: int = 256 << 20  # a file is ended when it has so many
-    bytes_per_second: int | None = None  # of the log, read from the node; None: as fast as it goes
-    allow_losses: bool = False  # whether records that are gone from the log are noted, or an error
+    until_ms: int | None = None  # export records stored before; None: all that exist at the start
+    file_bytes: int = 256 << 20  # start a new file at this size
+    bytes_per_second: int | None = None  # of the log, read from the node; None: no limit
+    allow_losses: bool = False  # whether records gone from the log are noted instead of an error
 
 
 @dataclass(slots=True)
 class Exported:
-    """What an export did."""
+    """The result of an export."""
 
     parent: str
     files: int = 0
     rows: int = 0
     size: int = 0  # bytes of Parquet
     lost: int = 0  # offsets that were gone from the log
-    spans: dict[int, Span] = field(default_factory=dict)  # by partition, what the history covers now
+    spans: dict[int, Span] = field(default_factory=dict)  # the offsets that the history covers now, by partition
 
 
 class Exporter:
-    """Brings the history of one parent topic up to date, once."""
+    """One export of a parent topic."""
 
     def __init__(
         self, client: Client, folder: HistoryFolder, parent: str, options: ExportOptions | None = None
@@ -87,7 +87,7 @@ class Exporter:
             except HistoryChanged:
                 each.abandon()
                 raise
-            except HistoryError as refusal:  # what is wrong with one partition: the others do not wait for it
+            except HistoryError as refusal:  # an error of one partition does not stop the others
                 each.end_file()
                 refusals.append(refusal)
             except BaseException:
@@ -100,7 +100,7 @@ class Exporter:
         return self._exported
 
     def _work(self, bounds: Sequence[PartitionBounds]) -> list[PartitionExport]:
-        """What is to be done, by partition."""
+        """Return the offsets to export, as one export per partition."""
         options, known = self._options, self._manifest.spans()
         work: list[PartitionExport] = []
         for each in bounds:
@@ -124,7 +124,8 @@ class Exporter:
         return work
 
     def _check_log(self, bounds: Sequence[PartitionBounds]) -> None:
-        """That this log is the one the history is of: the last records of both are the same, where both are there."""
+        """Raise `HistoryError` if the history belongs to another log: the last exported record must be in this log at
+        the same position, unless it was removed."""
         held = {each.partition: each for each in bounds}
         for number, span in self._manifest.spans().items():
             now, last = held.get(number), self._manifest.last_file(number)
@@ -144,7 +145,7 @@ class Exporter:
         return HistoryError(f"the history of {self._parent!r} is of another log: {there}, and {here} in the history")
 
     def _commit_now_and_then(self, work: Sequence[PartitionExport]) -> None:
-        """Files of partitions that are done do not wait for the others: who cleans up takes old ones for abandoned."""
+        """Commit finished files regularly. `clean_up` takes old files that no manifest names for abandoned ones."""
         if time.monotonic() - self._committed_at > _COMMIT_S:
             self._commit_made(work)
 
@@ -154,7 +155,7 @@ class Exporter:
             each.files, each.losses = [], []
 
     def _commit(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> None:
-        """These count from here on."""
+        """Add files and losses to the manifest."""
         self._committed_at = time.monotonic()
         if not files and not losses:
             return
@@ -167,8 +168,8 @@ class Exporter:
         done.lost += sum(each.end - each.begin for each in losses)
 
     def _grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss], now: HistoryManifest) -> HistoryManifest:
-        """`now` may have been compacted since; that it goes further is another exporter's work. Raises
-        `HistoryChanged`."""
+        """Return the next manifest. `now` may have been compacted meanwhile. Raises `HistoryChanged` if another
+        exporter has added records."""
         if now.spans() != self._manifest.spans():
             raise self._folder.changed(self._parent)
         return now.grown(files, losses)

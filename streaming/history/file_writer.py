@@ -1,4 +1,4 @@
-"""Parquet files of a history, written while their records come."""
+"""Writing the Parquet files of a history."""
 
 import uuid
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from streaming.history.manifest import HistoryFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_GROUP_BYTES: Final = 32 << 20  # of a row group before it is compressed: what a writer holds in memory
+_GROUP_BYTES: Final = 32 << 20  # of a row group before compression, which a writer keeps in memory
 _GROUP_ROWS: Final = 1 << 17
-# Payloads and offsets rarely repeat; a dictionary of them is built for nothing.
+# Other columns, such as payloads and offsets, rarely repeat, so a dictionary would be useless.
 _DICTIONARIES: Final = ["topic", "levels.list.element", "client_id", "content_type", "qos", "partition"]
 _DAY_US: Final = 86_400_000_000
 _EPOCH_MS: Final = pa.timestamp("ms", tz="UTC")
@@ -29,7 +29,7 @@ _EPOCH_MS: Final = pa.timestamp("ms", tz="UTC")
 
 @dataclass(slots=True)
 class _Facts:
-    """What the manifest says of a file, so far."""
+    """The facts about a file for the manifest."""
 
     rows: int = 0
     uncompressed: int = 0
@@ -51,14 +51,14 @@ class _Facts:
 
 
 class FileWriter:
-    """One file, which counts once a manifest names it. Raises `OSError`."""
+    """Writes one file, which belongs to the history once a manifest names it. Raises `OSError`."""
 
     def __init__(self, folder: HistoryFolder, parent: str, partition: int, begin: int, date: str) -> None:
         self.partition = partition
         self.begin = begin
         self.date = date
         self._folder = folder
-        # A name of its own: nobody's file is ever written over.
+        # A unique name, so that no file is ever overwritten.
         self._name = f"{folder_of(parent)}/date={date}/{partition}-{begin:020d}-{uuid.uuid4().hex[:12]}.parquet"
         path = folder.path(self._name)
         if isinstance(folder.files, fs.LocalFileSystem):
@@ -77,16 +77,11 @@ class FileWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written or to be written, those not compressed yet as they are."""
+        """The size in bytes, including records that are not compressed and written yet."""
         return int(self._out.tell()) + self._group_bytes
 
-    @property
-    def held_bytes(self) -> int:
-        """What is in memory."""
-        return self._group_bytes
-
     def write(self, batch: pa.RecordBatch) -> None:
-        """Records of the file's date, in order."""
+        """Add records of the date of the file, in order."""
         self._facts.add(batch)
         self._group.append(batch)
         self._group_rows += batch.num_rows
@@ -95,7 +90,7 @@ class FileWriter:
             self._write_group()
 
     def close(self, end: int) -> HistoryFile:
-        """All is written, and on the disk where that can be said; it covers [begin, end)."""
+        """Finish the file, which covers [begin, end), and flush it to the disk if it is local."""
         self._write_group()
         self._writer.close()
         size = int(self._out.tell())
@@ -119,7 +114,7 @@ class FileWriter:
         )
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the unfinished file."""
         self._writer.close()
         self._out.close()
         self._folder.files.delete_file(self._folder.path(self._name))
@@ -132,8 +127,11 @@ class FileWriter:
 
 
 def by_date(batch: pa.RecordBatch, date: str | None) -> "Iterator[tuple[str, pa.RecordBatch]]":
-    """The batch cut where a new date (UTC) begins, with the dates as 2026-01-31, in order; `date` is that of the record
-    before. A message that was held (delayed, or part of a transaction) lies behind younger ones: it has their date."""
+    """Cut a batch where a new date (UTC) begins. Yield (date, batch) in order, with dates as 2026-01-31.
+
+    `date` is that of the previous record. A message that was held (delayed or half) comes after younger ones and gets
+    their date.
+    """
     stored = batch.column("stored_at").cast(pa.int64()).to_numpy()
     days = np.maximum.accumulate(stored // _DAY_US)
     if date is not None:

@@ -1,6 +1,6 @@
-"""A history folder on a file system: its files, and the manifests that say which of them count.
+"""A history folder: its data files, and the manifests that list the valid ones.
 
-Anything that pyarrow or fsspec can open: a path, `s3://bucket/folder?endpoint_override=…`, `gs://…`, `memory://…`.
+The folder may be anything that pyarrow or fsspec opens: a path, `s3://bucket/folder?endpoint_override=…`, `gs://…`, `memory://…`.
 """
 
 import random
@@ -19,29 +19,29 @@ from streaming.history.commit import HistoryChanged, create_file, create_object
 from streaming.history.manifest import HistoryError, HistoryManifest, from_json
 
 _MANIFESTS: Final = "_manifests"
-_KEPT: Final = 8  # states of a manifest, so that whoever reads one finds it for a while
+_KEPT: Final = 8  # manifests kept, so that a reader finds the one it has listed
 _NAME: Final = re.compile(r"(\d{12})\.json")
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _NAMELESS: Final = "%"  # the parent topic of `/a`, whose first level is empty
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_TRIES: Final = 12  # of a commit that others were faster with
-_PAUSE_S: Final = 0.05  # before the second one; twice as long before each other, but for chance
+_TRIES: Final = 12  # attempts to commit
+_PAUSE_S: Final = 0.05  # before the second attempt; doubles each time, with jitter
 _LONGEST_PAUSE_S: Final = 5.0
 
 
 class HistoryFolder:
-    """Where histories of parent topics lie. Raises `HistoryError` for a place that cannot be opened."""
+    """The folder of the histories of parent topics. Raises `HistoryError` if it cannot be opened."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.files, self.root = _open(uri)
 
     def path(self, name: str) -> str:
-        """The whole path of a file, for `files`."""
+        """Return the path of a file for `files`."""
         return f"{self.root}/{name}"
 
     def spark_path(self, name: str) -> str:
-        """The same as Hadoop names it for Spark: percent signs are themselves, and what would be a pattern is not."""
+        """Return the path of a file for Spark, with the characters of Hadoop's patterns escaped."""
         path = _PATTERN.sub(r"\\\g<0>", self.path(name))
         if isinstance(self.files, fs.LocalFileSystem):
             return f"file://{path}"
@@ -49,12 +49,12 @@ class HistoryFolder:
         return f"{'s3a' if scheme == 's3' else scheme}://{path}"
 
     def parents(self) -> list[str]:
-        """Parent topics with a history."""
+        """List the parent topics with a history."""
         names = [info.base_name for info in self._infos(self.root) if info.type == fs.FileType.Directory]
         return sorted(_parent_of(name) for name in names if name.startswith("parent="))
 
     def manifest(self, parent: str) -> HistoryManifest:
-        """The newest; an empty one where nothing was exported yet. Raises `HistoryError` where it cannot be read."""
+        """Return the newest manifest, or an empty one before the first export. Raises `HistoryError`."""
         numbers = self._numbers(parent)
         if not numbers:
             return HistoryManifest(parent)
@@ -71,8 +71,8 @@ class HistoryFolder:
         return found
 
     def commit(self, manifest: HistoryManifest) -> None:
-        """Make this the newest state: at once and whole, or not at all. Raises `HistoryChanged` when somebody else was
-        faster, and `OSError`."""
+        """Make this the newest manifest, atomically. Raises `HistoryChanged` when another writer was faster, and
+        `OSError`."""
         numbers = self._numbers(manifest.parent)
         if numbers and numbers[-1] >= manifest.number:
             raise self.changed(manifest.parent)
@@ -85,14 +85,16 @@ class HistoryFolder:
             self.remove(f"{folder_of(manifest.parent)}/{_MANIFESTS}/{number:012d}.json")
 
     def remove(self, name: str) -> None:
-        """A file that is not needed any more, and may be gone already. Raises `OSError`."""
+        """Remove a file, which may be gone already. Raises `OSError`."""
         with suppress(FileNotFoundError):
             self.files.delete_file(self.path(name))
 
     def update(self, parent: str, change: Callable[[HistoryManifest], HistoryManifest]) -> HistoryManifest:
-        """Make `change` of the newest state the newest; returns it. Done again where somebody else is faster, so that
-        an export and a compaction at the same time both succeed; raises what `change` does when it does not go with
-        what that one did, `HistoryChanged` when it is always somebody else, and `OSError`."""
+        """Apply `change` to the newest manifest, commit the result and return it.
+
+        It is retried when another writer is faster, so that an export and a compaction at the same time both succeed.
+        Raises what `change` raises, `HistoryChanged` after too many attempts, and `OSError`.
+        """
         for again in range(_TRIES):
             known = self.manifest(parent)
             wanted = change(known)
@@ -107,11 +109,11 @@ class HistoryFolder:
         raise self.changed(parent)
 
     def changed(self, parent: str) -> HistoryChanged:
-        return HistoryChanged(f"another exporter goes on with the history of {parent!r} in {self.uri}")
+        return HistoryChanged(f"another exporter is changing the history of {parent!r} in {self.uri}")
 
     def loose_files(self, parent: str) -> Iterator[tuple[str, float]]:
-        """Every file below the folder of a parent topic but manifests, whether it counts or not: name and seconds since
-        1970 of its last change; that is now where the file system does not know it."""
+        """Yield every data file of a parent topic, whether a manifest names it or not: its name and the time of its
+        last change in seconds since 1970, which is now if the file system does not know it."""
         for info in self._infos(self.path(folder_of(parent)), recursive=True):
             if info.type == fs.FileType.File and not _NAME.fullmatch(info.base_name):
                 yield info.path.removeprefix(self.root).lstrip("/"), (info.mtime_ns or time.time_ns()) / 1e9
@@ -122,11 +124,11 @@ class HistoryFolder:
         return sorted(int(name[1]) for name in found if name is not None)
 
     def _infos(self, path: str, recursive: bool = False) -> list[fs.FileInfo]:
-        """What is in a folder; nothing where there is none."""
+        """List a folder; a missing one is empty."""
         selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
         try:
             infos = self.files.get_file_info(selector)
-        except FileNotFoundError:  # pyarrow could not open it, and then saw that it is there: just made
+        except FileNotFoundError:  # the folder was created while pyarrow listed it
             infos = self.files.get_file_info(selector)
         return list(infos)
 
@@ -135,7 +137,7 @@ class HistoryFolder:
 
 
 def folder_of(parent: str) -> str:
-    """The folder of a parent topic: a Hive partition, its value with percent signs where a path has no such letters."""
+    """Return the name of the folder of a parent topic: a Hive partition with a percent-encoded value."""
     return f"parent={quote(parent, safe='').replace('.', '%2E') or _NAMELESS}"
 
 
@@ -150,8 +152,8 @@ def _open(uri: str) -> tuple[fs.FileSystem, str]:
             return fs.LocalFileSystem(), str(Path(uri).absolute())
         if urlsplit(uri).password is not None:
             raise HistoryError(
-                f"a secret in the name of a folder ({uri.partition('://')[0]}://…@…) is seen by everybody who sees the "
-                "name: say it by the environment or a profile (docs/history.md)"
+                f"a URI must not contain a secret ({uri.partition('://')[0]}://…@…): use the "
+                "environment or a profile (docs/history.md)"
             )
         try:
             files, path = fs.FileSystem.from_uri(uri)
@@ -163,7 +165,7 @@ def _open(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _by_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
-    import fsspec  # noqa: PLC0415 - need not be installed
+    import fsspec  # noqa: PLC0415 - optional
 
     files, path = fsspec.core.url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(files)), path

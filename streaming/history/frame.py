@@ -1,7 +1,7 @@
-"""History and log as one DataFrame: Parquet files up to where the history ends, and the log from there on.
+"""Reading history and log as one DataFrame: Parquet files up to the end of the history, then the log.
 
-Spark's own Parquet reader takes the files, so that columns that nobody reads, row groups that no filter wants and files
-outside a time range cost nothing; the node is asked for what is younger only.
+Spark's Parquet reader reads the files, so unused columns, row groups that a filter excludes and files outside a time
+range cost nothing. The node is asked for younger records only.
 """
 
 import json
@@ -29,7 +29,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _LISTERS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _MOST_LISTERS: Final = 32
-# Whatever the session is told: a file that is not there, or not whole, is an error, never fewer records.
+# Override the session: a missing or damaged file is an error, and never just fewer records.
 _WHOLE: Final = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -46,12 +46,12 @@ def read_records(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> "DataFrame":
-    """Every record of a parent topic once, with the columns of `format("sluice")`; what was stored in [since, until)
-    alone, where they are given (aware datetimes).
+    """Return every record of a parent topic once, with the columns of `format("sluice")`. `since` and `until` (aware
+    datetimes) select records stored in [since, until).
 
-    `history` is a history's folder. `log` has the options of `format("sluice")` that say which node has the rest
-    (`endpoint`, credentials, TLS …). Without one of them, the other is read alone. Raises `HistoryError`; that the log
-    does not go on where the history ends is the reader's `DataLossError`.
+    `history` is the folder of a history. `log` has the options of `format("sluice")` that name the node (`endpoint`,
+    credentials, TLS …). If one of the two is None, only the other is read. Raises `HistoryError`. Reading raises
+    `DataLossError` if records between the history and the log are gone.
     """
     parts: list[DataFrame] = []
     manifest = HistoryManifest(parent)
@@ -88,8 +88,8 @@ def _exported(
 
 @contextmanager
 def _listed_by_few(spark: "SparkSession") -> "Iterator[None]":
-    """Spark looks at each file before it reads: of many, by a task for each of them, which costs 14 ms of CPU a file.
-    A few tasks take 1 ms (measured with 2,000 files)."""
+    """Let Spark list files with few tasks. With its default, a task per file, listing costs 14 ms of CPU per file; with
+    few tasks 1 ms (measured with 2,000 files)."""
     before = spark.conf.get(_LISTERS, None)
     spark.conf.set(_LISTERS, str(_MOST_LISTERS))
     try:
@@ -102,8 +102,8 @@ def _listed_by_few(spark: "SparkSession") -> "Iterator[None]":
 
 
 def _is_known(spark: "SparkSession", path: str) -> bool:
-    """Whether the Java side of Spark can open files there: for S3 it needs Hadoop's `hadoop-aws`. One that is not in
-    this process (Spark Connect) is taken to have it."""
+    """Return whether the JVM of Spark can open files there; for S3 it needs Hadoop's `hadoop-aws`. The JVM of Spark
+    Connect is assumed to have it."""
     scheme = path.partition(":")[0]
     jvm = None if scheme == "file" else getattr(spark, "_jvm", None)
     if jvm is None:
@@ -116,7 +116,7 @@ def _is_known(spark: "SparkSession", path: str) -> bool:
 
 
 def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: list[HistoryFile]) -> "DataFrame":
-    """Files that Python's side of Spark reads, whole, and hands over."""
+    """Read whole files in the Python workers of Spark."""
     pieces = [FileRange(folder.uri, each.path, parent, each.partition, each.begin, each.end) for each in files]
     schema = checked(SCHEMA)
 
@@ -129,7 +129,7 @@ def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: 
 
 
 def _rest(spark: "SparkSession", manifest: HistoryManifest, log: Mapping[str, str]) -> "DataFrame":
-    """What the log has behind the history; all of it, where there is none."""
+    """Read the log from the end of the history, or all of it without a history."""
     ends: Offsets = {(manifest.parent, number): span.end for number, span in manifest.spans().items()}
     reader = spark.read.format("sluice").options(**log).option("parent", json.dumps([manifest.parent]))
     return (reader.option("startingOffsets", json.dumps(offsets_to_json(ends))) if ends else reader).load()

@@ -1,4 +1,4 @@
-"""What a source knows of a history while it plans: which offsets are in files, and in which."""
+"""An index of history files by offset, which a source uses while it plans."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _END: Final = attrgetter("end")
 
 @dataclass(slots=True, frozen=True)
 class _Files:
-    """A manifest by partition: a year of files is asked for many times."""
+    """The files of a manifest by partition, so that a year of files is searched quickly."""
 
     spans: dict[int, Span]
     files: dict[int, list[HistoryFile]]  # in order
@@ -32,9 +32,11 @@ class _Files:
 
 
 class HistoryIndex:
-    """The histories of parent topics in a folder, each as its manifest was when it was first asked for, or `spans` was
-    told to look again: what was exported since is in the log as well, until retention takes it. Without a folder,
-    nothing is in files. Raises `HistoryError`."""
+    """The histories of parent topics in a folder; empty without a folder.
+
+    A manifest is read at its first use, and again by `spans` with `reload`. Records exported later are also in the log
+    until retention removes them. Raises `HistoryError`.
+    """
 
     def __init__(self, uri: str | None) -> None:
         self.uri = uri
@@ -42,26 +44,26 @@ class HistoryIndex:
         self._known: dict[str, _Files] = {}
 
     def parents(self) -> list[str]:
-        """Parent topics with a history."""
+        """List the parent topics with a history."""
         return [] if self._folder is None else self._folder.parents()
 
-    def spans(self, parent: str, *, anew: bool = False) -> dict[int, Span]:
-        """What of each partition is in files or known to be lost."""
-        if anew:
+    def spans(self, parent: str, *, reload: bool = False) -> dict[int, Span]:
+        """Return the offsets of each partition that are in files or known to be lost."""
+        if reload:
             self._known.pop(parent, None)
         return self._of(parent).spans
 
     def span(self, parent: str, partition: int) -> Span | None:
-        """The same of one partition."""
+        """Return the offsets of one partition that are in files or known to be lost."""
         return self.spans(parent).get(partition)
 
     def files(self, parent: str, partition: int, begin: int, end: int) -> list[HistoryFile]:
-        """Those with offsets of [begin, end), in order."""
+        """Return the files with offsets of [begin, end), in order."""
         found = self._of(parent).files.get(partition, [])
         return found[bisect_right(found, begin, key=_END) : bisect_left(found, end, key=_BEGIN)]
 
     def offset_at(self, parent: str, partition: int, time_ms: int) -> int | None:
-        """Of the first record that was stored at or after a time; None when no file has one."""
+        """Return the offset of the first record stored at or after a time, None if no file has one."""
         span = self.span(parent, partition)
         if self._folder is None or span is None:
             return None
@@ -74,7 +76,7 @@ class HistoryIndex:
         return None
 
     def record_size(self, parent: str, partition: int, offset: int) -> int | None:
-        """Mean size of the records around an offset, in bytes; None where that is not in a file."""
+        """Return the mean size of the records around an offset in bytes, None if no file has the offset."""
         for each in self.files(parent, partition, offset, offset + 1):
             return max(1, each.uncompressed // each.rows)
         return None

@@ -1,7 +1,7 @@
 """What a history folder holds of one parent topic: pure, no file system (docs/history.md, "The manifest").
 
-Files and losses of a partition lie one behind the other without a gap, so that "exported up to here" is one number for
-each partition, and any offset below it is in exactly one file, or is known to be lost.
+The files and losses of a partition are consecutive, without a gap. So one number per partition says how far it is
+exported, and every offset below it is in exactly one file or known to be lost.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ _READ: Final = (1, 2)  # 1 had no `replaced`
 
 
 class HistoryError(RuntimeError):
-    """A history that cannot be read or gone on with; the message says what is wrong with which part of it."""
+    """A history cannot be read or continued. The message names the part and the problem."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,23 +26,23 @@ class HistoryFile:
     partition: int
     begin: int
     end: int
-    rows: int  # fewer than offsets where records were gone from the log
+    rows: int  # fewer than offsets if records were gone from the log
     size: int  # bytes
     uncompressed: int  # bytes of its columns in memory
     first_ms: int  # the least and the greatest `stored_at` in it, ms since 1970-01-01 UTC
     last_ms: int
-    first_position: int  # of its first and its last record
+    first_position: int  # of its first and last record
     last_position: int
 
     @property
     def date(self) -> str:
-        """At which its records entered the partition, as 2026-01-31 (UTC)."""
+        """The date at which its records entered the partition, as 2026-01-31 (UTC)."""
         return self.path.split("/")[-2].removeprefix("date=")
 
 
 @dataclass(slots=True, frozen=True)
 class Replaced:
-    """A file whose records are in another one by now; who reads an older state may still need it."""
+    """A file whose records are in another file now. A reader of an older manifest may still need it."""
 
     path: str
     at_ms: int  # when it was replaced, ms since 1970-01-01 UTC
@@ -73,11 +73,11 @@ class HistoryManifest:
     number: int = 0  # counts the states; 0: nothing was exported yet
     files: tuple[HistoryFile, ...] = ()
     losses: tuple[Loss, ...] = ()
-    replaced: tuple[Replaced, ...] = ()  # files that are still there, and do not count any more
+    replaced: tuple[Replaced, ...] = ()  # files that still exist but were compacted
     format: int = field(default=FORMAT)
 
     def spans(self) -> dict[int, Span]:
-        """What is covered, by partition."""
+        """Return the covered offsets by partition."""
         found: dict[int, Span] = {}
         for part in _ordered(self.files, self.losses):
             known = found.get(part.partition)
@@ -85,40 +85,41 @@ class HistoryManifest:
         return found
 
     def last_file(self, partition: int) -> HistoryFile | None:
-        """The one with the greatest offsets."""
+        """Return the file of a partition with the greatest offsets."""
         return max((each for each in self.files if each.partition == partition), key=_end, default=None)
 
     def grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> "HistoryManifest":
-        """The next state. Raises `HistoryError` where that would have a gap or an overlap."""
+        """Return the next state with more files and losses. Raises `HistoryError` for a gap or an overlap."""
         return self._next(files=(*self.files, *files), losses=(*self.losses, *losses))
 
     def compacted(self, old: Collection[HistoryFile], new: Sequence[HistoryFile], at_ms: int) -> "HistoryManifest":
-        """The next state, in which `new` have the records of `old`. Raises `HistoryError` where that is not so."""
+        """Return the next state, with the files `new` in place of `old`. Raises `HistoryError` if they differ in
+        records."""
         gone = set(old)
         kept = [each for each in self.files if each not in gone]
         if len(kept) + len(gone) != len(self.files):
             raise HistoryError(f"files of {self.parent!r} that were to be replaced are not in its history any more")
         if sum(each.rows for each in gone) != sum(each.rows for each in new):
-            raise HistoryError(f"files of {self.parent!r} would be replaced by some with another number of records")
+            raise HistoryError(f"files of {self.parent!r} would be replaced by files with another number of records")
         left = tuple(Replaced(each.path, at_ms) for each in sorted(gone, key=_place))
         made = self._next(files=(*kept, *new), replaced=(*self.replaced, *left))
         if made.spans() != self.spans():
-            raise HistoryError(f"files of {self.parent!r} would be replaced by some with other offsets")
+            raise HistoryError(f"files of {self.parent!r} would be replaced by files with other offsets")
         return made
 
     def cleaned(self, paths: Collection[str]) -> "HistoryManifest":
-        """The next state, which does not know these replaced files any more; itself where it knows none of them."""
+        """Return the next state without these replaced files, or itself if it has none of them."""
         kept = tuple(each for each in self.replaced if each.path not in paths)
         return self if len(kept) == len(self.replaced) else self._next(replaced=kept)
 
     def within(self, since_ms: int | None, until_ms: int | None) -> Iterator[HistoryFile]:
-        """Files that may hold records stored in [since, until)."""
+        """Yield the files that may have records stored in [since, until)."""
         for each in self.files:
             if (since_ms is None or each.last_ms >= since_ms) and (until_ms is None or each.first_ms < until_ms):
                 yield each
 
     def checked(self) -> "HistoryManifest":
-        """Itself. Raises `HistoryError` for what no exporter writes."""
+        """Check the manifest and return it. Raises `HistoryError` for a state that no exporter writes."""
         if self.format not in _READ:
             raise HistoryError(
                 f"the history of {self.parent!r} has format {self.format}; this version reads {_READ[0]} to {_READ[-1]}"
@@ -128,8 +129,8 @@ class HistoryManifest:
             expected = ends.get(part.partition, part.begin)
             if part.begin != expected or part.end <= part.begin:
                 raise HistoryError(
-                    f"the history of {self.parent!r} is inconsistent: partition {part.partition} goes on at "
-                    f"[{part.begin}, {part.end}) behind {expected}"
+                    f"the history of {self.parent!r} is inconsistent: partition {part.partition} continues at "
+                    f"[{part.begin}, {part.end}) after {expected}"
                 )
             ends[part.partition] = part.end
         for each in self.files:
@@ -145,7 +146,7 @@ class HistoryManifest:
 
 
 def from_json(data: bytes) -> HistoryManifest:
-    """Raises `HistoryError`."""
+    """Parse a manifest. Raises `HistoryError`."""
     try:
         return msgspec.json.decode(data, type=HistoryManifest).checked()
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""One partition on its way into a history: pulled a page at a time, written to one file after the other."""
+"""The export of one partition: pull records page by page and write them to one file after the other."""
 
 from dataclasses import dataclass, field
 
@@ -15,15 +15,15 @@ _PAGE_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class PartitionExport:
-    """Its state: everything before `offset` is in `files`, in the file that is open, or in `losses`."""
+    """The state of an export. Every offset before `offset` is in `files`, in the open file or in `losses`."""
 
     client: Client
     folder: HistoryFolder
     parent: str
     partition: int
     offset: int
-    end: int  # of what is to be exported
-    file_bytes: int  # a file is ended when it has so many
+    end: int  # the offset to stop before
+    file_bytes: int  # start a new file at this size
     allow_losses: bool
     files: list[HistoryFile] = field(default_factory=list)  # complete
     losses: list[Loss] = field(default_factory=list)
@@ -31,7 +31,7 @@ class PartitionExport:
     _date: str | None = None  # of the last record
 
     def page(self) -> int:
-        """Export the next records; returns how many bytes of the log were read for it. Raises `HistoryError`,
+        """Export the next page. Return the number of bytes of the log that were read. Raises `HistoryError`,
         `SluiceError` and `OSError`."""
         try:
             page = self.client.pull(self.parent, self.partition, self.offset, max_bytes=_PAGE_BYTES, until=self.end)
@@ -46,13 +46,13 @@ class PartitionExport:
         return len(page.frames)
 
     def end_file(self) -> None:
-        """Close the file that is open, if there is one."""
+        """Close the open file, if there is one."""
         if self._writer is not None:
             self.files.append(self._writer.close(self.offset))
             self._writer = None
 
     def abandon(self) -> None:
-        """Remove the file that is open, if there is one."""
+        """Remove the open file, if there is one."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -73,7 +73,7 @@ class PartitionExport:
                 if writer.size >= self.file_bytes:
                     self.end_file()
         if self._writer is not None:
-            self.offset = page.next_offset  # what is gone behind the last record is the file's
+            self.offset = page.next_offset  # the file also covers offsets that are gone after its last record
         elif self.offset < page.next_offset:
             self._lose(page.next_offset)
 
@@ -85,7 +85,7 @@ class PartitionExport:
         return self._writer
 
     def _lose(self, end: int) -> None:
-        """What lies before `end` is gone from the log."""
+        """Note that the offsets up to `end` are gone from the log."""
         self._refuse_losses(self.offset, end, end - self.offset)
         self.end_file()
         self.losses.append(Loss(self.partition, self.offset, end))
@@ -95,7 +95,7 @@ class PartitionExport:
         if not self.allow_losses:
             raise HistoryError(
                 f"{self._where()}: of the offsets [{begin}, {end}) {count} are gone from the log, and in no history. "
-                "Export with --allow-losses to note that and go on."
+                "Export with --allow-losses to note this and continue."
             )
 
     def _where(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a history is whole: every file that a manifest names is read again."""
+"""Verifying a history: every file that the manifest names is read and checked."""
 
 import time
 from collections.abc import Iterator
@@ -13,24 +13,24 @@ from cloud_sdk.arrow import SCHEMA
 from streaming.history.folder import HistoryFolder
 from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
 
-_ROWS: Final = 1 << 16  # in memory at a time
-ABANDONED_S: Final = 24 * 3600  # an exporter commits much sooner what it has written
+_ROWS: Final = 1 << 16  # read at a time
+ABANDONED_S: Final = 24 * 3600  # seconds; an exporter commits its files much sooner
 
 
 class DamagedFile(HistoryError):
-    """A file that does not hold what the manifest says; the message says what is wrong, but not with which."""
+    """A file differs from the manifest. The message describes the problem without the name of the file."""
 
 
 @dataclass(slots=True, frozen=True)
 class FileFault:
-    """What is wrong with one file."""
+    """A file and the problem with it."""
 
     path: str
     problem: str
 
 
 def faults(folder: HistoryFolder, manifest: HistoryManifest) -> Iterator[FileFault]:
-    """Each file that is not there, cannot be read, or does not hold what the manifest says."""
+    """Yield each file that is missing, cannot be read or differs from the manifest."""
     for each in manifest.files:
         try:
             for _ in checked_batches(folder, each):
@@ -40,8 +40,8 @@ def faults(folder: HistoryFolder, manifest: HistoryManifest) -> Iterator[FileFau
 
 
 def checked_batches(folder: HistoryFolder, each: HistoryFile) -> Iterator[pa.RecordBatch]:
-    """All records of a file, its checksums, their number and their order compared with what the manifest says: it is
-    whole when the last batch has come. Raises `DamagedFile` and `OSError`."""
+    """Yield the records of a file, and check its checksums and the number and order of its records against the
+    manifest. The file is intact if the last batch has been read. Raises `DamagedFile` and `OSError`."""
     try:
         with folder.files.open_input_file(folder.path(each.path)) as source:
             size = source.size()
@@ -56,8 +56,8 @@ def checked_batches(folder: HistoryFolder, each: HistoryFile) -> Iterator[pa.Rec
 
 
 def orphans(folder: HistoryFolder, manifest: HistoryManifest, older_than_s: float = ABANDONED_S) -> list[str]:
-    """Files that the newest manifest does not name and nobody is likely to be writing: who ended in between left
-    them."""
+    """List the files that the newest manifest does not name and that are too old to be still written. They are left by
+    exporters that were killed."""
     named = {each.path for each in manifest.files} | {each.path for each in manifest.replaced}
     found = sorted(folder.loose_files(manifest.parent))
     before = time.time() - older_than_s

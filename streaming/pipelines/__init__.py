@@ -1,5 +1,5 @@
-"""Ready-made pipelines over the source's columns: JSON payloads, windowed statistics, sinks, a chart.
+"""Ready-made pipelines over the columns of the source.
 
-`payload` parses, `windows` computes, `sinks` writes, `chart` draws. Each is an ordinary function from
-DataFrame to DataFrame (or to a query), for batch and stream alike, to be mixed with Spark's own.
+`payload` parses payloads; `windows`, `anomalies`, `liveness`, `enrichment` and `archive` compute; `sinks` writes and
+`chart` draws. Each is a function from a DataFrame to a DataFrame or a query, and can be combined with Spark's own.
 """

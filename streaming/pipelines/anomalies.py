@@ -1,4 +1,4 @@
-"""Anomalies of a numeric field, found per device as readings come: `detector` as a stateful operator of Spark."""
+"""Anomalies of a numeric field, found per device as readings arrive: `detector` as a stateful Spark operator."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from streaming.pipelines.detector import LARGEST, Detector, Settings
 from streaming.pipelines.stateful import TIMES, micros, micros_of, seconds_of, with_times
 
-SCHEMA = "device string, time long, value double, expected double, score double, kind string"  # of what Python gives
+SCHEMA = "device string, time long, value double, expected double, score double, kind string"  # of Python rows
 _LONGEST: Final = 256  # characters of a device's name in a topic
 
 
@@ -25,18 +25,20 @@ def anomalies(
     value: str = "value",
     seen: str = "stored_at",
 ) -> DataFrame:
-    """The readings of a stream that are anomalies: `device`, `time`, `value`, what was `expected`, the `score`, and the
-    `kind`: `spike`, `shift` or `flat`.
+    """Return the readings of a stream that are anomalies, with the columns `device`, `time`, `value`, `expected`,
+    `score` and `kind` (`spike`, `shift` or `flat`).
 
-    Each device has a detector of its own (`detector`), about 2 KiB of Spark's state, kept for ever, or until nothing
-    came of the device for `forget_after_s` by the records' own clock, `seen`: then it begins to learn anew, and after
-    as long again its state is gone. Readings that the stream brings so much later than others are passed over. Within a
-    micro-batch the readings of a device are taken in the order of their time; one that is not newer than what was taken
-    is passed over, as are nulls, what is no number, and times before 1970 or after 9000. The query needs
-    `STATE_CONFIG`. Raises `ValueError`.
+    Each device has a detector (`detector`), which is about 2 KiB of Spark's state. It is kept for ever, unless
+    `forget_after_s` is given: a device without readings for that time, by the clock of the column `seen`, begins to
+    learn anew, and its state is removed after as long again. Readings that arrive that much later than others are
+    dropped.
+
+    Within a micro-batch, the readings of a device are processed in the order of their time. A reading that is not newer
+    than the last one is dropped, and so are nulls, values that are not numbers, and times before 1970 or after 9000.
+    The query needs `STATE_CONFIG`. Raises `ValueError`.
     """
     if forget_after_s is not None and not 0 < forget_after_s < math.inf:
-        raise ValueError(f"a device is forgotten after some time, not after {forget_after_s} s")
+        raise ValueError(f"forget_after_s must be finite and above 0, not {forget_after_s}")
     columns = {
         "device": F.col(device).cast("string"),
         "time": F.col(time).cast("timestamp"),
@@ -51,7 +53,7 @@ def anomalies(
     if forget_after_s is None:
         found = known.groupBy("device").transformWithState(_Detecting(settings), SCHEMA, "Append", "None")
     else:
-        # Spark's own way to let state end, a TTL, goes by its machine's clock, and `availableNow` never ends with that.
+        # Spark's own TTL of state follows the clock of the machine, and a query with `availableNow` never ends with it.
         known = known.where("seen IS NOT NULL").withWatermark("seen", f"{_ms(forget_after_s)} milliseconds")
         known = known.withColumn("seen_ms", F.unix_millis("seen"))
         found = known.groupBy("device").transformWithState(
@@ -61,7 +63,7 @@ def anomalies(
 
 
 def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> DataFrame:
-    """Anomalies as messages for the sink: JSON on the topic `prefix`/device; `prefix`/_ where there is none."""
+    """Convert rows to messages for the sink: JSON on the topic `prefix`/device, or `prefix`/_ without a device."""
     start = F.lit(prefix) if isinstance(prefix, str) else prefix
     return found.select(
         F.concat(start, F.lit("/"), topic_level("device")).alias("topic"),
@@ -72,13 +74,13 @@ def alerts(found: DataFrame, prefix: str | Column, *, retain: bool = False) -> D
 
 
 def topic_level(column: str) -> Column:
-    """A text as one level of a topic: what a topic's name cannot have becomes an underscore, as does null, and what is
-    longer than topics are is cut. Devices say what they like."""
+    """Convert a text to one topic level. Null and characters that a topic name cannot have become an underscore, and a
+    long text is cut, because devices may send anything."""
     return F.coalesce(F.substring(F.regexp_replace(F.col(column), r"[/+#\x00]", "_"), 1, _LONGEST), F.lit("_"))
 
 
 class _Detecting(StatefulProcessor):
-    """One detector per device, packed into one value of state."""
+    """Runs one detector per device, which is packed into one value of state."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -94,13 +96,17 @@ class _Detecting(StatefulProcessor):
         self._state.update((detector.packed(),))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 class _Forgetting(StatefulProcessor):
-    """The same, with when each device was seen last. Who is seen again too late begins anew. What is left of who is not
-    is ended by a timer, one for each, when the watermark comes to where any reading would be too late: nobody is
-    forgotten early because his partition is read later than others."""
+    """Runs one detector per device, and forgets devices without readings.
+
+    The state has the time of the last reading. A device that returns after `forget_after_ms` begins with a new
+    detector. The state of a device that does not return is removed by a timer, when the watermark has passed the time
+    at which any reading would be too late. So a device is not forgotten because its partition is read later than
+    others.
+    """
 
     def __init__(self, settings: Settings, forget_after_ms: int) -> None:
         self._settings = settings
@@ -117,14 +123,14 @@ class _Forgetting(StatefulProcessor):
         detector = Detector(settings)
         if state is not None:
             detector, last_ms = Detector.unpacked(bytes(state[0]), settings), state[1]
-        taken: list[Row] = []  # by this detector
-        for row in sorted(rows, key=_seen):  # which need not be the order of their times
+        pending: list[Row] = []  # for this detector
+        for row in sorted(rows, key=_seen):  # the order of `time` may differ
             if last_ms is not None and row.seen_ms - last_ms > self._forget_after_ms:
-                yield from _found(detector, key[0], taken)
-                detector, taken = Detector(settings), []
-            taken.append(row)
+                yield from _found(detector, key[0], pending)
+                detector, pending = Detector(settings), []
+            pending.append(row)
             last_ms = row.seen_ms if last_ms is None else max(last_ms, row.seen_ms)
-        yield from _found(detector, key[0], taken)
+        yield from _found(detector, key[0], pending)
         assert last_ms is not None
         if state is None:
             self._handle.registerTimer(last_ms + self._forget_after_ms)
@@ -132,16 +138,16 @@ class _Forgetting(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
-        assert state is not None  # a timer is of a device that was seen
+        assert state is not None  # only a device with state has a timer
         due_ms = state[1] + self._forget_after_ms
         if due_ms > expiredTimerInfo.getExpiryTimeInMs():
-            self._handle.registerTimer(due_ms)  # it was seen since
+            self._handle.registerTimer(due_ms)  # it has had readings since
         else:
             self._state.clear()
         return iter(())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _order(row: Row) -> tuple[int, float]:
@@ -153,9 +159,9 @@ def _seen(row: Row) -> int:
 
 
 def _found(detector: Detector, device: str, rows: Iterable[Row]) -> Iterator[Row]:
-    """What the detector says of readings."""
+    """Yield the anomalies among readings."""
     for row in sorted(rows, key=_order):
-        if not abs(row.value) <= LARGEST:  # nor NaN
+        if not abs(row.value) <= LARGEST:  # also excludes NaN
             continue
         found = detector.observe(seconds_of(row.time), row.value)
         if found is not None:

@@ -1,11 +1,11 @@
-"""Down-sampled readings as few, large Parquet files with a schema: for years, and for whoever reads Parquet.
+"""Down-sampled readings in few, large Parquet files with a fixed schema, for long-term storage.
 
-    folder/_staging/2026-01-31T13/00000000000000000042.parquet    what batch 42 found of that hour
-    folder/date=2026-01-31/13.parquet                             the hour, whole, when nothing of it can come any more
+    folder/_staging/2026-01-31T13/00000000000000000042.parquet    the rows of batch 42 for that hour
+    folder/date=2026-01-31/13.parquet                             the complete hour
 
-Readers pass over names that begin with an underscore, so they see whole hours, one file each. Files are written beside
-their place and moved there. Crash points: a batch that Spark repeats writes the same file again; an hour whose file is
-there has it from all of its staged files, so what is left of these is only removed.
+Readers skip names that begin with an underscore, so they see complete hours, one file each. A file is written under
+another name and moved into place. Crash points: a batch that Spark repeats writes the same file again. An hour that has
+its file has all of its staged rows in it, so any remaining staged files are only removed.
 """
 
 from typing import Final
@@ -43,10 +43,13 @@ def downsampled(
     time: str = "time",
     value: str = "value",
 ) -> DataFrame:
-    """One row per device and window of event time: `device`, `window_start`, `window_end`, `readings`, `mean`,
-    `minimum`, `maximum` and the `last` value. Of a stream a window comes when it can change no more, `late` after the
-    newest reading (output mode append). A reading that a device sends twice counts twice here: the extremes and the
-    last value do not mind, and a window's state stays the same size however many readings it has."""
+    """Aggregate readings to one row per device and window of event time, with the columns `device`, `window_start`,
+    `window_end`, `readings`, `mean`, `minimum`, `maximum` and `last`.
+
+    A stream emits a window when it can no longer change, `late` after the newest reading (output mode append). A
+    reading that a device sends twice counts twice, which leaves the extremes and the last value unchanged and keeps the
+    state of a window small.
+    """
     known = readings.where(F.col(device).isNotNull() & F.col(time).isNotNull() & is_finite(F.col(value)))
     number = F.col(value).cast("double")
     grouped = known.withWatermark(time, late).groupBy(
@@ -67,7 +70,7 @@ def downsampled(
 
 
 class Archive:
-    """The folder. One query writes to it."""
+    """The folder of the archive. Only one query may write to it."""
 
     def __init__(self, location: str) -> None:
         """location: a path, or a URI of a pyarrow file system such as `s3://bucket/folder`."""
@@ -83,8 +86,8 @@ class Archive:
         self.close_hours()
 
     def stage(self, rows: pa.Table, number: int) -> None:
-        """Put rows, of any hours, into the staging files of batch `number`. An hour that has its file has these rows
-        from the attempt before."""
+        """Write rows to the staging files of batch `number`, one per hour. An hour that has its file already got these
+        rows from an earlier attempt."""
         rows = rows.cast(SCHEMA)
         hours = pc.strftime(rows["window_start"], format=_HOUR)
         for hour in sorted(set(hours.to_pylist())):
@@ -93,8 +96,8 @@ class Archive:
                 self._put(part, f"{self._root}/{_STAGING}/{hour}/{number:020}.parquet")
 
     def close_hours(self, *, also_last: bool = False) -> list[str]:
-        """Make the file of each staged hour but the newest: windows come in the order of their end, those of an earlier
-        hour with or before the first of a later one. `also_last`: nothing comes any more. Returns the hours."""
+        """Write the file of each staged hour except the newest. Windows arrive in the order of their end, so an earlier
+        hour is complete. `also_last` also closes the newest hour. Return the closed hours."""
         staged = self._names(f"{self._root}/{_STAGING}")
         closing = staged if also_last else staged[:-1]
         for hour in closing:

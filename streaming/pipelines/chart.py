@@ -1,4 +1,4 @@
-"""The statistics as a picture: a small chart per device, drawn without a display."""
+"""Drawing window statistics: a small chart per device. Needs no display."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _BAND, _LINE, _FLAG = "#9ecae1", "#08519c", "#d94801"
 
 @dataclass(slots=True, frozen=True)
 class WindowRow:
-    """One window of one device, as `window_statistics` gives it."""
+    """One window of one device, from `window_statistics`."""
 
     device: str
     window_start: datetime
@@ -32,8 +32,8 @@ class WindowRow:
 
 
 def draw_statistics(rows: Iterable[WindowRow], path: Path, *, title: str, limit: int = 12) -> int:
-    """Write a PNG of median, range and anomalies over time, for at most `limit` devices, those with the
-    most anomalies first. Returns how many were drawn. Raises `ValueError` without rows."""
+    """Write a PNG of median, range and anomalies over time for at most `limit` devices, those with the most anomalies
+    first. Return the number of devices drawn. Raises `ValueError` without rows."""
     by_device: dict[str, list[WindowRow]] = defaultdict(list)
     for row in rows:
         by_device[row.device].append(row)
@@ -69,5 +69,5 @@ def _draw_device(axes: "Axes", device: str, rows: list[WindowRow]) -> None:
 
 
 def _dates(times: Iterable[datetime]) -> list[float]:
-    """Times as matplotlib counts them."""
+    """Convert times to the numbers of matplotlib."""
     return [float(date2num(time)) for time in times]  # type: ignore[no-untyped-call]

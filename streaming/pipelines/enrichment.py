@@ -1,4 +1,4 @@
-"""What a registry knows of a device, beside what it says: a broadcast join with a table that may change."""
+"""Enriching readings from a registry of devices: a broadcast join with a table that may change."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ FORMATS: Final = ("csv", "parquet", "json", "jdbc")
 class Registry:
     """A table of devices: a file, a folder of files, or a table of a database (JDBC), with one row per device.
 
-    `frame` is the table as it is now: of files it is read again when one of them is another than before, by name, size
-    or time; a table of a database each time. A table that cannot be read, or has no column `key`, half-written for
-    instance, leaves the one before in its place and is said in the log; the first time it is an error.
+    `frame` is the current table. Files are read again when one of them has changed its name, size or time, and a
+    database table each time. When a table cannot be read or has no column `key`, the previous one is kept and the error
+    is logged; the first time, it is raised.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Registry:
         options: Mapping[str, str] | None = None,
         key: str = "device",
     ) -> None:
-        """location: a path, or the name of a JDBC table, whose `url` and driver are in `options`. `kind`: of `FORMATS`;
-        else what the path ends in. `key`: its column of devices, a text also where it looks like numbers (`007`).
-        Raises `ValueError`."""
+        """`location` is a path, or the name of a JDBC table, whose `url` and driver are in `options`. `kind` is one of
+        `FORMATS`, by default the suffix of the path. `key` is the column of devices, a text even if it looks like a
+        number (`007`). Raises `ValueError`."""
         chosen = kind or Path(location).suffix.lstrip(".").lower() or "parquet"
         if chosen not in FORMATS:
             raise ValueError(f"a registry is one of {', '.join(FORMATS)}, not {chosen!r}")
@@ -47,10 +47,11 @@ class Registry:
         self._options.update(options or {})
         self._frame: DataFrame | None = None
         self._seen: Sequence[tuple[str, int, int]] = ()
-        self.loads = 0  # times it was read
+        self.loads = 0  # how often the table was read
 
     def frame(self) -> DataFrame:
-        """The table as it is now. Raises what Spark raises when it was never read, `ValueError` without its key."""
+        """Return the current table. Raises Spark's error when the first reading fails, and `ValueError` without the
+        key."""
         seen = self._list_files()
         if self._frame is None or seen != self._seen or self._kind == "jdbc":
             try:
@@ -58,7 +59,7 @@ class Registry:
             except Exception:
                 if self._frame is None:
                     raise
-                logger.exception("the registry %s cannot be read: the one before stays", self._location)
+                logger.exception("cannot read the registry %s; the previous table is kept", self._location)
                 return self._frame
             self._frame, self._seen = frame, seen
             self.loads += 1
@@ -75,16 +76,16 @@ class Registry:
                 for f in frame.schema
             ]
             frame = reader.schema(StructType(kinds)).load(self._location)
-        # The rows themselves, which every executor gets anyhow: no file that is replaced fails a batch that runs.
+        # Keep the rows, which every executor gets anyway, so that replacing a file fails no running batch.
         return self._spark.createDataFrame(frame.toArrow())
 
     def _list_files(self) -> list[tuple[str, int, int]]:
-        """The files, as far as this machine sees them."""
+        """List the files with their sizes and times, as far as this machine sees them."""
         path = Path(self._location)
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         found = []
         for file in files:
-            with suppress(FileNotFoundError):  # it may go away while it is looked at
+            with suppress(FileNotFoundError):  # it may be removed meanwhile
                 status = file.stat()
                 if S_ISREG(status.st_mode):
                     found.append((str(file), status.st_size, status.st_mtime_ns))
@@ -94,8 +95,8 @@ class Registry:
 def enriched(
     readings: DataFrame, registry: DataFrame, *, device: str = "device", registry_key: str = "device"
 ) -> DataFrame:
-    """Readings with the registry's columns in a struct `registry`, null where it does not know the device. Of a device
-    with several rows one counts, so a reading stays one."""
+    """Add the registry's columns as a struct `registry`, null for an unknown device. Only one of several rows of a
+    device is used, so the number of readings does not change."""
     known = (
         registry.where(F.col(registry_key).isNotNull())
         .select(F.col(registry_key).cast("string").alias("_registry_key"), F.struct("*").alias("registry"))

@@ -1,4 +1,4 @@
-"""Which devices fell silent, and which are back."""
+"""Events for devices that fall silent and for devices that are back."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from streaming.pipelines.stateful import TIMES, micros, micros_of, seconds_of, with_times
 
-SCHEMA = "device string, event string, time long, last_seen long, silent_s double"  # of what Python gives
+SCHEMA = "device string, event string, time long, last_seen long, silent_s double"  # of the rows that Python returns
 
 
 def liveness(
@@ -21,16 +21,16 @@ def liveness(
     device: str = "device",
     time: str = "time",
 ) -> DataFrame:
-    """Events of a stream: `silent` when nothing came of a device for `silent_after_s` seconds, `back` with the first
-    message after that. `time` is when it was so, `last_seen` when the device was heard before, `silent_s` how long it
-    was, or is, silent.
+    """Return the events of a stream: `silent` when a device has sent nothing for `silent_after_s` seconds, and `back`
+    with its next message. `time` is the time of the event, `last_seen` that of the message before it, and `silent_s`
+    the length of the silence.
 
-    The clock is the records' own (`time`, best the source's `stored_at`), less `late`: a query that was away, or works
-    off a backlog, calls nobody silent who was not. It goes on as long as anybody says something: where the whole fleet
-    may fall silent, let a service publish now and then. The query needs `STATE_CONFIG`.
+    The clock is the column `time` of the records (preferably `stored_at` of the source), minus `late`. So a query that
+    was stopped or has a backlog reports no device as silent that was not. The clock advances only with messages: if all
+    devices may fall silent at once, let a service publish from time to time. The query needs `STATE_CONFIG`.
 
-    A device is state for ever, or until it was silent for `forget_after_s`: then its next message is its first one, and
-    no event. Raises `ValueError`.
+    The state of a device is kept for ever, or until it has been silent for `forget_after_s`. After that, its next
+    message is its first one and gives no event. Raises `ValueError`.
     """
     require_spans(silent_after_s, forget_after_s)
     seen = (
@@ -45,16 +45,16 @@ def liveness(
 
 
 def require_spans(silent_after_s: float, forget_after_s: float | None) -> None:
-    """Raises `ValueError` for times that `liveness` cannot mean."""
+    """Raise `ValueError` for times that `liveness` does not accept."""
     if silent_after_s <= 0:
-        raise ValueError(f"a device is silent after some time, not after {silent_after_s} s")
+        raise ValueError(f"silent_after_s must be above 0, not {silent_after_s}")
     if forget_after_s is not None and forget_after_s <= silent_after_s:
-        raise ValueError(f"a device falls silent, after {silent_after_s} s, before it is forgotten: {forget_after_s} s")
+        raise ValueError(f"forget_after_s ({forget_after_s}) must be above silent_after_s ({silent_after_s})")
 
 
 class _Listening(StatefulProcessor):
-    """Of each device when it was heard last, whether it was called silent, and a timer for when it will be, or for when
-    it is forgotten."""
+    """Keeps for each device the time of its last message, whether it was reported silent, and a timer for the next of
+    these: falling silent or being forgotten."""
 
     def __init__(self, silent_after_s: float, forget_after_s: float | None) -> None:
         self._silent_after_s = silent_after_s
@@ -73,9 +73,9 @@ class _Listening(StatefulProcessor):
             if last is not None and self._forget_after_s is not None and time - last > self._forget_after_s:
                 if not is_silent:
                     yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
-                last, is_silent = None, False  # and back before the timer that forgets it
+                last, is_silent = None, False  # it is back before the timer that forgets it
             if last is not None and (is_silent or time - last > self._silent_after_s):
-                if not is_silent:  # and back within one batch, before its timer
+                if not is_silent:  # it is back within one batch, before its timer
                     yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
                 yield _event(key[0], "back", time, last, time - last)
             last, is_silent = time, False
@@ -87,7 +87,7 @@ class _Listening(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         state = self._state.get()
-        assert state is not None  # a timer is of a device that was heard
+        assert state is not None  # only a device with state has a timer
         last, is_silent = state
         if is_silent:
             self._state.clear()
@@ -97,13 +97,13 @@ class _Listening(StatefulProcessor):
         yield _event(key[0], "silent", last + self._silent_after_s, last, self._silent_after_s)
 
     def _set_timer(self, last: float, *, is_silent: bool) -> None:
-        """For what becomes next of a device that was heard `last`."""
+        """Set the timer for the next change of a device whose last message came at `last`."""
         after_s = self._forget_after_s if is_silent else self._silent_after_s
         if after_s is not None:
             self._handle.registerTimer(round((last + after_s) * 1000))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _event(device: str, event: str, time: float, last: float, silent_s: float) -> Row:

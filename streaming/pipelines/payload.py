@@ -1,4 +1,4 @@
-"""Payloads as columns: JSON or CBOR, by a schema that is given, or found out from a sample."""
+"""Parsing JSON and CBOR payloads into columns, by a given schema or one inferred from a sample."""
 
 import json
 from typing import Final, Literal
@@ -18,23 +18,23 @@ _SAMPLE: Final = 1_000
 def with_json(records: DataFrame, schema: StructType | str, column: str = "body") -> DataFrame:
     """Add `column`, the payload parsed as JSON of `schema` (a DDL string will do).
 
-    What is not JSON, or lacks a field, or has one of another type, gives nulls in its place. Nothing is
-    dropped: filter on the fields that are needed.
+    A payload that is not JSON, a missing field and a field of another type become null. No row is dropped: filter on
+    the fields that are needed.
     """
     return records.withColumn(column, F.from_json(F.col("payload").cast("string"), schema))
 
 
 def with_cbor(records: DataFrame, schema: StructType | str, column: str = "body") -> DataFrame:
-    """The same of CBOR (RFC 8949), which goes by way of JSON: `streaming.cbor` says what becomes of what JSON has not.
-    Byte strings are base64url texts."""
-    text = arrow_udf(_texts, "string")(F.col("payload"))  # type: ignore[call-overload]  # its kind is in the hints
+    """Add `column`, the payload parsed as CBOR (RFC 8949) of `schema`. `streaming.cbor` converts it to JSON first, so
+    byte strings become base64url texts. Errors become null, as in `with_json`."""
+    text = arrow_udf(_texts, "string")(F.col("payload"))  # type: ignore[call-overload]  # the kind is in the type hints
     return records.withColumn(column, F.from_json(text, schema))
 
 
 def inferred_schema(sample: DataFrame, payload_format: Format = "json", *, rows: int = _SAMPLE) -> StructType:
-    """The schema of the payloads of up to `rows` records of a batch, for `with_json` or `with_cbor`: all fields that
-    any of them has, of types that hold what all of them have there. Payloads that are no objects are passed over;
-    raises `ValueError` when there are no others."""
+    """Infer the schema of the payloads of up to `rows` records of a batch, for `with_json` or `with_cbor`. It has every
+    field of any payload, with a type that fits all of its values. Payloads that are not objects are skipped. Raises
+    `ValueError` when no payload is an object."""
     payloads = [bytes(row.payload) for row in sample.select("payload").limit(rows).collect()]
     read = _json_object if payload_format == "json" else _cbor_object
     objects = [text for payload in payloads if (text := read(payload)) is not None]
@@ -52,7 +52,7 @@ def inferred_schema(sample: DataFrame, payload_format: Format = "json", *, rows:
 def _json_object(payload: bytes) -> str | None:
     try:
         return json.dumps(value) if isinstance(value := json.loads(payload), dict) else None
-    except (ValueError, RecursionError):  # which is what nests too deep
+    except (ValueError, RecursionError):  # RecursionError: it nests too deep
         return None
 
 
@@ -65,7 +65,7 @@ def _cbor_object(payload: bytes) -> str | None:
 
 
 def _texts(payloads: pa.Array) -> pa.Array:
-    """JSON of each payload; null where it is no CBOR."""
+    """Convert each payload to JSON text, or to null if it is not CBOR."""
     texts: list[str | None] = []
     for payload in payloads.to_pylist():
         try:

@@ -1,4 +1,4 @@
-"""What pipelines over readings have in common."""
+"""Helpers for pipelines over readings."""
 
 import math
 
@@ -7,6 +7,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 
 def is_finite(value: Column) -> Column:
-    """Whether a value can be counted with. JSON has neither NaN nor infinity, but Spark reads them, and one of a device
-    would spoil all of its window; null is none either."""
-    return F.abs(value.cast("double")) < math.inf  # NaN is greater than all others
+    """Return whether a value is a finite number. Spark reads NaN and infinity from JSON, and one such value would spoil
+    the whole window of a device. Null is not finite."""
+    return F.abs(value.cast("double")) < math.inf  # in Spark, NaN is greater than every number

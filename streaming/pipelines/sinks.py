@@ -1,4 +1,4 @@
-"""Parquet sinks, exactly once: for rows that are final, and for rows that later batches update."""
+"""Parquet sinks with exactly-once results, for final rows and for rows that later batches update."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +12,18 @@ _BATCH = "batch_id"
 
 
 def append_parquet(rows: DataFrame, path: Path, checkpoint: Path, *, name: str, every: str | None) -> StreamingQuery:
-    """Append a stream's final rows to `path`. Readers that use Spark see each row once, restarts included.
+    """Append the final rows of a stream to `path`. Readers that use Spark see each row once, even after restarts.
 
-    `every` ("2 seconds") is the trigger; None reads what is there now and ends (AvailableNow).
+    `every` ("2 seconds") is the trigger interval. None processes the available records and ends (AvailableNow).
     """
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", str(path))
     return _triggered(writer, checkpoint, name, every).start()
 
 
 def update_parquet(rows: DataFrame, path: Path, checkpoint: Path, *, name: str, every: str | None) -> StreamingQuery:
-    """Write the rows each batch changed (output mode update) to a folder of `path` of their own.
+    """Write the rows that each batch changed (output mode update) to a folder of its own below `path`.
 
-    A batch that is repeated after a failure replaces its folder. `read_updates` gives the newest rows.
+    A repeated batch replaces its folder. `read_updates` returns the newest rows.
     """
 
     def write(batch: DataFrame, number: int) -> None:
@@ -34,7 +34,7 @@ def update_parquet(rows: DataFrame, path: Path, checkpoint: Path, *, name: str, 
 
 
 def read_updates(spark: SparkSession, path: Path, keys: Sequence[str]) -> DataFrame:
-    """Of what `update_parquet` wrote, each key's newest row."""
+    """Read the newest row of each key from the files of `update_parquet`."""
     newest = Window.partitionBy(*keys).orderBy(F.col(_BATCH).desc())
     ranked = spark.read.parquet(str(path)).withColumn("rank", F.row_number().over(newest))
     return ranked.where("rank = 1").drop("rank", _BATCH)

@@ -1,7 +1,7 @@
-"""What pipelines that keep state per device have in common.
+"""Helpers for pipelines that keep state per device.
 
-Times cross to Spark's Python side as microseconds since 1970: Python's own end with the year 9999, and
-a device may say any.
+Times are passed to Python as microseconds since 1970, because `datetime` ends with the year 9999 and a device may send
+any time.
 """
 
 from typing import Final
@@ -9,26 +9,26 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-# A query with such a pipeline needs this: Spark's other state store has neither several values per key nor timers.
+# Required by these pipelines: Spark's default state store supports neither several values per key nor timers.
 STATE_CONFIG: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
 }
 
-# No reading is of another time: it would be the newest of its device for ever, or carry the watermark away.
+# Readings of other times are dropped: one would stay the newest of its device for ever, or advance the watermark.
 TIMES: Final = "time BETWEEN TIMESTAMP '1970-01-02 00:00:00Z' AND TIMESTAMP '9000-01-01 00:00:00Z'"
 
 _US: Final = 1_000_000
 
 
 def micros(time: Column) -> Column:
-    """A timestamp as Python takes it."""
+    """Convert a timestamp to microseconds since 1970, for Python."""
     return F.unix_micros(time)
 
 
 def seconds_of(micros: int) -> float:
-    """Seconds since 1970."""
+    """Convert microseconds since 1970 to seconds."""
     return micros / _US
 
 
@@ -37,5 +37,5 @@ def micros_of(seconds: float) -> int:
 
 
 def with_times(rows: DataFrame, *names: str) -> DataFrame:
-    """Rows that come of Python, with these columns as timestamps again."""
+    """Convert columns of microseconds since 1970, in rows from Python, to timestamps."""
     return rows.withColumns({name: F.timestamp_micros(name) for name in names})

@@ -1,4 +1,4 @@
-"""Statistics and anomalies per device and window of event time, robust against the anomalies themselves."""
+"""Statistics and anomalies per device and window of event time. Anomalies hardly affect the statistics."""
 
 from typing import Final
 
@@ -24,15 +24,15 @@ def window_statistics(
 ) -> DataFrame:
     """Group `readings` by `device` and tumbling `window` ("6 hours") of `time`, as a batch or a stream.
 
-    Gives `device`, `window_start`, `window_end`, `readings` (how many), `mean`, `minimum`, `maximum`,
-    `median`, `spread` (median absolute deviation, in the value's unit) and `anomalies`: the readings
-    further than `k` robust standard deviations from the median, as (time, value, score), score in those
-    deviations and signed. `min_spread` bounds the spread from below: a sensor that stands still has
-    spread 0, and then nothing is flagged unless this says how much it may move.
+    The result has the columns `device`, `window_start`, `window_end`, `readings` (their number), `mean`, `minimum`,
+    `maximum`, `median`, `spread` (the median absolute deviation, in the unit of the value) and `anomalies`: the
+    readings further than `k` robust standard deviations from the median, as (time, value, score). The score is signed
+    and counts these deviations. `min_spread` is the least spread: a constant value has spread 0, and without
+    `min_spread` nothing is an anomaly then.
 
-    Readings that come more than `late` after the newest are left out of a stream. A device that sends a
-    reading twice (QoS 1 after a lost acknowledgement) counts it once: a window is a *set* of (time,
-    value). A window's readings are kept in Spark's state until it closes, so choose windows accordingly.
+    A stream drops readings that arrive more than `late` after the newest. A reading that a device sends twice (QoS 1
+    after a lost acknowledgement) counts once, because a window is a *set* of (time, value). Spark keeps the readings of
+    a window in its state until the window closes, so choose windows accordingly.
     """
     known = readings.where(F.col(time).isNotNull() & is_finite(F.col(value)))
     reading = F.struct(F.col(value).cast("double").alias("value"), F.col(time).alias("time"))
@@ -61,7 +61,7 @@ def window_statistics(
 
 
 def _median(ordered: Column) -> Column:
-    """Of a sorted array that is not empty: the middle, or the mean of the two middles."""
+    """Return the median of a sorted, non-empty array."""
     size = F.size(ordered)
     low = F.element_at(ordered, ((size + 1) / 2).cast("int"))  # 1 is the first
     high = F.element_at(ordered, (size / 2).cast("int") + 1)
@@ -69,7 +69,7 @@ def _median(ordered: Column) -> Column:
 
 
 def _anomalies(ordered: Column, median: Column, sigma: Column, k: float) -> Column:
-    """The readings further than k sigma from the median, in the order of their time; none where sigma is 0."""
+    """Return the readings further than k sigma from the median, in the order of time; none if sigma is 0."""
     far = F.filter(ordered, lambda r: (sigma > 0) & (F.abs(r["value"] - median) > k * sigma))
     scored = F.transform(
         far,

@@ -1,4 +1,4 @@
-"""The sink of `format("sluice")`: rows of a DataFrame become messages, each once.
+"""The sink of `format("sluice")`: each row of a DataFrame becomes a message, exactly once.
 
-`options` and `columns` say what a row means (pure), `writing` has Spark's writers. See `docs/streaming.md`.
+`options` and `columns` define the meaning of a row (pure), and `writers` has Spark's writers. See `docs/streaming.md`.
 """

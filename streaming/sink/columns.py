@@ -1,4 +1,4 @@
-"""Which columns a sink takes, and how a row becomes a message."""
+"""The columns that a sink accepts, and the conversion of rows to messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -29,7 +29,7 @@ _NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
 _TEXT: Final = (StringType,)
 _BYTES: Final = (BinaryType, StringType)
 _TEXTS: Final = (StringType, ArrayType)
-_ROWS: Final = 256  # that are Python's at a time: Spark's batches have ten thousand, of whatever size
+_ROWS: Final = 256  # converted to Python at a time; a batch of Spark has ten thousand rows of any size
 
 COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "topic": _TEXT,
@@ -48,22 +48,22 @@ COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 def sink_options(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    """The options of a sink that takes rows of `schema`. Raises `OptionError`."""
+    """Parse and check the options of a sink for rows of `schema`. Raises `OptionError`."""
     if overwrite:
-        raise OptionError("a log is appended to: use the mode append, and the output mode append or update")
+        raise OptionError("the log can only be appended to: use the mode append, or the output mode append or update")
     options = SinkOptions.parse(given)
     check_columns(schema, options)
     return options
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `OptionError` where rows of the schema are no messages."""
+    """Raise `OptionError` if rows of the schema cannot be messages."""
     for field in schema:
         known = COLUMNS.get(field.name)
         if known is None:
             raise OptionError(
                 f"the sink has no column {field.name!r}: put it into the payload, for instance with "
-                f"to_json(struct(...)), or drop it. There are: {', '.join(COLUMNS)}"
+                f"to_json(struct(...)), or drop it. The columns are {', '.join(COLUMNS)}"
             )
         if not isinstance(field.dataType, known):
             names = " or ".join(kind.typeName() for kind in known)
@@ -71,13 +71,15 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         if not all(isinstance(each, StringType) for each in _inside(field.dataType)):
             raise OptionError(f"column {field.name} must hold strings, not {field.dataType.simpleString()}")
     if "payload" not in schema.names:
-        raise OptionError("the column payload is missing: binary, or a string as to_json(struct(...)) gives it")
+        raise OptionError(
+            "the column payload is missing: it must be binary or a string, for instance from to_json(struct(...))"
+        )
     if "topic" not in schema.names and options.topic is None:
-        raise OptionError("there is neither a column topic nor the option topic")
+        raise OptionError("neither a column topic nor the option topic is given")
 
 
 def messages_of(batch: "RecordBatch", options: SinkOptions) -> Iterator[OutgoingMessage]:
-    """The rows of an Arrow batch as messages. Null is as if the column were not there; a payload that is null is empty.
+    """Convert the rows of an Arrow batch to messages. A null counts as a missing column, and a null payload is empty.
     Raises `InvalidArgument` for a row without a topic."""
     for first in range(0, batch.num_rows, _ROWS):
         yield from _messages(batch.slice(first, _ROWS), options)
@@ -120,7 +122,7 @@ def _messages(batch: "RecordBatch", options: SinkOptions) -> Iterator[OutgoingMe
 
 
 def _inside(kind: DataType) -> list[DataType]:
-    """The types of what an array or a map holds."""
+    """Return the types of the elements of an array, or of the keys and values of a map."""
     if isinstance(kind, ArrayType):
         return [kind.elementType]
     return [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
@@ -129,7 +131,7 @@ def _inside(kind: DataType) -> list[DataType]:
 def _pairs(
     properties: list[tuple[str, str | None]] | None, key: str | list[str | None] | None, tags: list[str]
 ) -> list[tuple[str, str]]:
-    """User properties. The source has keys and tags among them, which the columns for these replace."""
+    """Return the user properties. The columns `key` and `tags` replace keys and tags among the properties."""
     replaced = {KEY} if key is not None else set()
     if tags:
         replaced.add(TAG)

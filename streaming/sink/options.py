@@ -13,26 +13,26 @@ _NAMES: Final = (*CONNECTION_OPTIONS, "topic", "qos", "retain", "publisher", "pr
 
 @dataclass(slots=True, frozen=True)
 class SinkOptions:
-    """Where messages go, and what holds for rows without a column for it."""
+    """The options of a sink, including the defaults for missing columns."""
 
     connection: ConnectionOptions
     topic: str | None
     qos: int
     retain: bool
     publisher: str  # the client id that consumers of the messages see
-    producer: str | None  # of a batch that is written once, whoever writes it again: whose it is,
-    batch: int | None  # and its number, which only rises
+    producer: str | None  # names the work when a batch may be repeated (with `batch`)
+    batch: int | None  # the number of the batch, which only rises
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """From Spark's options. Raises `OptionError`."""
+        """Parse Spark's options. Raises `OptionError`."""
         given = known_options(options, _NAMES)
         qos = given.get("qos", "1").strip()
         if qos not in ("0", "1", "2"):
             raise OptionError(f"qos must be 0, 1 or 2, not {qos!r}")
         producer, batch = given.get("producer"), given.get("batch")
         if (producer is None) != (batch is None):
-            raise OptionError("producer and batch need each other: whose batch it is, and its number")
+            raise OptionError("producer and batch must be given together")
         if batch is not None and not batch.strip().isdecimal():
             raise OptionError(f"batch must be a whole number, not {batch!r}")
         return cls(

@@ -1,4 +1,4 @@
-"""Spark's writers: a task sends the rows of its partition to the node, which stores each of them once.
+"""Spark's writers: a task sends the rows of its partition to the node, which stores each row once.
 
 A task of a streaming query is the idempotent producer `query id/partition`, and the batch is its unit of work
 (`cloud_sdk.idempotent_producer`). Spark repeats a batch if a task, its machine or the driver died before the checkpoint
@@ -23,23 +23,23 @@ from streaming.sink.options import SinkOptions
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-# What a task holds and waits for at once. Where it is cut depends on the rows alone: a batch that is done again has to
-# be sent in the same calls.
+# The limits of one call to the node. The cuts depend on the rows alone, because a repeated batch must be sent in the
+# same calls.
 _TOGETHER: Final = 8_192  # messages,
-_TOGETHER_BYTES: Final = 16 << 20  # of so many bytes of payload, or one
-_QUERY: Final = "sql.streaming.queryId"  # what Spark tells a task of a stream
+_TOGETHER_BYTES: Final = 16 << 20  # of payload, or one message
+_QUERY: Final = "sql.streaming.queryId"  # the properties that Spark sets for a task of a stream
 _BATCH: Final = "streaming.sql.batchId"
 
 
 class Written(WriterCommitMessage):
-    """What a task says to the driver."""
+    """The result of a task, which the driver gets."""
 
     def __init__(self, messages: int) -> None:
         self.messages = messages
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`writeStream`: what a task has written is there at once. Spark's own commit has nothing to add."""
+    """The writer of `writeStream`. Rows are stored when a task writes them, so the commit does nothing."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -52,15 +52,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, f"{query}/{task.partitionId()}", int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing to do, see `write`."""
+        """Do nothing: `write` has stored the rows."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: the batch is done again, and completed."""
+        """Do nothing: Spark repeats the batch, which completes it."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`write`: a job's tasks may be tried again. The job itself, run again, writes again, unless the options `producer`
-    and `batch` say that it is the same work (for `foreachBatch`: the query's id and the batch's)."""
+    """The writer of `write`. The tasks of a job may be retried. Running the job again writes its rows again, unless the
+    options `producer` and `batch` identify the same work (in `foreachBatch`: the ids of the query and the batch)."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -73,12 +73,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._forget(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        with suppress(SluiceError):  # the job has failed, and says why; the node forgets by itself, later
+        with suppress(SluiceError):  # keep the error of the job; the node forgets the producer later by itself
             self._forget(messages)
 
     def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing of this job comes again, unless it has a name. `messages`: by partition; of a task that failed there
-        is none, and it may have written for all that."""
+        """Let the node forget the producers of a job without a name, which is never repeated. `messages` has an element
+        per partition: None for a failed task, which may have written rows."""
         if self._options.producer is not None:
             return
         with self._options.connection.client(name=self._options.publisher) as client:
@@ -88,7 +88,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["RecordBatch"]) -> Written:
-    """Store the rows of a task, so many at a time; where those of one Arrow batch end makes no difference."""
+    """Store the rows of a task in calls that do not depend on the borders of Arrow batches."""
     rows = chain.from_iterable(messages_of(batch, options) for batch in batches)
     some = _some(rows)
     if not some:
@@ -109,7 +109,7 @@ def _write(options: SinkOptions, producer: str, number: int, batches: Iterator["
 
 
 def _some(rows: Iterator[OutgoingMessage]) -> list[OutgoingMessage]:
-    """The next messages that are sent together; none at the end."""
+    """Return the messages of the next call; empty at the end."""
     found: list[OutgoingMessage] = []
     size = 0
     for message in rows:
@@ -123,5 +123,5 @@ def _some(rows: Iterator[OutgoingMessage]) -> list[OutgoingMessage]:
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise RuntimeError("rows are written by the tasks of a Spark job")
+        raise RuntimeError("rows can be written only in a task of a Spark job")
     return task

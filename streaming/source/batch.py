@@ -1,4 +1,4 @@
-"""`spark.read.format("sluice")`."""
+"""The reader of `spark.read.format("sluice")`."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Plans on the driver; copies of it read in the tasks."""
+    """Plans on the driver. Copies of it read in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: "Schema") -> None:
         self._options = options
@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark names it
-        """Reads less where filters allow it. Spark evaluates all of them again: more than is wanted may be read."""
+        """Use filters to read less. Spark evaluates all of them again, so reading too much is allowed."""
         self._narrowing = Narrowing.by(filters)
         return filters
 

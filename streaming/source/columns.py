@@ -1,4 +1,4 @@
-"""The columns of the table, as Spark types, and what a user may choose of them."""
+"""The columns of the table as Spark types, and checks of the columns that a user selects."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TEXTS: Final = ArrayType(StringType(), containsNull=False)
 
-# The same columns, types and nullability as `cloud_sdk.arrow.SCHEMA`: Spark takes Arrow batches as they are.
+# Must match `cloud_sdk.arrow.SCHEMA` in names, types and nullability, because Spark uses Arrow batches unchanged.
 SCHEMA: Final = (
     StructType()
     .add("topic", StringType(), nullable=False)
@@ -44,16 +44,16 @@ SCHEMA: Final = (
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """Some columns, in this order."""
+    """Return the schema of some columns, in this order."""
     return StructType([SCHEMA[name] for name in names])
 
 
 def checked(schema: StructType) -> "Schema":
-    """The Arrow schema of what a user wants to read (`.schema(…)`, or all of it). Raises `OptionError` for a column
-    that there is not, or that has another type."""
+    """Return the Arrow schema of the selected columns (`.schema(…)`, or all). Raises `OptionError` for an unknown
+    column or a wrong type."""
     for field in schema.fields:
         if field.name not in SCHEMA.names:
-            raise OptionError(f"there is no column {field.name!r}; there are: {', '.join(SCHEMA.names)}")
+            raise OptionError(f"there is no column {field.name!r}; the columns are {', '.join(SCHEMA.names)}")
         real = SCHEMA[field.name].dataType.simpleString()
         if field.dataType.simpleString() != real:
             raise OptionError(f"the column {field.name!r} is of type {real}, not {field.dataType.simpleString()}")

@@ -1,4 +1,4 @@
-"""`format("sluice")`: what Spark is given first, and makes readers and writers of."""
+"""The data source `format("sluice")`, which creates the readers and writers."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from streaming.source.stream import StreamReader
 
 
 class SluiceDataSource(DataSource):
-    """`format("sluice")`. Options: see `docs/streaming.md`."""
+    """The data source `format("sluice")`. `docs/streaming.md` describes its options."""
 
     @classmethod
     def name(cls) -> str:

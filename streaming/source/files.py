@@ -1,4 +1,4 @@
-"""Records that a task takes from a file of a history."""
+"""Reading records from a file of a history, in a task."""
 
 from collections.abc import Iterator
 from functools import reduce
@@ -20,8 +20,8 @@ _ROWS: Final = 8192  # of a batch
 
 
 def file_batches(schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
-    """The records of a piece, in the columns of `schema`. Raises `HistoryError` for a file that is not there or not
-    whole, and `OSError`."""
+    """Yield the records of a piece with the columns of `schema`. Raises `HistoryError` for a missing or damaged file,
+    and `OSError`."""
     folder = HistoryFolder(piece.history)
     try:
         with folder.files.open_input_file(folder.path(piece.path)) as source:
@@ -31,10 +31,10 @@ def file_batches(schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
     except FileNotFoundError as error:
         raise HistoryError(
             f"{piece.path} is not in {piece.history}: it was compacted and removed since this query was planned (start "
-            "it again), or it is lost (`sluice history verify` tells)"
+            "the query again), or it is lost (see `sluice history verify`)"
         ) from error
     except (pa.ArrowException, OSError) as error:
-        raise HistoryError(f"{piece.path} in {piece.history}: {error} (`sluice history verify` tells more)") from error
+        raise HistoryError(f"{piece.path} in {piece.history}: {error} (see `sluice history verify`)") from error
 
 
 def _batches(file: pq.ParquetFile, schema: "Schema", piece: FileRange) -> Iterator["RecordBatch"]:
@@ -56,7 +56,7 @@ def _within(offsets: pa.Array, piece: FileRange) -> pa.Array:
 
 
 def _groups(file: pq.ParquetFile, piece: FileRange) -> Iterator[tuple[int, bool]]:
-    """Row groups that may have offsets of the piece, and whether they have no others."""
+    """Yield the row groups that may have offsets of the piece, and whether they have only such offsets."""
     column = next(n for n in range(file.metadata.num_columns) if file.metadata.schema.column(n).path == "offset")
     for number in range(file.num_row_groups):
         bounds = file.metadata.row_group(number).column(column).statistics
@@ -65,6 +65,6 @@ def _groups(file: pq.ParquetFile, piece: FileRange) -> Iterator[tuple[int, bool]
 
 
 def _cast(batch: "RecordBatch", field: pa.Field) -> pa.Array:
-    """As a schema that a user wrote has it: of list elements and map values it may say that they may be null."""
+    """Cast a column to the type in a user's schema, whose list elements and map values may be nullable."""
     column = batch.column(field.name)
     return column if column.type.equals(field.type) else column.cast(field.type)

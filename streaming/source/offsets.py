@@ -1,28 +1,28 @@
 """Offsets of partitions of parent topics: pure, no Spark, no I/O.
 
-Spark keeps offsets in its checkpoint as JSON, `{"sensors": {"0": 17, "1": 4}}`: by parent topic and partition, the next
-offset to read. It compares them as text, so all is written in ascending order.
+Spark keeps offsets in its checkpoint as JSON, `{"sensors": {"0": 17, "1": 4}}`: the next offset to read by parent topic
+and partition. It compares them as text, so the names are in ascending order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-Partition = tuple[str, int]  # of a parent topic, and its number
+Partition = tuple[str, int]  # the parent topic and the number of the partition
 Offsets = dict[Partition, int]  # the next offset
 
 _SKIPPED: Final = "#skipped"  # no parent topic has a # in its name
 _SCALE: Final = 1 << 32
-_GOLDEN: Final = 2654435769  # of `_SCALE`: multiples of it are spread evenly
+_GOLDEN: Final = 2654435769  # its multiples modulo `_SCALE` are spread evenly
 
 
 class DataLossError(RuntimeError):
-    """Records that the query has to read are gone from the log, or never were in this one."""
+    """Records that the query must read are gone from the log, or are of another log."""
 
 
 @dataclass(slots=True, frozen=True)
 class Holding:
-    """What a partition holds now: [begin, end)."""
+    """The offsets that a partition holds now: [begin, end)."""
 
     partition: Partition
     begin: int
@@ -31,10 +31,10 @@ class Holding:
 
 @dataclass(slots=True, frozen=True)
 class StreamProgress:
-    """Where a stream is, as Spark's checkpoint holds it."""
+    """The progress of a stream, as in Spark's checkpoint."""
 
     offsets: Offsets
-    skipped: int = 0  # records that were gone before the stream came to them, since it began (`failOnDataLoss`)
+    skipped: int = 0  # records removed before the stream read them, since its start (`failOnDataLoss`)
 
     def to_json(self) -> dict[str, object]:
         value: dict[str, object] = {**offsets_to_json(self.offsets)}
@@ -42,7 +42,7 @@ class StreamProgress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], parents: Sequence[str] | None) -> "StreamProgress":
-        """The reverse. Raises `ValueError`."""
+        """Parse progress from JSON. Raises `ValueError`."""
         skipped = value.get(_SKIPPED, 0)
         if not isinstance(skipped, int):
             raise ValueError(f"not a number of records: {skipped!r}")
@@ -51,7 +51,7 @@ class StreamProgress:
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """By parent topic and partition."""
+    """Convert offsets to JSON, by parent topic and partition."""
     value: dict[str, dict[str, int]] = {}
     for parent, number in sorted(offsets):
         value.setdefault(parent, {})[str(number)] = offsets[parent, number]
@@ -59,8 +59,8 @@ def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def offsets_from_json(value: object, parents: Sequence[str] | None) -> Offsets:
-    """The reverse. Of one parent topic alone, partitions may stand without it: `{"0": 17}`. Raises `ValueError` for
-    anything but whole numbers from 0 up."""
+    """Parse offsets from JSON. With one parent topic, its name may be left out: `{"0": 17}`. Raises `ValueError` for
+    anything but whole numbers from 0."""
     if not isinstance(value, Mapping):
         raise ValueError(f"offsets must be an object, not {value!r}")
     if value and not any(isinstance(each, Mapping) for each in value.values()):
@@ -79,28 +79,28 @@ def offsets_from_json(value: object, parents: Sequence[str] | None) -> Offsets:
 
 
 def begins(holdings: Iterable[Holding]) -> Offsets:
-    """Where each partition begins."""
+    """Return the first offset of each partition."""
     return {each.partition: each.begin for each in holdings}
 
 
 def ends(holdings: Iterable[Holding]) -> Offsets:
-    """Where each partition ends."""
+    """Return the end of each partition."""
     return {each.partition: each.end for each in holdings}
 
 
 def advance(start: Offsets, available: Offsets, limit: int | None) -> Offsets:
-    """The end of the next micro-batch: what is available, at most `limit` records beyond `start`.
+    """Return the end of the next micro-batch: what is available, but at most `limit` records after `start`.
 
-    Each partition gets a part of that by what is left of it, so that all come to their ends together. With equal parts
-    those of few records would run ahead in time and carry the watermark with them: the rest of the others would be
-    late. A partition whose part is less than a record has one every so often. One that `start` does not know begins at
-    0: it was created later. None goes backwards.
+    Each partition gets a share in proportion to its backlog, so that all partitions reach their ends together. With
+    equal shares, partitions with few records would run ahead in time and advance the watermark, and the records of the
+    others would be late. A partition whose share is less than one record gets one from time to time. A partition that
+    is not in `start` was created later and begins at 0. No partition moves backwards.
     """
     backlog = {partition: max(0, end - start.get(partition, 0)) for partition, end in available.items()}
     total = sum(backlog.values())
     limit = total if limit is None else min(limit, total)
     reached, counted, shared = dict(start), 0, 0
-    rounding = sum(start.values()) * _GOLDEN % _SCALE  # other ones have the odd records each time
+    rounding = sum(start.values()) * _GOLDEN % _SCALE  # gives the odd records to other partitions each time
     for partition in sorted(backlog):
         counted += backlog[partition]
         upto = (counted * limit * _SCALE // total + rounding) // _SCALE if total else 0
@@ -110,17 +110,17 @@ def advance(start: Offsets, available: Offsets, limit: int | None) -> Offsets:
 
 
 def skip_lost(start: Offsets, holdings: Sequence[Holding], *, fail: bool) -> tuple[Offsets, int]:
-    """`start` moved up to what the log still holds, and how many records that skips. With `fail`, raises
-    `DataLossError` where it has to move.
+    """Move `start` to what the log still holds. Return the new offsets and the number of skipped records.
 
-    A start beyond the end is loss as well: the checkpoint belongs to another log, or the log was cut.
+    With `fail`, raises `DataLossError` instead of moving. A start beyond the end is a loss as well: the checkpoint
+    belongs to another log, or the log was cut.
     """
     moved = dict(start)
     skipped = 0
     for each in holdings:
         wanted = start.get(each.partition, 0)
         if wanted > each.end:
-            problem = f"the log ends at {each.end}, before the offset {wanted} where the query stands"
+            problem = f"the log ends at {each.end}, before the offset {wanted} of the query"
             moved[each.partition] = each.end
         elif wanted < each.begin:
             problem = f"offsets [{wanted}, {each.begin}) were deleted by retention before they were read"
@@ -131,7 +131,7 @@ def skip_lost(start: Offsets, holdings: Sequence[Holding], *, fail: bool) -> tup
         if fail:
             parent, number = each.partition
             raise DataLossError(
-                f"partition {number} of {parent!r}: {problem}. Set failOnDataLoss to false to go on without them, "
+                f"partition {number} of {parent!r}: {problem}. Set failOnDataLoss to false to continue without them, "
                 "or start with a new checkpoint."
             )
     return moved, skipped

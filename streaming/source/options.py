@@ -32,7 +32,7 @@ _DEFAULT_RECORDS_PER_TASK: Final = 1_000_000
 
 
 class Edge(StrEnum):
-    """One of the two ends of what a partition holds."""
+    """One of the two ends of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -50,23 +50,23 @@ Place = Edge | Moment | Offsets
 
 @dataclass(slots=True, frozen=True)
 class SourceOptions:
-    """What to read, from where, and how much at a time."""
+    """What to read, from which node, and how much at a time."""
 
     connection: ConnectionOptions
     topics: Topics
-    history: str | None  # the folder of a history, which has what the log has not any more
+    history: str | None  # the folder of a history, with records that the log may no longer have
     columns: tuple[str, ...]
-    starting: Place  # used by a batch, and by a stream without a checkpoint
-    ending: Place  # batch only
+    starting: Place  # for a batch, and for a stream without a checkpoint
+    ending: Place  # for a batch
     max_records_per_trigger: int | None
     max_bytes_per_trigger: int | None
     records_per_task: int
-    page_bytes: int | None  # of the log, per pull: a task holds a few of them
+    page_bytes: int | None  # of the log per pull; a task keeps a few pages in memory
     fail_on_data_loss: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """From Spark's options, whose names are matched without regard to case. Raises `OptionError`."""
+        """Parse Spark's options. The case of their names is ignored. Raises `OptionError`."""
         given = known_options(options, _NAMES)
         topics = _topics(given)
         ending = _place(given, "ending", Edge.LATEST, topics)
@@ -90,7 +90,7 @@ class SourceOptions:
 def _topics(given: Mapping[str, str]) -> Topics:
     parent, topic_filter = given.get("parent"), given.get("filter")
     if (parent is None) == (topic_filter is None):
-        raise OptionError("what to read is said by one of the options 'parent' and 'filter'")
+        raise OptionError("exactly one of the options 'parent' and 'filter' must be given")
     return Topics.of_parents(parent) if parent is not None else Topics.of_filters(topic_filter or "")
 
 
@@ -101,12 +101,12 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in SCHEMA.names:
-            raise OptionError(f"columns: there is no column {name!r}; there are: {', '.join(SCHEMA.names)}")
+            raise OptionError(f"columns: there is no column {name!r}; the columns are {', '.join(SCHEMA.names)}")
     return names
 
 
 def _place(given: Mapping[str, str], which: str, default: Edge, topics: Topics) -> Place:
-    """Of `startingOffsets` and `startingTimestamp`, or of the ending ones, what is given."""
+    """Parse `startingOffsets` or `startingTimestamp`, or the two for the end. Raises `OptionError`."""
     name = f"{which}Offsets"
     text = given.get(name.lower())
     ms = moment(given, f"{which}Timestamp")

@@ -1,4 +1,4 @@
-"""From options to pieces: what there is to read, where it begins and ends, and how it is cut into tasks."""
+"""Planning: the offsets to read, and their division into pieces for tasks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class LogRange:
 
 @dataclass(slots=True, frozen=True)
 class FileRange:
-    """Offsets [start, end) of one partition, of those in a file of a history."""
+    """Offsets [start, end) of one partition, in a file of a history."""
 
     history: str
     path: str
@@ -36,28 +36,28 @@ class FileRange:
 
 
 @dataclass(slots=True, frozen=True)
-class Joined:
-    """Ranges one behind the other: a part of a partition that lies in files and in the log, or nowhere any more."""
+class JoinedRanges:
+    """Consecutive ranges of a partition in files and in the log. It is empty if all of its records are lost."""
 
     parts: tuple[LogRange | FileRange, ...]
 
 
-# The work of one task. Each kind is a small class here, and has its branch in `reading.read_piece`.
-Piece = LogRange | FileRange | Joined
+# The work of one task. `reading.read_piece` has a branch for each kind.
+Piece = LogRange | FileRange | JoinedRanges
 
 
 def holdings_of(client: Client, index: HistoryIndex, topics: Topics) -> list[Holding]:
-    """What each partition of the parent topics holds now, and held before as far as that is in a history."""
+    """Return the offsets of each partition of the parent topics that are in the log or in a history."""
     if topics.parents is not None:
         parents = topics.matching(topics.parents)
     else:
         parents = topics.matching(sorted({*client.parents(), *index.parents()}))
     holdings: list[Holding] = []
     for parent in parents:
-        # The history first: what it ends with is in the log then, which only grows.
+        # Read the history first: its end is in the log then, because the log only grows.
         spans, bounds = index.spans(parent), client.partitions(parent)
         if any(each.partition in spans and spans[each.partition].end < each.begin for each in bounds):
-            spans, bounds = index.spans(parent, anew=True), client.partitions(parent)  # retention, behind an exporter
+            spans, bounds = index.spans(parent, reload=True), client.partitions(parent)  # exported, then removed
         for each in bounds:
             span = spans.get(each.partition)
             if span is not None and span.end > each.end:
@@ -71,27 +71,27 @@ def holdings_of(client: Client, index: HistoryIndex, topics: Topics) -> list[Hol
 
 
 def starts(client: Client, index: HistoryIndex, place: Place, holdings: Sequence[Holding]) -> Offsets:
-    """Where each partition is begun at; one that is not named begins at its first record."""
+    """Return the start of each partition; its first record if `place` does not name it."""
     return _places(client, index, place, holdings, begins(holdings))
 
 
 def stops(client: Client, index: HistoryIndex, place: Place, holdings: Sequence[Holding]) -> Offsets:
-    """Where a batch ends; a partition that is not named ends where it does now."""
+    """Return the end of each partition in a batch; its current end if `place` does not name it."""
     return _places(client, index, place, holdings, ends(holdings))
 
 
 def offset_at(client: Client, index: HistoryIndex, partition: Partition, time_ms: int) -> int:
-    """Of the first record of a partition that was stored at or after a time; its end when none is that young."""
+    """Return the offset of the first record of a partition stored at or after a time, or the end of the partition."""
     found = index.offset_at(*partition, time_ms)
     return client.offset_at(*partition, max(time_ms, 0)) if found is None else found  # the log has no time before 1970
 
 
 def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, index: HistoryIndex) -> list[Piece]:
-    """Ranges that cover [start, end) of each partition, each of at most `records_per_task` offsets. What is in files of
-    a history is read there; what that knows to be lost is left out.
+    """Return pieces that cover [start, end) of each partition, each of at most `records_per_task` offsets. Records in
+    the files of a history are read there, and offsets that it knows to be lost are left out.
 
-    Where they are cut depends on nothing else, so that a batch that is done again has the same rows in the same task,
-    also when an exporter went on meanwhile: the sink counts on it.
+    The cuts depend on nothing else. So a repeated batch has the same rows in the same task, even if an exporter ran
+    meanwhile; the sink depends on this.
     """
     cut: list[Piece] = []
     for parent, number in sorted(end):
@@ -101,12 +101,12 @@ def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, 
         for low, high in _steps(first, stop, records_per_task):
             whole = LogRange(parent, number, low, high, topics.selection(parent))
             parts = [whole] if span is None else list(_parts(whole, span, files, index.uri or ""))
-            cut.append(parts[0] if len(parts) == 1 else Joined(tuple(parts)))
+            cut.append(parts[0] if len(parts) == 1 else JoinedRanges(tuple(parts)))
     return cut
 
 
 def _parts(whole: LogRange, span: Span, files: Sequence[HistoryFile], uri: str) -> Iterator[LogRange | FileRange]:
-    """Where a range of a partition is, in the order of its offsets."""
+    """Divide a range of a partition among the log and files, in the order of offsets."""
     if whole.start < span.begin:
         yield replace(whole, end=min(whole.end, span.begin))
     for file in files:

@@ -1,7 +1,8 @@
-"""What filters of a query say about where to look. Spark evaluates them again, so looking at too much is no harm.
+"""Filter pushdown: using the filters of a query to read less. Spark evaluates them again, so reading too much is
+allowed.
 
-A bound of `stored_at` from above is not used: a message that was held (delayed, or part of a transaction) is in its
-partition behind younger ones. The option `endingTimestamp` is about the time at which records entered their partition.
+An upper bound of `stored_at` is not used, because a message that was held (delayed or half) comes after younger ones in
+its partition. The option `endingTimestamp` refers to the time at which records entered their partition.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ _LONGEST_TOPIC: Final = 65_535  # bytes
 
 @dataclass(slots=True, frozen=True)
 class Narrowing:
-    """What is left to look at: what none of these excludes. None excludes nothing."""
+    """The part of the log that filters do not exclude. A field of None excludes nothing."""
 
     from_ms: int | None = None  # stored at or after
     names: frozenset[str] | None = None  # topics
@@ -45,14 +46,14 @@ class Narrowing:
 
     @classmethod
     def by(cls, filters: Sequence[Filter]) -> "Narrowing":
-        """What all of these filters leave."""
+        """Combine filters."""
         narrowing = cls()
         for each in filters:
             narrowing = narrowing._and(each)
         return narrowing
 
     def topics(self, topics: Topics) -> Topics:
-        """Of these topics, those that may be left."""
+        """Return the topics that the filters do not exclude."""
         if self.names is not None:
             also = sorted(name for name in self.names if name.startswith(self.prefixes) or not self.prefixes)
         else:
@@ -63,7 +64,7 @@ class Narrowing:
         return [each for each in holdings if self.numbers is None or each.partition[1] in self.numbers]
 
     def start(self, client: Client, index: HistoryIndex, start: Offsets, holdings: Sequence[Holding]) -> Offsets:
-        """Where partitions are begun at, moved on as far as nothing before it can be left."""
+        """Move the start of each partition past offsets that the filters exclude."""
         moved = dict(start)
         for each in holdings:
             low = self.first if self.from_ms is None else offset_at(client, index, each.partition, self.from_ms)
@@ -71,7 +72,7 @@ class Narrowing:
         return moved
 
     def end(self, end: Offsets) -> Offsets:
-        """Where they end, likewise."""
+        """Move the end of each partition before offsets that the filters exclude."""
         return end if self.until is None else {each: min(stop, self.until) for each, stop in end.items()}
 
     def _and(self, each: Filter) -> "Narrowing":
@@ -91,7 +92,7 @@ class Narrowing:
         return self
 
     def _among(self, name: str, values: Sequence[object]) -> "Narrowing":
-        """A column has one of these values."""
+        """Add the condition that a column has one of these values."""
         if not values or any(value is None for value in values):
             return self
         if name == "topic":
@@ -112,7 +113,7 @@ class Narrowing:
         if name == "offset" and isinstance(value, int):
             return replace(self, first=max(self.first, value + is_above))
         if name == "stored_at" and isinstance(value, datetime) and value.tzinfo:
-            ms = floor(value.timestamp() * 1_000)  # a record of that very millisecond may be left
+            ms = floor(value.timestamp() * 1_000)  # a record of the same millisecond may match
             return replace(self, from_ms=ms if self.from_ms is None else max(self.from_ms, ms))
         return self
 
@@ -121,7 +122,7 @@ class Narrowing:
 
 
 def _may_be_topic(text: str) -> bool:
-    """Whether a topic may be this, or begin with it (MQTT-1.5.4-1, MQTT-1.5.4-2, MQTT-3.3.2-2, MQTT-4.7.3-3)."""
+    """Return whether a topic may be or begin with a text (MQTT-1.5.4-1, MQTT-1.5.4-2, MQTT-3.3.2-2, MQTT-4.7.3-3)."""
     try:
         return not any(sign in text for sign in "+#\0") and len(text.encode()) <= _LONGEST_TOPIC
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What a task does: the records of a piece, a page at a time, as Arrow batches."""
+"""The work of a task: read the records of a piece page by page, as Arrow batches."""
 
 import logging
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ from cloud_sdk.message import Batch
 from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
-from streaming.source.planning import FileRange, Joined, LogRange, Piece
+from streaming.source.planning import FileRange, JoinedRanges, LogRange, Piece
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pyarrow import RecordBatch, Schema
 
-# Bytes of the log in one pull. Without payloads little of them is sent: as many as a node gives. Whole records come in
-# replies that fit into what a node's heap keeps; larger ones cost both sides twice as much, in page faults.
+# Bytes of the log in one pull. Without payloads, little of them is sent, so a page is as large as a node allows.
+# Replies with payloads are kept small enough for the heap to reuse; larger ones cost both sides twice as much, in page
+# faults.
 _PAGE_OF_HEADERS: Final = 4 << 20
 _PAGE: Final = 768 << 10
 
@@ -29,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) -> Iterator["RecordBatch"]:
-    """One task's work, in the columns of `schema`. None (Spark's "no partitions") is empty.
+    """Yield the records of one task with the columns of `schema`. None (Spark's "no partitions") is empty.
 
-    Raises `DataLossError` when a part of the piece is gone, or goes on behind it, as `failOnDataLoss` says.
+    When records are gone, it raises `DataLossError` or skips them, as `failOnDataLoss` says.
     """
-    if isinstance(piece, Joined):
+    if isinstance(piece, JoinedRanges):
         for part in piece.parts:
             yield from read_piece(options, schema, part)
     elif isinstance(piece, FileRange):
@@ -44,15 +45,15 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
 
 
 class _Range:
-    """A range of the log that is being pulled. While a page is made into columns, the next one is on its way."""
+    """Pulls a range of the log. The next page is requested while a page is converted to columns."""
 
     def __init__(self, client: Client, options: SourceOptions, schema: "Schema", piece: LogRange) -> None:
         self._client = client
         self._options = options
         self._schema = schema
         self._piece = piece
-        self._gone = 0  # records of the range that were not there any more
-        # A pattern is about topics, which are needed then, whatever the columns are.
+        self._gone = 0  # records of the range that were removed
+        # A pattern needs the topics, even if the column is not selected.
         self._names = schema.names
         if piece.selection.pattern and "topic" not in self._names:
             self._names = [*self._names, "topic"]
@@ -65,7 +66,7 @@ class _Range:
         while coming is not None:
             page = self._page(coming, offset)
             if page is None:
-                offset = self._begin_of_the_rest
+                offset = self._resume_at
                 coming = self._pull(offset) if offset < end else None
                 continue
             if page.next_offset <= offset:
@@ -90,14 +91,14 @@ class _Range:
         )
 
     def _page(self, coming: "Future[Batch]", offset: int) -> Batch | None:
-        """What was pulled; None where the partition begins behind that by now, at `_begin_of_the_rest`."""
+        """Return the page, or None if the partition now begins after `offset`, at `_resume_at`."""
         try:
             page = coming.result()
         except OffsetOutOfRange as error:
             if error.begin <= offset:
                 raise DataLossError(f"{self._where()}: {error}") from error
-            self._begin_of_the_rest = min(error.begin, self._piece.end)
-            self._missed(offset, self._begin_of_the_rest, self._begin_of_the_rest - offset)
+            self._resume_at = min(error.begin, self._piece.end)
+            self._missed(offset, self._resume_at, self._resume_at - offset)
             return None
         if page.gone:
             self._missed(offset, page.next_offset, page.gone)
@@ -113,11 +114,11 @@ class _Range:
         return batch if schema is self._schema else batch.select(self._schema.names)
 
     def _missed(self, begin: int, end: int, count: int) -> None:
-        """Records of [begin, end) are gone from the log: an error or counted, as `failOnDataLoss` says."""
+        """Raise `DataLossError` for records of [begin, end) that are gone, or count them, as `failOnDataLoss` says."""
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{self._where()}: of the offsets [{begin}, {end}) {count} are gone from the log. Set failOnDataLoss "
-                "to false to go on without them."
+                "to false to continue without them."
             )
         self._gone += count
 

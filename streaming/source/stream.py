@@ -1,4 +1,4 @@
-"""`spark.readStream.format("sluice")`."""
+"""The reader of `spark.readStream.format("sluice")`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One on the driver plans; the tasks read with copies of it."""
+    """Plans on the driver. Copies of it read in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: "Schema") -> None:
         self._options = options
         self._schema = schema
         self._client: Client | None = None  # opened by the first planning call
         self._index: HistoryIndex | None = None  # likewise
-        self._until: Offsets | None = None  # AvailableNow: where this run of the query ends
+        self._until: Offsets | None = None  # AvailableNow: the end of this run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None, "_index": None}  # connections do not travel
+        return {**self.__dict__, "_client": None, "_index": None}  # connections cannot be pickled
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         client = self._opened()
         return StreamProgress(starts(client, self._opened_index(), self._options.starting, self._holdings())).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Of records. That of bytes has none of Spark's limits of its own, and is kept by `latestOffset`."""
+        """Return the limit of records. Spark has no limit of bytes, so `latestOffset` applies that one."""
         limit = self._options.max_records_per_trigger
         if limit is None and self._options.max_bytes_per_trigger is not None:
-            limit = self._options.max_bytes_per_trigger  # no record is smaller than a byte
+            limit = self._options.max_bytes_per_trigger  # a record has at least one byte
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available = ends(holdings)
         if self._until is not None:
             available = {each: min(end, self._until.get(each, 0)) for each, end in available.items()}
-        # Lost offsets do not use up the limit, and are counted from here on.
+        # Lost offsets do not count towards the limit.
         progress = self._progress(start)
         first, skipped = skip_lost(progress.offsets, holdings, fail=self._options.fail_on_data_loss)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamProgress(reached, progress.skipped + skipped).to_json()
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
-        """What the lag is measured against (`streaming.progress`)."""
+        """Return the ends of the log, for the lag (`streaming.progress`)."""
         return StreamProgress(ends(self._holdings())).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         holdings = self._holdings()
         if options.fail_on_data_loss:
             skip_lost(first, holdings, fail=True)
-        # Else the tasks find out, and tell: a batch that is done again is cut as it was, whatever is gone by now.
+        # Otherwise the tasks report losses: a repeated batch must be cut as before, whatever is gone now.
         cut = pieces(first, self._progress(end).offsets, options.records_per_task, options.topics, self._opened_index())
         return [InputPartition(piece) for piece in cut]
 
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_piece(self._options, self._schema, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint is Spark's, and retention does not wait for readers."""
+        """Do nothing: Spark keeps the checkpoint, and retention does not wait for readers."""
 
     def stop(self) -> None:
         if self._client is not None:

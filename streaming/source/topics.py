@@ -1,4 +1,4 @@
-"""Which part of the log is read: parent topics, or MQTT filters over topics. Pure."""
+"""The part of the log to read: parent topics, or MQTT filters of topics. Pure."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from streaming.option_values import OptionError
 
 @dataclass(slots=True, frozen=True)
 class TopicSelection:
-    """What of one parent topic is wanted."""
+    """The selected topics of one parent topic."""
 
-    filter: str = ""  # an MQTT filter that the node evaluates; empty: everything
-    pattern: str = ""  # a regular expression of topics, which the task evaluates on what the node sends
+    filter: str = ""  # an MQTT filter that the node evaluates; empty: all topics
+    pattern: str = ""  # a regular expression of topics that the task evaluates
 
 
 ALL_TOPICS: Final = TopicSelection()
@@ -22,10 +22,10 @@ ALL_TOPICS: Final = TopicSelection()
 
 @dataclass(slots=True, frozen=True)
 class Topics:
-    """Parent topics, whole (`filters` is empty) or as far as one of the filters matches. What none of `also` matches is
-    of no use: it may be left out, and need not be."""
+    """Parent topics, whole (`filters` is empty) or the topics that one of the filters matches. Topics that none of
+    `also` matches may be left out, but need not be."""
 
-    parents: tuple[str, ...] | None  # None: whatever parents there are that a filter may match
+    parents: tuple[str, ...] | None  # None: all parents that a filter may match
     filters: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
@@ -47,13 +47,13 @@ class Topics:
         return cls(fixed, filters)
 
     def matching(self, parents: Iterable[str]) -> list[str]:
-        """Those of the parents that there are which may have something wanted."""
+        """Return the parents that may have selected topics."""
         if self.filters:
             parents = [parent for parent in parents if _below(self.filters, parent)]
         return [parent for parent in parents if not self.also or _below(self.also, parent)]
 
     def selection(self, parent: str) -> TopicSelection:
-        """What of this parent topic is wanted: one filter is the node's work, several are the task's."""
+        """Return the selection of a parent topic. The node evaluates one filter, and the task several."""
         filters, also = _below(self.filters, parent), _below(self.also, parent)
         if any(each in ("#", f"{parent}/#", "+/#") for each in filters):
             filters = []
@@ -65,19 +65,19 @@ class Topics:
 
 
 def pattern_of(filters: Sequence[str]) -> str:
-    """A regular expression (RE2's kind) for the topics that one of the filters matches."""
+    """Return a regular expression (RE2) for the topics that one of the filters matches."""
     return r"(?s)\A(?:" + "|".join(map(_pattern, filters)) + r")\z"
 
 
 def _below(filters: Sequence[str], parent: str) -> list[str]:
-    """The filters that may match below a parent. A wildcard does not match a first level that begins with $
+    """Return the filters that may match below a parent. A wildcard does not match a first level that begins with $
     (MQTT-4.7.2-1)."""
     wild = () if parent.startswith("$") else ("+", "#")
     return [each for each in filters if each.split("/", 1)[0] in (parent, *wild)]
 
 
 def _pattern(topic_filter: str) -> str:
-    """The filter `a/#` matches `a` as well (MQTT 5.0, 4.7.1.2)."""
+    """Return a regular expression for one filter. The filter `a/#` also matches `a` (MQTT 5.0, section 4.7.1.2)."""
     if topic_filter == "#":
         return ".*"
     is_open = topic_filter.endswith("/#")
@@ -86,7 +86,7 @@ def _pattern(topic_filter: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, or a JSON array of them, for names with commas in them, or blanks at their ends."""
+    """Parse names separated by commas, or a JSON array of names, which may contain commas and outer blanks."""
     if not text.startswith("["):
         return tuple(dict.fromkeys(name.strip(" ") for name in text.split(",")))
     try:
@@ -99,8 +99,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _require_filter(topic_filter: str) -> None:
-    """Raises `OptionError` for what is no MQTT filter (MQTT-4.7.1-1, MQTT-4.7.1-2)."""
+    """Raise `OptionError` for an invalid MQTT filter (MQTT-4.7.1-1, MQTT-4.7.1-2)."""
     levels = topic_filter.split("/")
     wrong = any(("+" in level and level != "+") or ("#" in level and level != "#") for level in levels)
     if not topic_filter or wrong or "#" in levels[:-1] or "\0" in topic_filter:
-        raise OptionError(f"{topic_filter!r} is no MQTT topic filter: + is a whole level, # the whole last one")
+        raise OptionError(
+            f"{topic_filter!r} is not an MQTT topic filter: + and # must be whole levels, and # the last one"
+        )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streaming.history import committing, folder, writing
+from streaming.history import commit, file_writer, folder
 from streaming.history.compaction import Compactor, clean_up
 from streaming.history.file_writer import FileWriter
 from streaming.history.folder import HistoryFolder
@@ -48,11 +48,11 @@ def compact(place: Path, last: int) -> None:
     steps.wrap(FileWriter, "__init__")
     steps.wrap(FileWriter, "write")
     steps.wrap(FileWriter, "close")
-    steps.wrap(writing, "_sync")
+    steps.wrap(file_writer, "_sync")
     steps.wrap(folder, "create_file")
-    steps.wrap(committing.tempfile, "mkstemp")
-    steps.wrap(committing.Path, "hardlink_to")
-    steps.wrap(committing.Path, "unlink")
+    steps.wrap(commit.tempfile, "mkstemp")
+    steps.wrap(commit.Path, "hardlink_to")
+    steps.wrap(commit.Path, "unlink")
     steps.wrap(HistoryFolder, "remove")
     history = HistoryFolder(str(place))
     Compactor(history, "sensors", 1 << 30).run()

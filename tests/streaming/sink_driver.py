@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from streaming.session import spark_session, stop
-from streaming.sink import writing
+from streaming.sink import writers
 from streaming.sink.columns import sink_options
 from streaming.sink.options import SinkOptions
 from streaming.source import SluiceDataSource
@@ -26,13 +26,13 @@ from streaming.source import SluiceDataSource
 CALL = 16  # messages that a task stores at once
 
 
-class DyingWriter(writing.StreamWriter):
+class DyingWriter(writers.StreamWriter):
     def __init__(self, options: SinkOptions, folder: Path, where: str) -> None:
         super().__init__(options)
         self._folder, self._where = folder, where
 
-    def write(self, iterator: Iterator[Any]) -> writing.Written:
-        writing._TOGETHER = CALL  # type: ignore[misc]
+    def write(self, iterator: Iterator[Any]) -> writers.Written:
+        writers._TOGETHER = CALL  # type: ignore[misc]
         return super().write(self._dying(iterator) if self._where == "task" else iterator)
 
     def _dying(self, iterator: Iterator[Any]) -> Iterator[Any]:

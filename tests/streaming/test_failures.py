@@ -40,7 +40,7 @@ CALL = """An error occurred while calling None.org.apache.spark.api.java.JavaSpa
         (ANALYSIS, "", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `a` cannot be resolved."),
         (CALL, "", "Could not parse Master URL: 'x'"),
         ("x" * 1_000, "", "x" * 599 + "…"),
-        ("", "", "it failed, and does not say why"),
+        ("", "", "it failed for an unknown reason"),
         ("no user 'a b': c\nmore", "", "no user 'a b': c"),
     ],
 )

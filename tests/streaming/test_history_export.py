@@ -10,7 +10,7 @@ import pytest
 
 from cloud_sdk.arrow import SCHEMA
 from cloud_sdk.blocking import Client
-from streaming.history import writing
+from streaming.history import file_writer
 from streaming.history.commit import HistoryChanged
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, folder_of
@@ -92,7 +92,7 @@ def test_what_was_held_is_of_the_date_at_which_it_came(node: FakeNode, client: C
 def test_files_end_at_their_size(
     node: FakeNode, client: Client, folder: HistoryFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(writing, "_GROUP_ROWS", 4)
+    monkeypatch.setattr(file_writer, "_GROUP_ROWS", 4)
     node.publish(0, 20)
     export(client, folder, file_bytes=1)
     files = folder.manifest("sensors").files
@@ -163,7 +163,7 @@ def test_files_of_a_partition_that_is_done_count_while_others_are_exported(
         if done > 10:
             left.append(len(orphans(folder, folder.manifest("sensors"), 0)))
 
-    Exporter(client, folder, "sensors").run(tell=tell)
+    Exporter(client, folder, "sensors").run(report=tell)
     assert left
     assert max(left) == 1  # the one that is being written
     assert offsets(folder) == {0: list(range(4)), 1: list(range(9))}
@@ -177,7 +177,7 @@ def test_retention_that_overtakes_an_export_is_seen(node: FakeNode, client: Clie
             node.begins[0] = 13
 
     with pytest.raises(HistoryError, match=r"\[6, 13\) 7 are gone"):
-        Exporter(client, folder, "sensors").run(tell=overtake)
+        Exporter(client, folder, "sensors").run(report=overtake)
     assert offsets(folder) == {0: list(range(6))}
     assert orphans(folder, folder.manifest("sensors"), 0) == []
     done = export(client, folder, allow_losses=True)

@@ -24,7 +24,7 @@ from streaming.source.offsets import (
     offsets_from_json,
     skip_lost,
 )
-from streaming.source.planning import FileRange, Joined, LogRange, pieces
+from streaming.source.planning import FileRange, JoinedRanges, LogRange, pieces
 from streaming.source.topics import Topics
 
 parents = st.sampled_from(["", "a", "b", "0", "$inbox"])
@@ -152,7 +152,7 @@ def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: 
     assert len(found) == len(without)
     for piece, whole in zip(found, without, strict=True):
         assert isinstance(whole, LogRange)
-        parts = piece.parts if isinstance(piece, Joined) else (piece,)
+        parts = piece.parts if isinstance(piece, JoinedRanges) else (piece,)
         covered = [offset for part in parts for offset in range(part.start, part.end)]
         gone = range(lost.begin, lost.end)
         assert covered == [offset for offset in range(whole.start, whole.end) if offset not in gone]

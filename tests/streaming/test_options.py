@@ -30,7 +30,7 @@ def test_names_are_matched_without_case() -> None:
     ("change", "message"),
     [
         ({"startingOffset": "latest"}, "did you mean startingOffsets"),
-        ({"zzz": "1"}, "there are: endpoint"),
+        ({"zzz": "1"}, "the options are endpoint"),
         ({"startingOffsets": "soon"}, "must be earliest, latest or JSON"),
         ({"startingOffsets": '{"0": -1}'}, "must be earliest, latest or JSON"),
         ({"endingOffsets": "earliest"}, "cannot be 'earliest'"),
@@ -43,9 +43,9 @@ def test_names_are_matched_without_case() -> None:
         ({"columns": "topic,publisher"}, "no column 'publisher'"),
         ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),
         ({"endingTimestamp": "noon"}, "must be a time like"),
-        ({"user": "me"}, "need each other"),
-        ({"certificateFile": "c.pem"}, "need each other"),
-        ({"tls": "false", "caFile": "ca.pem"}, "tls is false"),
+        ({"user": "me"}, "must be given together"),
+        ({"certificateFile": "c.pem"}, "must be given together"),
+        ({"tls": "false", "caFile": "ca.pem"}, "need tls, which is false"),
     ],
 )
 def test_what_cannot_be_used_says_why(change: dict[str, str], message: str) -> None:

@@ -27,7 +27,7 @@ from streaming.failures import failure_of
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
 from streaming.option_values import OptionError
-from streaming.sink import writing
+from streaming.sink import writers
 from streaming.sink.columns import messages_of, sink_options
 from streaming.sink.writers import BatchWriter
 from tests.system.conftest import NodeProcess
@@ -77,7 +77,7 @@ def fields(text: str) -> StructType:
         ("payload string", {"qos": "3"}, "qos must be 0, 1 or 2"),
         ("payload string", {"tpic": "x"}, "did you mean topic"),
         ("payload string", {"endpoint": None}, "'endpoint' is missing"),
-        ("payload string", {"batch": "1"}, "need each other"),
+        ("payload string", {"batch": "1"}, "must be given together"),
         ("payload string", {"batch": "x", "producer": "p"}, "whole number"),
     ],
 )
@@ -121,8 +121,8 @@ def test_columns_come_before_options(spark: "SparkSession") -> None:
 
 def test_a_task_holds_a_number_of_rows_and_of_bytes(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut alike wherever the batches of Spark end: a batch that is done again is sent in the same calls."""
-    monkeypatch.setattr(writing, "_TOGETHER", 5)
-    monkeypatch.setattr(writing, "_TOGETHER_BYTES", 100)
+    monkeypatch.setattr(writers, "_TOGETHER", 5)
+    monkeypatch.setattr(writers, "_TOGETHER_BYTES", 100)
     options = sink_options(NEEDED, fields("payload string"), overwrite=False)
     payloads = ["x" * size for size in (60, 60, 300, 1, 1, 1, 1, 1, 1, *[7] * 700)]
 
@@ -131,7 +131,7 @@ def test_a_task_holds_a_number_of_rows_and_of_bytes(spark: "SparkSession", monke
         ranges = zip((0, *borders), (*borders, len(payloads)), strict=True)
         parts = [batch.slice(low, high - low) for low, high in ranges]
         rows = chain.from_iterable(messages_of(part, options) for part in parts)
-        return [len(some) for some in iter(lambda: writing._some(rows), [])]
+        return [len(some) for some in iter(lambda: writers._some(rows), [])]
 
     found = calls()
     assert found[:4] == [2, 1, 5, 5] and sum(found) == len(payloads)
@@ -161,7 +161,7 @@ def test_a_job_that_failed_leaves_no_producer_behind(
     writer = BatchWriter(options)
     messages: list[WriterCommitMessage | None] = []
     for partition in range(3):
-        monkeypatch.setattr(writing, "_task", lambda own=partition: SimpleNamespace(partitionId=lambda: own))
+        monkeypatch.setattr(writers, "_task", lambda own=partition: SimpleNamespace(partitionId=lambda: own))
         rows = pa.record_batch({"payload": [b"%d" % partition] * (partition % 2)})
         messages.append(writer.write(iter([rows])))
     messages[1] = None

@@ -142,7 +142,7 @@ def test_readings_are_archived_by_the_hour(spark: "SparkSession", readings: Node
     [
         (["stream"], "PIPELINE"),
         (["stream", "windows"], "--parent"),
-        (["stream", "windows", "--filter", "a#"], "no topic filter"),
+        (["stream", "windows", "--filter", "a#"], "not a topic filter"),
         (["stream", "archive", "--parent", "a"], "--folder"),
         (["stream", "enrich", "--parent", "a"], "--registry"),
     ],

@@ -64,7 +64,7 @@ def test_a_wildcard_in_front_finds_parents_but_not_those_with_a_dollar() -> None
 
 @pytest.mark.parametrize("bad", ["a/#/b", "a+", "a/b#", "", "a,"])
 def test_what_is_no_filter(bad: str) -> None:
-    with pytest.raises(OptionError, match="no MQTT topic filter"):
+    with pytest.raises(OptionError, match="not an MQTT topic filter"):
         Topics.of_filters(bad)
 
 
