@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name the broker and the client."""
     group = parser.add_argument_group("broker")
     group.add_argument("--host", default="127.0.0.1", help="the address of the broker (default: 127.0.0.1)")
-    group.add_argument("--port", type=port_number, default=1883, help="default: 1883")
+    group.add_argument("--port", type=port_number, default=1883, help="the port of the broker (default: 1883)")
     group.add_argument(
         "-V", "--protocol", choices=(VERSION_3, VERSION_5), default=VERSION_3, help="the MQTT version (default: 3.1.1)"
     )

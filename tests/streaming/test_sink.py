@@ -186,8 +186,8 @@ def test_a_batch_with_a_number_is_written_once(spark: "SparkSession", real_node:
     with pytest.raises(Exception, match="done before this one") as failed:  # a checkpoint that was restored
         sink.options(batch="7").save()
     assert failure_of(str(failed.value)).reason.replace("q1/1", "q1/0") == (  # either task may be first
-        "batch 7 of the producer q1/0: piece 8 of the work was done before this one, which is 7: "
-        "nothing of this one is stored now. Numbers only rise"
+        "batch 7 of the producer q1/0: unit 8 of the work was done before this one, number 7: "
+        "nothing of this one is stored now, because numbers only rise"
     )
     assert len(read_all(real_node.endpoint)) == 200
 
