@@ -190,7 +190,7 @@ class Queries:
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
         pops = self._views.pops
         names = pops.page(after, limit)
-        return [GroupState(group, [self._group_queue(*place) for place in pops.places(group)]) for group in names]
+        return [GroupState(group, [self._group_queue(*state) for state in pops.queue_states(group)]) for group in names]
 
     async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return list(islice(self._views.shares.held(after), limit))

@@ -1,10 +1,10 @@
-"""What a group has of one queue: where it is, and the messages that are out or to come again.
+"""The state of a group in one queue: its next offset, and an entry for each message that is not finished.
 
-Offsets below `next` are finished, but those that have an entry: how often the message was leased out, and when it may
-be leased out again. Entries are kept in blocks of 256 offsets, as two columns, so that what happens to a run of
-offsets costs a few operations on slices, however long the run is.
+An offset below `next` is finished unless it has an entry. An entry says how often its message was leased, and when it
+may be leased again. Blocks of 256 offsets keep their entries in two columns, so a change to a run of offsets costs a
+few slice operations, however long the run is.
 
-`due` orders the entries by time for who leases out; it follows from them and is not part of the state.
+`due` orders the entries by time for the next pop. It is derived from the entries and is not part of the state.
 """
 
 from array import array
@@ -15,8 +15,8 @@ from struct import Struct
 from typing import Final
 
 BLOCK: Final = 256  # offsets
-MAX_DELIVERIES: Final = 254  # where counting stops
-UNSENT: Final = 255  # in their place: leased out, and given back by who never gave it to anybody
+MAX_DELIVERIES: Final = 254  # the count stops here
+UNSENT: Final = 255  # instead of a count: the first lease was returned before a client got the message
 _LAST: Final = BLOCK - 1
 _RUN: Final = Struct(">BBBQ")  # first offset in the block, count - 1, deliveries, at
 _HEAD: Final = Struct(">QQI")  # floor, next, unfinished
@@ -24,20 +24,20 @@ _NONE: Final = bytes(BLOCK)
 _FIRST: Final = b"\1" * BLOCK
 _ONE_MORE: Final = bytes([0, *range(2, MAX_DELIVERIES + 1), MAX_DELIVERIES, 1])
 _ONE_LESS: Final = bytes([0, UNSENT, *range(1, MAX_DELIVERIES), UNSENT])
-_AS_MANY: Final = bytes(range(256))
-_STALE: Final = 256  # elements of `due` that may be stale before it is made again
+_UNCHANGED: Final = bytes(range(256))
+_STALE: Final = 256  # stale elements of `due` before it is rebuilt
 
-Run = tuple[int, int, int]  # first offset, the one behind the last, deliveries of each
+Run = tuple[int, int, int]  # first offset, end (exclusive), deliveries of each message
 
 
 class Block:
-    """The entries of offsets [256 n, 256 (n + 1)). Without deliveries there is no entry, whatever `at` says."""
+    """The entries of offsets [256 n, 256 (n + 1)). An offset with 0 deliveries has no entry, whatever its `at`."""
 
     __slots__ = ("at", "count", "deliveries")
 
     def __init__(self) -> None:
         self.deliveries = bytearray(BLOCK)
-        self.at = array("Q", bytes(8 * BLOCK))  # ms
+        self.at = array("Q", bytes(8 * BLOCK))  # when each may be leased again, ms
         self.count = 0  # of entries
 
     @classmethod
@@ -51,22 +51,23 @@ class Block:
         return block
 
     def pack(self) -> bytes:
-        """The row: the same entries give the same row."""
+        """The row of the block. Equal entries give equal rows."""
         runs = [_RUN.pack(first, end - first - 1, deliveries, at) for first, end, deliveries, at in self.runs()]
         return b"".join(runs)
 
     def runs(self, low: int = 0, high: int = BLOCK) -> Iterator[tuple[int, int, int, int]]:
-        """Neighbours of [low, high) that have the same: (first, the one behind the last, deliveries, at)."""
+        """Runs of equal entries in [low, high): (first, end, deliveries, at)."""
         first = low
-        for (deliveries, at), same in groupby(zip(self.deliveries[low:high], self.at[low:high], strict=True)):
-            end = first + sum(1 for _ in same)
+        for (deliveries, at), run in groupby(zip(self.deliveries[low:high], self.at[low:high], strict=True)):
+            end = first + sum(1 for _ in run)
             if deliveries:
                 yield first, end, deliveries, at
             first = end
 
 
 class QueueLeases:
-    """A group's place in a queue. Changes are methods named after the control records (`store.control`)."""
+    """The unfinished messages of a group in a queue. Methods that apply control records have their names
+    (`store.control`)."""
 
     __slots__ = (
         "_stale_at",
@@ -85,20 +86,20 @@ class QueueLeases:
     def __init__(self, group: bytes, queue: bytes, begin: int) -> None:
         self.group = group
         self.queue = queue
-        self.next = begin  # offsets from here on were never leased out
-        self.blocks: dict[int, Block] = {}  # by number; none without entries
-        self.unfinished = 0  # entries
-        self.is_changed = False  # since the checkpoint
-        self.changed: set[int] = set()  # blocks that did
-        self.due: list[tuple[int, int, int]] = []  # heap of (at, first, end); some of it may have changed since
-        self._stale_at = _STALE  # how long `due` may become
-        # For who leases out, and no part of the state either:
-        self.seen = begin  # no record is left of the offsets from `next` up to here
-        self.turn = 0  # when something new was leased out last
+        self.next = begin  # offsets from here on were never leased
+        self.blocks: dict[int, Block] = {}  # by number; each has entries
+        self.unfinished = 0  # number of entries
+        self.is_changed = False  # since the last checkpoint
+        self.changed: set[int] = set()  # numbers of the blocks that changed since then
+        self.due: list[tuple[int, int, int]] = []  # heap of (at, first, end); elements may be stale
+        self._stale_at = _STALE  # length of `due` at which it is rebuilt
+        # Not part of the state, for pops only:
+        self.seen = begin  # the log has no records of the offsets [next, seen)
+        self.turn = 0  # number of the pop that last leased new messages
 
     @property
     def floor(self) -> int:
-        """Everything below is finished."""
+        """The first unfinished offset: everything below is finished."""
         if not self.unfinished:
             return self.next
         number = min(self.blocks)
@@ -110,7 +111,7 @@ class QueueLeases:
             end = first + count
             known = min(end, self.next)
             if first < known:
-                self._again(first, known, until, _ONE_MORE)
+                self._update(first, known, until, _ONE_MORE)
             if end > self.next:
                 begin = max(first, self.next)
                 if begin < end:
@@ -121,10 +122,10 @@ class QueueLeases:
         for first, count in done:
             self.finish(first, first + count)
         for first, count, at in again:
-            if at < 0:
-                self._again(first, first + count, -at, _ONE_LESS)
+            if at < 0:  # the lease was returned unsent
+                self._update(first, first + count, -at, _ONE_LESS)
             else:
-                self._again(first, first + count, at, _AS_MANY)
+                self._update(first, first + count, at, _UNCHANGED)
 
     def reset(self, offset: int) -> None:
         self.changed.update(self.blocks)
@@ -140,33 +141,33 @@ class QueueLeases:
             if block is None:
                 continue
             size = high - low
-            had = size - block.deliveries.count(0, low, high)
-            if not had:
+            finished = size - block.deliveries.count(0, low, high)
+            if not finished:
                 continue
             self.changed.add(number)
-            self.unfinished -= had
-            block.count -= had
+            self.unfinished -= finished
+            block.count -= finished
             if block.count:
                 block.deliveries[low:high] = _NONE[:size]
             else:
                 del self.blocks[number]
 
     def deliveries_of(self, offset: int) -> int:
-        """How often the message was leased out, or `UNSENT`; 0: it is finished, or never was."""
+        """How often the message was leased, or `UNSENT`. 0 if it is finished or was never leased."""
         block = self.blocks.get(offset // BLOCK)
         return 0 if block is None else block.deliveries[offset & _LAST]
 
     def is_run(self, first: int, end: int, deliveries: int) -> bool:
-        """Whether all of [first, end) have entries with these deliveries."""
-        wanted = bytes((deliveries,))
+        """Whether all offsets of [first, end) have entries with these deliveries."""
+        byte = bytes((deliveries,))
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
-            if block is None or block.deliveries.count(wanted, low, high) != high - low:
+            if block is None or block.deliveries.count(byte, low, high) != high - low:
                 return False
         return True
 
     def out_after(self, time: int) -> list[Run]:
-        """The entries that may be leased out again only after that time, ms."""
+        """The entries that may be leased again only after `time` (ms)."""
         return [
             (number * BLOCK + first, number * BLOCK + end, deliveries)
             for number in sorted(self.blocks)
@@ -175,11 +176,11 @@ class QueueLeases:
         ]
 
     def last_due(self) -> int:
-        """The latest time at which an entry may be leased out again, ms; 0 where there is none."""
+        """The latest time (ms) at which an entry may be leased again; 0 without entries."""
         return max((at for block in self.blocks.values() for _, _, _, at in block.runs()), default=0)
 
     def next_due(self) -> int | None:
-        """The earliest time in `due`, ms, that is true of an entry; forgets what is not."""
+        """The earliest time (ms) at which an entry may be leased again. Removes stale elements from `due`."""
         due = self.due
         while due:
             if self._is_due(*due[0]):
@@ -188,19 +189,19 @@ class QueueLeases:
         return None
 
     def pop_due(self) -> tuple[int, list[Run]]:
-        """Remove the first item of `due`. Returns its time and the entries for which it is still right. Entries that do
-        not change have to be put back with `expect`."""
+        """Remove the first element of `due`. Returns its time and the entries that still have this time. The caller has
+        to put entries that it does not change back with `expect`."""
         at, first, end = heappop(self.due)
         return at, self._runs_at(at, first, end)
 
     def expect(self, at: int, first: int, end: int) -> None:
-        """The entries of [first, end) may be leased out again at `at`, where that is so."""
+        """Add an element to `due`. It may cover entries with another time."""
         heappush(self.due, (at, first, end))
         if len(self.due) > self._stale_at:
-            self._make_due()
+            self._rebuild_due()
 
     def rows(self) -> Iterator[tuple[int, bytes | None]]:
-        """The rows of the blocks that changed, by number; None: it has none. Forgets that they did."""
+        """(number, row) of each changed block; the row is None if the block has no entries. Clears the changes."""
         for number in self.changed:
             block = self.blocks.get(number)
             yield number, None if block is None else block.pack()
@@ -211,10 +212,10 @@ class QueueLeases:
         return _HEAD.pack(self.floor, self.next, self.unfinished)
 
     def load(self, blocks: list[tuple[int, bytes]]) -> None:
-        """Take the blocks' rows."""
+        """Replace the entries by those of the blocks' rows."""
         self.blocks = {number: Block.unpack(row) for number, row in blocks}
         self.unfinished = sum(block.count for block in self.blocks.values())
-        self._make_due()
+        self._rebuild_due()
 
     def _lease(self, first: int, end: int, until: int) -> None:
         self.unfinished += end - first
@@ -229,15 +230,15 @@ class QueueLeases:
             self.changed.add(number)
         self.expect(until, first, end)
 
-    def _again(self, first: int, end: int, at: int, deliveries: bytes) -> None:
-        """Have the entries of [first, end) a new time, and the deliveries that the table has for theirs."""
+    def _update(self, first: int, end: int, at: int, deliveries: bytes) -> None:
+        """Set the time of the entries of [first, end). deliveries: the translation table for their delivery counts."""
         found = False
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is None:
                 continue
             found = True
-            if deliveries is not _AS_MANY:
+            if deliveries is not _UNCHANGED:
                 block.deliveries[low:high] = block.deliveries[low:high].translate(deliveries)
             block.at[low:high] = array("Q", (at,)) * (high - low)
             self.changed.add(number)
@@ -245,7 +246,7 @@ class QueueLeases:
             self.expect(at, first, end)
 
     def _runs_at(self, at: int, first: int, end: int) -> list[Run]:
-        """The entries of [first, end) that may be leased out again at exactly this time."""
+        """The entries of [first, end) whose time is `at`."""
         runs: list[Run] = []
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
@@ -257,13 +258,13 @@ class QueueLeases:
                 if column[0]:
                     runs.append((base + low, base + high, column[0]))
                 continue
-            for start, behind, deliveries, own in block.runs(low, high):
-                if own == at:
-                    runs.append((base + start, base + behind, deliveries))
+            for start, stop, deliveries, time in block.runs(low, high):
+                if time == at:
+                    runs.append((base + start, base + stop, deliveries))
         return runs
 
     def _is_due(self, at: int, first: int, end: int) -> bool:
-        """Whether an entry of [first, end) may be leased out again at exactly this time."""
+        """Whether an entry of [first, end) has the time `at`."""
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is not None:
@@ -272,7 +273,7 @@ class QueueLeases:
                         return True
         return False
 
-    def _make_due(self) -> None:
+    def _rebuild_due(self) -> None:
         self.due = [
             (at, number * BLOCK + first, number * BLOCK + end)
             for number, block in self.blocks.items()
@@ -289,7 +290,7 @@ def unpack_head(row: bytes) -> tuple[int, int, int]:
 
 
 def _pieces(first: int, end: int) -> list[tuple[int, int, int]]:
-    """[first, end) by block: (number, index in the block, index behind the last)."""
+    """[first, end) by block: (number, first index in the block, end index)."""
     number = first // BLOCK
     if end <= (number + 1) * BLOCK:
         return [(number, first & _LAST, ((end - 1) & _LAST) + 1)] if first < end else []

@@ -1,7 +1,7 @@
-"""The view of groups that pop: of every group and queue, what is finished and what is out (`leases`).
+"""The view of pop consumer groups: which messages of each queue are finished or leased (`leases`).
 
-What was used lately is in memory as objects, bounded in number; a checkpoint writes the rows of those that changed.
-A queue's place is a head row and a row per block of 256 offsets that has messages that are out.
+Recently used queues are in memory as objects, and their number is bounded. A checkpoint writes the rows of changed
+objects. A queue has a head row, and a row for each block of 256 offsets with unfinished messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from store.views.leases import QueueLeases, unpack_head
 from store.views.state import State, owned
 
 _GROUPS: Final = b"j"  # group → number of its queues
-_HEADS: Final = b"n"
-_BLOCKS: Final = b"l"
+_HEADS: Final = b"n"  # queue → head
+_BLOCKS: Final = b"l"  # queue, block number → entries
 
 _NO_RUNS: Final[list[tuple[int, int]]] = []
-_NONE_AGAIN: Final[list[tuple[int, int, int]]] = []
+_NO_POSTPONED: Final[list[tuple[int, int, int]]] = []
 
 Key = tuple[bytes, bytes]  # group, queue
 
@@ -30,106 +30,106 @@ class Pops:
         self._state = state
         self._committed = committed
         self._limit = limit
-        self._queues: dict[Key, QueueLeases] = {}  # those that changed least recently first
-        self._names: dict[bytes, dict[bytes, None]] = {}  # the same: the queues of each group
-        self._changed: dict[Key, QueueLeases] = {}  # since the checkpoint
+        self._queues: dict[Key, QueueLeases] = {}  # the least recently changed ones first
+        self._names: dict[bytes, dict[bytes, None]] = {}  # queues in memory, by group
+        self._changed: dict[Key, QueueLeases] = {}  # since the last checkpoint
         self._changed_blocks = 0
         self._blocks = 0  # in memory
-        self._count: int | None = None  # of groups, once it was asked for
+        self._count: int | None = None  # of groups, after the first call of `groups`
 
     @property
     def changed(self) -> int:
-        """Rows that a checkpoint has to write."""
+        """The number of rows that a checkpoint has to write."""
         return len(self._changed) + self._changed_blocks
 
     @property
     def size(self) -> int:
-        """Objects in memory."""
+        """The number of objects in memory."""
         return len(self._queues) + self._blocks
 
     def find(self, group: bytes, queue: bytes) -> QueueLeases | None:
-        """A group's place in a queue, None where it never was."""
+        """The state of a group in a queue, or None if it has none."""
         found = self._queues.get((group, queue))
         return self._load(group, queue) if found is None else found
 
     def find_all(self, group: bytes, queues: Iterable[bytes]) -> list[QueueLeases | None]:
-        """What the group has of each of these queues."""
+        """The state of a group in each of the queues."""
         known = self._queues
         return [known.get((group, queue)) or self._load(group, queue) for queue in queues]
 
     def begin_of(self, group: bytes, queue: bytes) -> int | None:
-        """Where a group begins a queue that it is new to, if its committed offsets say so."""
+        """The offset at which a group begins a new queue, if it has a committed offset for it."""
         if queue[:1] != b"p":
             return None
         parent, partition = queue[1:-3], int.from_bytes(queue[-2:], "big")
         return self._committed.offsets(group, parent).get(partition)
 
     def queues_of(self, group: bytes) -> int:
-        """How many queues the group has a place in; 0: there is no such group."""
+        """The number of queues that a group has; 0 if there is no such group."""
         row = self._state.get(_GROUPS, group)
         return 0 if row is None else int.from_bytes(row, "big")
 
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         if self._count is None:
             self._count = sum(1 for _ in self._state.scan(_GROUPS))
         return self._count
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` groups, sorted, behind `after`."""
+        """Up to `limit` group names after `after`, sorted."""
         return [name for name, _ in islice(self._state.scan(_GROUPS, after=after), limit)]
 
-    def places(self, group: bytes) -> list[tuple[bytes, int, int, int]]:
-        """(queue, floor, next, unfinished) of each queue of the group, sorted."""
+    def queue_states(self, group: bytes) -> list[tuple[bytes, int, int, int]]:
+        """(queue, floor, next, unfinished) of each queue of a group, sorted."""
         self._write_group(group)
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
     def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
-        places: list[QueueLeases] = []
+        all_leases: list[QueueLeases] = []
         for queue in queues:
-            place = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
-            self._changing(place)  # at once: what is about to change is not forgotten when the next place is loaded
-            places.append(place)
-        for place, runs in zip(places, queues.values(), strict=True):
-            place.popped(runs, until)
-        self._changed_to(places)
+            leases = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
+            self._begin_change(leases)  # before the next `find`, which may evict unchanged objects
+            all_leases.append(leases)
+        for leases, runs in zip(all_leases, queues.values(), strict=True):
+            leases.popped(runs, until)
+        self._end_change(all_leases)
 
     def settled(self, group: bytes, event: Settled) -> None:
-        places: list[QueueLeases] = []
+        all_leases: list[QueueLeases] = []
         for queue in [*event.done, *[queue for queue in event.again if queue not in event.done]]:
-            place = self.find(group, queue)
-            if place is not None:
-                self._changing(place)
-                places.append(place)
-        for place in places:
-            place.settled(event.done.get(place.queue, _NO_RUNS), event.again.get(place.queue, _NONE_AGAIN))
-        self._changed_to(places)
+            leases = self.find(group, queue)
+            if leases is not None:
+                self._begin_change(leases)
+                all_leases.append(leases)
+        for leases in all_leases:
+            leases.settled(event.done.get(leases.queue, _NO_RUNS), event.again.get(leases.queue, _NO_POSTPONED))
+        self._end_change(all_leases)
 
     def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[int]:
-        """Finish these offsets. Returns those that were not, in their order."""
-        place = self.find(group, queue)
-        if place is None:
+        """Finish offsets. Returns those that were unfinished, in the same order."""
+        leases = self.find(group, queue)
+        if leases is None:
             return []
-        self._changing(place)
-        had: list[int] = []
+        self._begin_change(leases)
+        finished: list[int] = []
         for offset in offsets:
-            if place.deliveries_of(offset):
-                place.finish(offset, offset + 1)
-                had.append(offset)
-        self._changed_to([place])
-        return had
+            if leases.deliveries_of(offset):
+                leases.finish(offset, offset + 1)
+                finished.append(offset)
+        self._end_change([leases])
+        return finished
 
     def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
         for queue, offset in offsets.items():
-            place = self.find(group, queue) or self._add(group, queue, offset)
-            self._changing(place)
-            place.reset(offset)
-            self._changed_to([place])
+            leases = self.find(group, queue) or self._add(group, queue, offset)
+            self._begin_change(leases)
+            leases.reset(offset)
+            self._end_change([leases])
 
     def removed(self, group: bytes) -> None:
         self._write_group(group)
         for queue in list(self._names.get(group, ())):
-            self._forget((group, queue))
+            self._discard((group, queue))
         for view in (_HEADS, _BLOCKS):
             bucket = owned(view, group)
             for name in [name for name, _ in self._state.scan(bucket)]:
@@ -141,50 +141,50 @@ class Pops:
         self._committed.remove(group)
 
     def checkpoint(self) -> None:
-        """Hand the rows that changed to the state, which is about to be written, and keep no more objects than may
-        be: those that changed least recently go."""
+        """Put the changed rows into the state, which is written next. Then evict the least recently changed objects
+        beyond the limit."""
         self._write()
-        self._make_room()
+        self._evict()
 
     def _write(self) -> None:
-        for place in self._changed.values():
-            self._write_place(place)
+        for leases in self._changed.values():
+            self._write_leases(leases)
         self._changed = {}
         self._changed_blocks = 0
 
     def _write_group(self, group: bytes) -> None:
         for queue in self._names.get(group, ()):
-            place = self._changed.pop((group, queue), None)
-            if place is not None:
-                self._changed_blocks -= len(place.changed)
-                self._write_place(place)
+            leases = self._changed.pop((group, queue), None)
+            if leases is not None:
+                self._changed_blocks -= len(leases.changed)
+                self._write_leases(leases)
 
-    def _write_place(self, place: QueueLeases) -> None:
-        blocks = owned(_BLOCKS, place.group)
-        prefix = owned(b"", place.queue)
-        for number, row in place.rows():
+    def _write_leases(self, leases: QueueLeases) -> None:
+        blocks = owned(_BLOCKS, leases.group)
+        prefix = owned(b"", leases.queue)
+        for number, row in leases.rows():
             name = prefix + number.to_bytes(8, "big")
             if row is None:
                 self._state.delete(blocks, name)
             else:
                 self._state.put(blocks, name, row)
-        self._state.put(owned(_HEADS, place.group), place.queue, place.head())
+        self._state.put(owned(_HEADS, leases.group), leases.queue, leases.head())
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         if self.size <= self._limit:
             return
-        excess = self.size - self._limit + self._limit // 8  # a little more, so that it is not done for each
+        excess = self.size - self._limit + self._limit // 8  # an eighth more, so that evictions are rare
         keys: list[Key] = []
-        for key, place in self._queues.items():
-            if not place.is_changed:
+        for key, leases in self._queues.items():
+            if not leases.is_changed:
                 keys.append(key)
-                excess -= 1 + len(place.blocks)
+                excess -= 1 + len(leases.blocks)
                 if excess <= 0:
                     break
         for key in keys:
-            self._forget(key)
+            self._discard(key)
 
-    def _forget(self, key: Key) -> None:
+    def _discard(self, key: Key) -> None:
         self._blocks -= len(self._queues.pop(key).blocks)
         group, queue = key
         names = self._names[group]
@@ -192,22 +192,22 @@ class Pops:
         if not names:
             del self._names[group]
 
-    def _keep(self, place: QueueLeases) -> QueueLeases:
-        self._queues[place.group, place.queue] = place
-        self._names.setdefault(place.group, {})[place.queue] = None
-        return place
+    def _cache(self, leases: QueueLeases) -> QueueLeases:
+        self._queues[leases.group, leases.queue] = leases
+        self._names.setdefault(leases.group, {})[leases.queue] = None
+        return leases
 
     def _load(self, group: bytes, queue: bytes) -> QueueLeases | None:
         row = self._state.get(owned(_HEADS, group), queue)
         if row is None:
             return None
         _, following, unfinished = unpack_head(row)
-        place = QueueLeases(group, queue, following)
+        leases = QueueLeases(group, queue, following)
         if unfinished:
-            place.load(list(self._block_rows(group, queue)))
-        self._make_room()
-        self._blocks += len(place.blocks)
-        return self._keep(place)
+            leases.load(list(self._block_rows(group, queue)))
+        self._evict()
+        self._blocks += len(leases.blocks)
+        return self._cache(leases)
 
     def _block_rows(self, group: bytes, queue: bytes) -> Iterator[tuple[int, bytes]]:
         prefix = owned(b"", queue)
@@ -221,19 +221,19 @@ class Pops:
         self._state.put(_GROUPS, group, (known + 1).to_bytes(4, "big"))
         if not known and self._count is not None:
             self._count += 1
-        return self._keep(QueueLeases(group, queue, begin))
+        return self._cache(QueueLeases(group, queue, begin))
 
-    def _changing(self, place: QueueLeases) -> None:
-        """The place is about to change: `_changed_to` follows."""
-        if not place.is_changed:
-            place.is_changed = True
-            key = (place.group, place.queue)
-            self._changed[key] = place
+    def _begin_change(self, leases: QueueLeases) -> None:
+        """Prepare the counts for a change. Call `_end_change` after the change."""
+        if not leases.is_changed:
+            leases.is_changed = True
+            key = (leases.group, leases.queue)
+            self._changed[key] = leases
             self._queues[key] = self._queues.pop(key)
-        self._blocks -= len(place.blocks)
-        self._changed_blocks -= len(place.changed)
+        self._blocks -= len(leases.blocks)
+        self._changed_blocks -= len(leases.changed)
 
-    def _changed_to(self, places: Iterable[QueueLeases]) -> None:
-        for place in places:
-            self._blocks += len(place.blocks)
-            self._changed_blocks += len(place.changed)
+    def _end_change(self, all_leases: Iterable[QueueLeases]) -> None:
+        for leases in all_leases:
+            self._blocks += len(leases.blocks)
+            self._changed_blocks += len(leases.changed)

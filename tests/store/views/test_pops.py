@@ -64,7 +64,7 @@ def check(store: BareStore, model: GroupModel) -> None:
     for group in GROUPS:
         places = model.places.get(group, {})
         listed = [(queue, place.floor, place.next, len(place.entries)) for queue, place in sorted(places.items())]
-        assert pops.places(group) == listed
+        assert pops.queue_states(group) == listed
         assert pops.queues_of(group) == len(places)
         for queue in QUEUES:
             found = pops.find(group, queue)
@@ -179,9 +179,9 @@ def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path
             control.GroupOffsetsCommitted(b"a", {0: 3}).frame(b"g"),
         ]
     )
-    assert store.views.pops.places(b"g") == [(P0, 5, 6, 1)]
+    assert store.views.pops.queue_states(b"g") == [(P0, 5, 6, 1)]
     store.write([control.GroupRemoved().frame(b"g"), control.Popped(1, {P1: [(2, 1)]}).frame(b"g")])
-    assert store.views.pops.places(b"g") == [(P1, 2, 3, 1)]
+    assert store.views.pops.queue_states(b"g") == [(P1, 2, 3, 1)]
     assert store.views.groups.offsets(b"g", b"a") == store.views.groups.offsets(b"g", b"b") == {}
     store.close()
 
@@ -219,7 +219,7 @@ def test_a_group_goes_without_a_look_at_the_others(tmp_path):
     store.write([control.GroupRemoved().frame(many[7]), control.GroupRemoved().frame(b"none")])
     assert (pops.changed, pops.size) == (398, 398)
     assert pops.find(many[7], P0) is None
-    assert pops.places(many[8]) == [(P0, 0, 9, 9)]
+    assert pops.queue_states(many[8]) == [(P0, 0, 9, 9)]
     assert (pops.changed, pops.size) == (396, 398)
     pops.checkpoint()
     assert (pops.changed, pops.size) == (0, 398)
@@ -234,5 +234,5 @@ def test_one_record_changes_more_queues_than_fit_in_memory(tmp_path):
     store.write([popped(b"g", 2, {P0: [(3, 1)], P1: [(3, 1)]})])
     store.views.checkpoint(store.views.position)
     store.write([settled(b"g", {P0: [(0, 1)], P1: [(0, 2)]})])
-    assert store.views.pops.places(b"g") == [(P0, 1, 4, 3), (P1, 2, 4, 2)]
+    assert store.views.pops.queue_states(b"g") == [(P0, 1, 4, 3), (P1, 2, 4, 2)]
     store.close()
