@@ -1,4 +1,4 @@
-"""The data folder: who may use it, and what was fixed when it was made."""
+"""The data folder: its lock, and the settings that were fixed when it was created."""
 
 import fcntl
 import os
@@ -17,16 +17,16 @@ from store.log.disk import Disk, replace_file
 FORMAT: Final = 1
 META: Final = "store.json"
 LOCK: Final = "lock"
-SOCKET: Final = "admin.sock"  # on which commands reach the process that has the folder open
-RESTORING: Final = "restore.unfinished"  # a folder that is there while a backup is being restored
+SOCKET: Final = "admin.sock"  # commands reach the process that has the folder open through it
+RESTORING: Final = "restore.unfinished"  # a folder that exists while a backup is being restored
 
 
 @dataclass(slots=True, frozen=True)
 class Meta:
-    """What `store.json` holds."""
+    """The content of `store.json`."""
 
     format: int
-    epoch: int  # counts openings: which writer sealed a frame
+    epoch: int  # counts how often the folder was opened; frames have it, so it tells which writer sealed them
     partitions: int
     segment_size: int
     generation_segments: int
@@ -38,7 +38,7 @@ class Folder:
     __slots__ = ("_disk", "_lock", "path")
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        """Make the folder if need be and lock it. Raises `StoreError` when another process has it."""
+        """Lock the folder. Create it if it does not exist. Raises `StoreError` when another process has it open."""
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path} is not a folder")
         if not (path / META).exists():
@@ -61,7 +61,9 @@ class Folder:
         return self.path / "views"
 
     def begin_epoch(self, config: StoreConfig) -> Meta:
-        """Count this opening, durably. The folder's own values win over those of `config`."""
+        """Count this opening durably and return the folder's settings, which win over those of `config`.
+
+        Raises `StoreError` when the file is missing or damaged, or an unfinished restore left the folder."""
         path = self.path / META
         if path.exists():
             known = read_meta(self.path)
@@ -69,7 +71,7 @@ class Folder:
         elif self.log.exists() and any(self.log.glob("*.log")):
             raise StoreError(f"{path} is missing but there is a log: restore it from a backup")
         elif (self.path / RESTORING).exists():
-            raise StoreError(f"a backup was being restored into {self.path}: restore it again, or remove the folder")
+            raise StoreError(f"restoring a backup into {self.path} did not finish: repeat it, or remove the folder")
         else:
             meta = Meta(FORMAT, 1, config.partitions, config.segment_size, config.generation_segments)
         replace_file(path, orjson.dumps(meta, option=orjson.OPT_INDENT_2), self._disk)
@@ -81,8 +83,9 @@ class Folder:
 
 @contextmanager
 def kept_closed(folder: Path) -> Iterator[None]:
-    """No process opens the data folder or backup meanwhile, which may be on a disk that cannot be written to. Raises
-    `StoreError` when one has it open."""
+    """Keep other processes from opening the data folder or backup, which may be read-only, inside the context.
+
+    Raises `StoreError` when a process has it open."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # a backup that was never opened
@@ -100,18 +103,17 @@ def kept_closed(folder: Path) -> Iterator[None]:
 
 
 def is_data_folder(folder: Path) -> bool:
-    """Whether there is a store in the folder, or a backup of one."""
+    """Whether the folder has a store or a backup of one."""
     return (folder / META).exists()
 
 
 def read_meta(folder: Path) -> Meta:
-    """What the meta file says. Raises `StoreError` when it is of another version (which may have other fields) or
-    damaged."""
+    """Read `store.json`. Raises `StoreError` when it is damaged or of another version, which may have other fields."""
     path = folder / META
     try:
         known = orjson.loads(path.read_bytes())
         if known["format"] != FORMAT:
-            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+            raise StoreError(f"{path} has format {known['format']}, but this version reads only {FORMAT}")
         meta = Meta(**known)
         if any(type(value) is not int or value < 1 for value in known.values()):
             raise ValueError("its numbers must be integers from 1 on")

@@ -1,7 +1,8 @@
 """The store in this process: `store.api.Store` over a data folder.
 
-The walk of a record: `append` → `log` (gathered, sealed and made durable in the flush thread) → `_on_batch` on
-the loop: into the tail cache, folded by `views`, told to the listeners, answered. Reads are `store.queries`.
+The path of a record: `append` hands it to `log`, whose flush thread seals it and makes it durable. `_on_batch` then
+runs on the loop: it adds the batch to the tail cache, folds it into the views and calls the commit listeners. The log
+answers the append last. Reads are in `store.queries`.
 """
 
 import asyncio
@@ -46,10 +47,10 @@ logger = logging.getLogger(__name__)
 
 
 class Engine(Queries):
-    """A store in this process. Made by `open`; everything is called on the loop that opened it."""
+    """A store in this process. Create it with `open`, and call its methods only on the loop that opened it."""
 
     def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.wants = None  # listeners are told of everything
+        self.wants = None  # listeners get every commit
         self.partitions = opened.config.partitions
         self.max_record = opened.config.max_record
         self.max_pending = opened.config.max_pending_bytes
@@ -63,11 +64,11 @@ class Engine(Queries):
         self._reader = LogReader(self._segments, self._tail)
         self._writer = opened.writer
         self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
-        self.append = self._log.append  # called for every read of every connection: no layer between
+        self.append = self._log.append  # bound directly: each read of each connection calls it
         self._groups = GroupService(
             opened.config, self._views, self._reader, self._log.offer, self._log.offer_later, opened.clock
         )
-        self.pop = self._groups.pop  # called for every batch of every member
+        self.pop = self._groups.pop  # bound directly: each batch of each member calls it
         self.settle = self._groups.settle
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
         self._held.start()
@@ -79,13 +80,13 @@ class Engine(Queries):
             self._views,
             self._log,
             self._checkpointed,
-            self._held.settle,
+            self._held.wait_for_commits,
             opened.clock,
         )
         self._retention.start()
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._listeners = CommitListeners()
-        self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync is under way, then comes a checkpoint
+        self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync runs, and a checkpoint follows it
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
         self._view_flushed = self._views.position  # log position of the last view flush
@@ -95,17 +96,17 @@ class Engine(Queries):
 
     @classmethod
     async def open(cls, path: Path, config: StoreConfig, disk: Disk | None = None, clock: Clock = clock_ms) -> "Engine":
-        """Open the data folder, made if need be, and recover it.
+        """Open and recover the data folder. Create it if it does not exist.
 
-        Raises `LogCorrupt` for damage that is no torn tail, `StoreError` when another process has the folder,
-        OSError when the disk fails.
+        Raises `LogCorrupt` for damage other than a torn tail, `StoreError` when another process has the folder open,
+        and OSError when the disk fails.
         """
         loop = asyncio.get_running_loop()
         opened = await loop.run_in_executor(None, _open, path, config, disk or Disk(), clock)
         return cls(opened, config, loop)
 
     async def close(self) -> None:
-        """Commit what was accepted, checkpoint the views, release the folder."""
+        """Commit accepted appends, checkpoint the views and unlock the folder."""
         await self._retention.stop()
         self._held.stop()
         if self._stagings:
@@ -123,22 +124,25 @@ class Engine(Queries):
         await self._loop.run_in_executor(None, self._close_files)
 
     async def enforce_retention(self) -> None:
-        """Take away now what retention lets go, instead of at its next look. Raises `StoreError` and OSError."""
+        """Reclaim expired segments now instead of at the next check. Raises `StoreError` and OSError."""
         await self._retention.enforce()
 
     async def stage(self, folder: Path) -> Staged:
-        """Put this moment of the store into `folder`, an empty one on the data folder's file system: `views` and `log`,
-        which is to be read up to the position that is returned. Raises `StoreError` and OSError."""
+        """Snapshot the store into `views` and `log` of `folder`, which is empty and on the data folder's file system.
+
+        The snapshot's log ends at the returned position; later bytes do not belong to it. Raises `StoreError` and
+        OSError.
+        """
         if self._log.failed:
             raise StoreFailed("the log has failed: stop the node and back up its folder")
         task = self._loop.create_task(self._stage(folder))
         self._stagings.add(task)
         task.add_done_callback(self._on_staged)
-        return await asyncio.shield(task)  # a thread does not end with who waits for it
+        return await asyncio.shield(task)  # its thread continues when the caller is cancelled
 
     async def _stage(self, folder: Path) -> Staged:
-        async with self._retention.taking:
-            # What is left to flush when the checkpoint is taken holds everybody up: it is made little before.
+        async with self._retention.removing:
+            # `link_to` flushes the rest of the views and blocks other writes meanwhile: flush most of it first.
             await self._loop.run_in_executor(None, self._database.flush)
             await self._checkpointed()
             await self._loop.run_in_executor(None, self._database.flush)
@@ -146,21 +150,24 @@ class Engine(Queries):
             staged = Staged(self._views.begin, self._views.position, self._views.store_time)
             await self._loop.run_in_executor(None, link_segments, self._segments, staged.position, folder / "log")
             if self._config.policy != "fsync":
-                # Links share what a power failure would have the log lose, and write anew in another way.
+                # The linked files share pages that are not synced. After a power failure the log would lose and
+                # rewrite them, so sync them before the snapshot counts.
                 await self._checkpointed()
         return staged
 
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
-        """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
-        order in which it was taken, or it fails with all that was taken behind it."""
+        """Append frames, or return at once why not; then `done` is never called.
+
+        Accepted frames are committed in the order of the calls. If one append fails, all later ones fail too.
+        """
         return self._log.offer(frames, done)
 
     def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> None:
         self._listeners.add(listener, parts)
 
     async def release_due(self) -> None:
-        """Fire and ask now what is due by the clock, instead of when the timer wakes."""
-        await self._held.look()
+        """Fire due timers and check due transactions now instead of when the timer wakes."""
+        await self._held.release_due()
 
     async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         return await self._groups.bury(group, receipts, member)
@@ -170,19 +177,19 @@ class Engine(Queries):
 
     @property
     def owners(self) -> list[bytes]:
-        """Gateways that have, or had, messages out of groups."""
+        """Gateways that have or had leases of groups."""
         return self._groups.owners.names
 
     def on_back(self, listener: Callable[[bytes], None]) -> None:
-        """Call `listener` with each group of which messages came back before their time."""
+        """Call `listener` with each group that had leases returned before they expired."""
         self._groups.on_back = listener
 
     async def release_of(self, gateway: bytes) -> None:
-        """Have all that a gateway, which has ended, has out of groups come again now. Raises `StoreError`."""
+        """Return all leases of an ended gateway, so that their messages are redelivered now. Raises `StoreError`."""
         await self._groups.release_of(gateway)
 
     async def release_unowned(self, group: bytes, queue: bytes) -> None:
-        """`release`, but for what gateways are known to have."""
+        """Return the leases of a group in a queue, except those of known gateways."""
         await self._groups.release_unowned(group, queue)
 
     async def join_gateway(self, gateway: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
@@ -245,7 +252,7 @@ class Engine(Queries):
         )
 
     def _on_batch(self, batch: SealedBatch) -> None:
-        """Fold a committed batch and tell of it. What this raises stops the log."""
+        """Fold a committed batch and call the listeners. An exception from here stops the log."""
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)
         self._batches += 1
@@ -263,12 +270,14 @@ class Engine(Queries):
             return
         try:
             self._checkpoint()
-        except Exception as error:  # noqa: BLE001  views that cannot be written must not be built upon
+        except Exception as error:  # noqa: BLE001  a store must not continue with views that it cannot write
             self._log.fail(error)
 
     def _checkpoint(self) -> "asyncio.Future[None]":
-        """Checkpoint the views; done at once, unless the log has to be synced before: RocksDB may put a checkpoint on
-        disk at any time, and what it speaks of has to be there already."""
+        """Checkpoint the views. The returned future is done at once unless the log has to be synced first.
+
+        RocksDB may write a checkpoint to disk at any time, so the log must be durable up to it before.
+        """
         awaited = self._checkpoint_awaited
         if awaited is None:
             awaited = self._loop.create_future()
@@ -281,8 +290,10 @@ class Engine(Queries):
         return awaited
 
     async def _checkpointed(self) -> None:
-        """Checkpoint the views, for who goes on when it is done. Raises `StoreError` when that fails, and when the log
-        has failed: what was to be written is in the log alone then, or half of a batch was folded."""
+        """Checkpoint the views and wait until that is done.
+
+        Raises `StoreError` when it fails, and when the log has failed: a batch may be folded by half then.
+        """
         try:
             if not self._log.failed:
                 await self._checkpoint()
@@ -299,7 +310,7 @@ class Engine(Queries):
         try:
             if not self._log.failed:
                 self._checkpoint_now()
-        except Exception as error:  # noqa: BLE001  as above
+        except Exception as error:  # noqa: BLE001  a store must not continue with views that it cannot write
             self._log.fail(error)
         awaited.set_result(None)
 
@@ -328,7 +339,7 @@ class Engine(Queries):
 
 
 class _Opened:
-    """What opening a folder produced; crosses from its thread to the loop whole."""
+    """The parts of an opened store. The opening thread hands them to the loop."""
 
     __slots__ = ("clock", "config", "database", "folder", "recovered", "segments", "views", "writer")
 
@@ -376,7 +387,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         segments.load()
         forget_reclaimed(segments)
         for first, end in segments.damaged:
-            logger.warning("the log is damaged from position %d up to %d: this is served around", first, end)
+            logger.warning("the log is damaged from position %d up to %d: reads skip this range", first, end)
         database, recovered = _recover(folder, config, segments)
         undo.callback(database.close)
         views = Views(database, config, recovered.begin, recovered.begin_time, segments.damaged)
@@ -389,17 +400,17 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
 
 
 def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
-    """Recover the log, and open views that are not ahead of it."""
+    """Recover the log and open the views. Views that are ahead of the log or unreadable are deleted first."""
     database = Database(folder.views, config.view_cache_bytes)
     try:
         saved = database.checkpoint()
         recovered = recover(segments, saved.position, saved.durable)
         if recovered.begin and not recovered.begin <= saved.position <= recovered.end:
-            text = f"the views end at {saved.position} and the log has [{recovered.begin}, {recovered.end})"
-            raise StoreError(f"{text}, retention took the rest: restore the views from a backup")
+            text = f"the views end at {saved.position} and the log has only [{recovered.begin}, {recovered.end})"
+            raise StoreError(f"{text}: restore the views from a backup")
         if recovered.begin and not saved.is_readable:
-            text = "the views are of another version, and retention took what they were folded from"
-            raise StoreError(f"{text}: open them with the version that made them")
+            text = "the views are of another version, and retention removed the log that they were built from"
+            raise StoreError(f"{text}: open them with the version that wrote them")
     except BaseException:
         database.close()
         raise
@@ -407,7 +418,7 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
         logger.warning("cut a torn tail of %d bytes at position %d", recovered.cut, recovered.end)
     if recovered.end < saved.position or not saved.is_readable:
         reason = "of another version" if not saved.is_readable else "ahead of the log, which was not synced"
-        logger.warning("the views are %s: they are folded anew", reason)
+        logger.warning("the views are %s: rebuilding them from the log", reason)
         database.close()
         Database.destroy(folder.views)
         database = Database(folder.views, config.view_cache_bytes)
@@ -415,7 +426,7 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
 
 
 def _replay(views: Views, segments: Segments, end: int) -> None:
-    """Fold what the views do not have yet."""
+    """Fold the end of the log that the views do not have yet."""
     if views.position >= end:
         return
     for batch in sound_batches(segments, views.position):

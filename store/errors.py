@@ -1,4 +1,4 @@
-"""What can go wrong in the store, each with what to do about it."""
+"""The errors of the store. Each says what to do about it."""
 
 from pathlib import Path
 
@@ -12,23 +12,27 @@ class StoreClosed(StoreError):
 
 
 class StoreBusy(StoreError):
-    """More is waiting to be committed than the configured bound: send slower and try again."""
+    """Too many bytes wait to be committed: send more slowly and try again."""
 
 
 class StoreFailed(StoreError):
-    """A write or a flush failed. The log takes no more appends until the node is restarted and recovers."""
+    """A write or a flush failed. The log refuses appends until a restart recovers it."""
 
 
 class TooManyGroups(StoreError):
-    """There are as many groups, or queues of this group, as there may be: remove one that is not used any more."""
+    """The limit of groups, or of queues of this group, is reached: remove an unused one."""
 
 
 class GatewayEnded(StoreError):
-    """The gateway is taken for dead: what it had is seen to, and others may have its clients. It has to begin anew,
-    under another name."""
+    """The gateway counts as dead: its leases are returned, and others may claim its clients.
+
+    It has to restart under another name.
+    """
 
     def __init__(self, gateway: bytes) -> None:
-        super().__init__(f"the gateway {gateway.decode(errors='replace')} has ended: it was not heard of, or replaced")
+        super().__init__(
+            f"the gateway {gateway.decode(errors='replace')} has ended: it sent no heartbeat, or was replaced"
+        )
 
 
 class ClaimedByAnotherUser(StoreError):
@@ -39,25 +43,25 @@ class ClaimedByAnotherUser(StoreError):
 
 
 class RecordTooLarge(StoreError):
-    """A record is larger than the log takes: split it."""
+    """A record is larger than the log allows: split it."""
 
 
 class RecordInvalid(StoreError):
-    """What was appended is not an unsealed frame. Nothing of that append is in the log."""
+    """An append contains bytes that are not an unsealed frame. Nothing of it is in the log."""
 
 
 class ViewsDamaged(StoreError):
-    """RocksDB cannot read or write the views. The log has everything they hold: without them it is folded anew."""
+    """RocksDB cannot read or write the views. They can be rebuilt from the log."""
 
     def __init__(self, folder: Path, cause: Exception) -> None:
-        super().__init__(f"the views in {folder} are damaged ({cause}): move them away to have the log folded anew")
+        super().__init__(f"the views in {folder} are damaged ({cause}): move them away to rebuild them from the log")
 
 
 class OffsetOutOfRange(StoreError):
-    """The offset is not in the queue. `begin` and `end` say what is: seek to one of them."""
+    """The offset is outside the queue's `begin` and `end`: seek to one of them."""
 
     def __init__(self, queue: bytes, offset: int, begin: int, end: int) -> None:
-        super().__init__(f"offset {offset} is outside [{begin}, {end}) of {_told(queue)}")
+        super().__init__(f"offset {offset} is outside [{begin}, {end}) of {_describe(queue)}")
         self.queue = queue
         self.offset = offset
         self.begin = begin
@@ -65,11 +69,11 @@ class OffsetOutOfRange(StoreError):
 
 
 class NoSuchMessage(StoreError):
-    """There is no message with this id: retention has taken it, or it is not the position of one."""
+    """There is no message with this id: retention removed it, or the id was never a message's position."""
 
 
 class LogCorrupt(StoreError):
-    """Damage before the log's tail. Nothing is skipped: the message names segment and position."""
+    """The log is damaged before its tail, and the damage is not skipped. The text names segment and position."""
 
     def __init__(self, segment: str, position: int, what: str) -> None:
         super().__init__(f"{what} in segment {segment} at position {position}: see `sluice log verify`")
@@ -78,8 +82,8 @@ class LogCorrupt(StoreError):
         self.position = position
 
 
-def _told(queue: bytes) -> str:
-    """A queue by its name (`store.api`), for people."""
+def _describe(queue: bytes) -> str:
+    """Describe a queue, given its name (`store.api`), for people."""
     kind, name = queue[:1], queue[1:].decode(errors="replace")
     match kind:
         case b"p":

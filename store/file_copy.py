@@ -1,5 +1,5 @@
-"""Copies files in pieces, so that whoever else uses the disk hardly notices: synced as they go, with rests between
-them, and without pushing other files out of memory."""
+"""Copies files with little effect on other users of the disk: in small pieces that are synced as they are written,
+with pauses between them, and without displacing other files from the page cache."""
 
 import errno
 import os
@@ -15,25 +15,33 @@ from store.log.disk import Disk
 _PIECE: Final = 1 << 20
 _ZEROS: Final = bytes(_PIECE)
 _SYNC_EVERY: Final = 8  # pieces
-# Other file system; not ours, or no links there; too many; no such thing there; not ours; gone meanwhile.
-_NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOENT)
+_NO_LINK: Final = (
+    errno.EXDEV,  # another file system
+    errno.EPERM,  # another user's file, or a file system without links
+    errno.EMLINK,  # too many links
+    errno.EOPNOTSUPP,  # a file system without links
+    errno.EACCES,  # another user's file
+    errno.ENOENT,  # removed meanwhile
+)
 
 
 class Copier:
-    """Copies and counts. `rest` is how long it rests after each piece, as a multiple of the time that the piece took;
-    `tell` hears of bytes as they are done."""
+    """Copies files and reports progress.
 
-    __slots__ = ("_disk", "_rest", "_tell")
+    After each piece it pauses for `rest` times the time that the piece took, and calls `on_copied` with its bytes.
+    """
 
-    def __init__(self, disk: Disk, rest: float = 0.0, tell: Callable[[int], None] = lambda _: None) -> None:
+    __slots__ = ("_disk", "_on_copied", "_rest")
+
+    def __init__(self, disk: Disk, rest: float = 0.0, on_copied: Callable[[int], None] = lambda _: None) -> None:
         self._disk = disk
         self._rest = rest
-        self._tell = tell
+        self._on_copied = on_copied
 
     def copy(self, source: int, target: Path, length: int, size: int | None = None, is_full: bool = False) -> None:
-        """Copy the first `length` bytes of a descriptor into a new file of `size` bytes, zeros behind them, durably.
+        """Copy the first `length` bytes of a descriptor durably into a new file of `size` bytes, padded with zeros.
 
-        Zeros become holes, unless `is_full`. Raises `StoreError` when there are not as many, OSError.
+        Zeros become holes unless `is_full`. Raises `StoreError` when the source is shorter, and OSError.
         """
         fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
@@ -48,7 +56,7 @@ class Copier:
             began = time.monotonic()
             piece = self._disk.read(source, min(_PIECE, length - at), at)
             if len(piece) < min(_PIECE, length - at):
-                raise StoreError(f"what is copied to {target} ends at {at + len(piece)} instead of {length}")
+                raise StoreError(f"the source of {target} ends at {at + len(piece)} instead of {length}")
             if is_full or not _is_zero(piece):
                 self._disk.write(fd, piece, at)
             self._after_piece(fd, number, began, len(piece))
@@ -59,10 +67,10 @@ class Copier:
                 self._after_piece(fd, number, began, 0)
         os.ftruncate(fd, size)
         os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what checks the copy reads it from the device
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # a check of the copy then reads the device
 
     def copy_file(self, source: Path, target: Path) -> None:
-        """Copy a whole file that does not change, and read the copy back. Raises `StoreError`, OSError."""
+        """Copy a whole file that does not change and verify the copy. Raises `StoreError` and OSError."""
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             length = os.fstat(fd).st_size
@@ -73,7 +81,7 @@ class Copier:
         fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self._checksum(fd, length) != wanted:
-                raise StoreError(f"{target} is not what was written to it: look at the disk")
+                raise StoreError(f"{target} differs from what was written to it: check the disk")
         finally:
             os.close(fd)
 
@@ -88,7 +96,7 @@ class Copier:
     def _after_piece(self, fd: int, number: int, began: float, count: int) -> None:
         if number % _SYNC_EVERY == _SYNC_EVERY - 1:
             self._disk.sync(fd)
-        self._tell(count)
+        self._on_copied(count)
         self._pause(began)
 
     def _pause(self, began: float) -> None:
@@ -101,7 +109,7 @@ def _is_zero(piece: bytes) -> bool:
 
 
 def try_link(source: Path, target: Path) -> bool:
-    """Have `target` be a second name of `source`. False where that cannot be: copy it. Raises OSError."""
+    """Hard-link `target` to `source`. Return False where the file has to be copied instead. Raises OSError."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -112,7 +120,7 @@ def try_link(source: Path, target: Path) -> bool:
 
 
 def sync_files(folder: Path) -> None:
-    """Make the files in the folder durable, with their names."""
+    """Make the files in the folder and their names durable."""
     for path in (*folder.iterdir(), folder):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

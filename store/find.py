@@ -1,6 +1,6 @@
-"""Finds messages by business key and by message id, which is the position of the record.
+"""Finds messages by business key and by message id. A message id is the position of the record.
 
-The key view gives candidates; the record says whether it is the message that was asked for.
+The key view gives candidates. The record itself decides whether it is the message.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from store.log.reader import LogReader
 from store.views.fold import Views
 from store.views.keys import key_digest
 
-_LOOKS: Final = 64  # generations of the key view that are looked into in one turn of the loop
-_SAME_TIME: Final = 1024  # messages of a topic and a millisecond among which one is looked for
+_MAX_GENERATIONS: Final = 64  # of the key view, searched per turn of the loop
+_SAME_TIME: Final = 1024  # messages of one topic and millisecond that are searched for one
 
 
 async def by_key(
@@ -30,7 +30,7 @@ async def by_key(
     behind = -1 if after is None else after
     limit = max(limit, 1)
     while True:
-        rows, following = views.keys.find(digest, behind, limit - len(frames), _LOOKS)
+        rows, following = views.keys.find(digest, behind, limit - len(frames), _MAX_GENERATIONS)
         for position, length in rows:
             if frames and size + length > max_bytes:
                 return Found(len(frames), b"".join(frames), behind)
@@ -42,14 +42,14 @@ async def by_key(
             except LogCorrupt:
                 if position >= views.begin:
                     raise
-                continue  # retention took it meanwhile
+                continue  # retention removed it meanwhile
             if _has_key(frame, parent, key) and not _is_too_old(views, frame):
                 frames.append(frame)
                 size += length
         if following is None or len(frames) >= limit:
             return Found(len(frames), b"".join(frames), following)
         behind = following
-        await asyncio.sleep(0)  # a log may have many generations: others have their turn
+        await asyncio.sleep(0)  # a log may have many generations: let other tasks run
 
 
 async def message(views: Views, reader: LogReader, position: int) -> bytes:
@@ -67,17 +67,17 @@ async def message(views: Views, reader: LogReader, position: int) -> bytes:
         except LogCorrupt:
             if position >= views.begin:
                 raise
-            return await message(views, reader, position)  # retention took it meanwhile
+            return await message(views, reader, position)  # retention removed it meanwhile
     if found is None or not begins or record.decode(found, 0)[0] != Kind.MESSAGE:
         raise NoSuchMessage(f"no message begins at position {position} of the log")
     if _is_too_old(views, found):
-        raise NoSuchMessage(f"the message at position {position} is gone: its topic keeps none that are as old")
+        raise NoSuchMessage(f"the message at position {position} is gone: it is older than its topic's retention")
     return found
 
 
 def _is_in_queue(views: Views, frame: bytes, position: int) -> bool:
-    """Whether its topic's queue has the record. What is in none may be a piece of a payload: anybody can put a frame
-    together that is sound at a place of the log."""
+    """Whether the queue of the record's topic has it. A frame that is in no queue may be part of a payload: a
+    publisher can forge one that is valid at its position in the log."""
     queue, store_time = topic_queue(record.decode(frame, 0)[3]), record.store_time_of(frame, 0)
 
     def entered(offset: int) -> int:
@@ -89,8 +89,11 @@ def _is_in_queue(views: Views, frame: bytes, position: int) -> bool:
 
 
 def _is_too_old(views: Views, frame: bytes) -> bool:
-    """Whether its parent topic keeps no message as old. One that was held is as old as its entry into its queues, which
-    only they know: it is answered as long as its record is there."""
+    """Whether the message is older than its parent topic's retention floor.
+
+    A held message ages from its entry into its queues. The record does not have that time, so a held message is
+    returned as long as its record exists.
+    """
     _, flags, _, topic, _, _, _ = record.decode(frame, 0)
     return not flags & FLAG_HELD and record.store_time_of(frame, 0) < views.floors.of(parent_of(topic))
 

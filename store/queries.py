@@ -1,6 +1,6 @@
-"""What a store answers, from its views and its log: the questions of `store.api.Store`.
+"""The read methods of `store.api.Store`, answered from the views and the log.
 
-`Engine` is this over a data folder that it writes. References come from the views, bytes from the reader.
+`Engine` inherits them. References come from the views, bytes from the reader.
 """
 
 import asyncio
@@ -37,17 +37,15 @@ from store.views.fold import Views
 from store.views.retained import entered_at, frame_in, is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
-_LOOK: Final = 4096  # references looked at in one turn of the loop where records are gone
-_OF_ONE_PARENT: Final = (
-    b"t",
-    b"p",
-)  # queues that begin at the floor of their parent topic: others skip
+_MAX_SKIPPED: Final = 4096  # references checked per turn of the loop where records are gone
+# Kinds of queues that have one parent topic and so begin at its retention floor. Other queues skip single records.
+_OF_ONE_PARENT: Final = (b"t", b"p")
 _PAGE_BYTES: Final = 1 << 20  # of topic names in one page
-_LOOKS: Final = 1000  # rows looked at in one turn of the loop: a few milliseconds
+_MAX_ROWS: Final = 1000  # rows read per turn of the loop: a few milliseconds
 
 
 class Queries:
-    """The questions, over views that are true up to the log's end as readers see it."""
+    """Reads over views that are complete up to the committed end of the log."""
 
     partitions: int
     _views: Views
@@ -57,23 +55,23 @@ class Queries:
         return self._bounds(queue)
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
-        at, look = offset, max_records
+        at, wanted = offset, max_records
         is_of_one = queue[:1] in _OF_ONE_PARENT
         while True:
             bounds = self._bounds(queue)
             if not bounds.begin <= at <= bounds.end:
                 raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
-            look = min(look, bounds.end - at, _MAX_RECORDS)
-            if look <= 0:
+            wanted = min(wanted, bounds.end - at, _MAX_RECORDS)
+            if wanted <= 0:
                 return Fetched(at, 0, b"", bounds)
-            refs = self._views.references(queue, at, look)
+            refs = self._views.references(queue, at, wanted)
             if self._views.has_gone(refs):
                 there = _run([not self._views.is_gone(position) for position in record.unpack_refs(refs)[0]])
                 refs = refs[there.start * REFERENCE : there.stop * REFERENCE]
                 at += there.start
                 if not refs:
-                    look = _LOOK
-                    await asyncio.sleep(0)  # very many may be gone: others have their turn
+                    wanted = _MAX_SKIPPED
+                    await asyncio.sleep(0)  # very many may be gone: let other tasks run
                     continue
             count = record.within(refs[: max_records * REFERENCE], max_bytes)
             refs = refs[: count * REFERENCE]
@@ -82,7 +80,7 @@ class Queries:
             except LogCorrupt:
                 if record.extent(refs)[0] >= self._views.begin:
                     raise
-                continue  # retention took a segment while it was being read
+                continue  # retention removed a segment during the read
             times = record.unpack_refs(refs)[2] if not is_of_one else []
             if times and times[0] < self._views.floors.highest:
                 young, data = self._young(data, times)
@@ -126,7 +124,7 @@ class Queries:
         except LogCorrupt:
             if begin == self._views.begin:
                 raise
-            return await self.position_at(time_ms)  # retention took a segment while it was being read
+            return await self.position_at(time_ms)  # retention removed a segment during the read
 
     async def retention_floor(self, parent: bytes) -> int:
         return self._views.floors.of(parent)
@@ -150,7 +148,7 @@ class Queries:
         return self._views.sessions.page(after, limit)
 
     async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
-        return self._views.sessions.of_user(user_name, after, _LOOKS)
+        return self._views.sessions.of_user(user_name, after, _MAX_ROWS)
 
     def session_count(self) -> int:
         return self._views.sessions.count
@@ -174,18 +172,18 @@ class Queries:
         found: list[Retained] = []
         while True:
             begin, behind = self._views.begin, after
-            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _LOOKS)
+            rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _MAX_ROWS)
             there = [(topic, row) for topic, row in rows if not self._is_lost(row)]
             try:
                 found += [Retained(topic, await self._retained_frame(row), entered_at(row)) for topic, row in there]
             except LogCorrupt:
                 if begin == self._views.begin:
                     raise
-                after = behind  # retention took a segment meanwhile: the rows now have what was in it
+                after = behind  # retention removed a segment meanwhile; it moved the frames into the rows before
                 continue
             if after is None or len(found) >= limit:
                 return found
-            await asyncio.sleep(0)  # a filter may match few of very many: others have their turn
+            await asyncio.sleep(0)  # a filter may match few of very many rows: let other tasks run
 
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
         pops = self._views.pops
@@ -202,14 +200,14 @@ class Queries:
         return self._views.held.timers(after, limit)
 
     async def transactions(self, after: bytes | None, limit: int) -> HeldPage:
-        """Return up to `limit` (at least 1) messages that wait for the end of their transaction, behind `after`."""
+        """Return up to `limit` (at least 1) messages of open transactions, from after `after` on."""
         return self._views.held.transactions(after, limit)
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
         found = TopicPage([], after)
         size = 0
         while True:
-            page = self._views.names.topics(prefix, found.after, min(limit - len(found.names), _LOOKS))
+            page = self._views.names.topics(prefix, found.after, min(limit - len(found.names), _MAX_ROWS))
             found.names += page.names
             found.after = page.after
             size += sum(map(len, page.names))
@@ -221,7 +219,7 @@ class Queries:
         found = ChildPage([], after)
         size = 0
         while True:
-            page = self._views.names.children(above, found.after, min(limit - len(found.children), _LOOKS))
+            page = self._views.names.children(above, found.after, min(limit - len(found.children), _MAX_ROWS))
             found.children += page.children
             found.after = page.after
             size += sum(len(child.name) for child in page.children)
@@ -230,7 +228,7 @@ class Queries:
             await asyncio.sleep(0)
 
     async def producers(self, after: bytes | None, limit: int) -> list[ProducerState]:
-        """Up to `limit` producers that have not ended, sorted, behind `after`."""
+        """Return up to `limit` producers that have not ended, in order of their names, from after `after` on."""
         return self._views.producers.page(after, limit)
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
@@ -257,8 +255,8 @@ class Queries:
         return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
 
     def _young(self, data: bytes, times: list[int]) -> tuple[slice, bytes]:
-        """The first records of `data` side by side that are as young as their parent topics want: which, and their
-        frames."""
+        """Return the first run of records in `data` that are not older than their parent topics' retention floors:
+        its indexes and its frames."""
         starts = record.split(data)
         floors = self._views.floors
         parents = [parent_of(record.decode(data, start)[3]) for start in starts]
@@ -267,7 +265,7 @@ class Queries:
         return young, data[starts[young.start] : starts[young.stop]]
 
     def _is_lost(self, row: bytes) -> bool:
-        """Whether a retained value is only a reference to what is gone: it could not be kept."""
+        """Whether a retained value is only a reference to a record that is gone."""
         return is_reference(row) and self._views.is_gone(record.unpack_refs(row[:REFERENCE])[0][0])
 
     async def _retained_frame(self, row: bytes) -> bytes:
@@ -278,7 +276,7 @@ class Queries:
 
 
 def _run(there: list[bool]) -> slice:
-    """The first items side by side that are there; none, at the end, when none is."""
+    """Return the first run of true items; an empty slice at the end if there is none."""
     if True not in there:
         return slice(len(there), len(there))
     first = there.index(True)

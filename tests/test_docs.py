@@ -83,7 +83,7 @@ def logged_lines(path: Path) -> Iterator[str]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
             continue
         is_log = node.func.attr in ("info", "warning", "error", "critical") and ast.unparse(node.func).startswith(
-            "log."
+            ("log.", "logger.")
         )
         is_throttled = not is_log and node.func.attr in ("warn", "warning") and len(node.args) == 2
         has_traceback = any(each.arg == "exc_info" for each in node.keywords)

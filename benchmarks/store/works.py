@@ -53,7 +53,7 @@ def log_only(folder: Path, scale: float) -> Figures:
         segments.load()
         count = int(3_000_000 * scale)
         for number in range(count * 400 // CONFIG.segment_size + 2):  # as they are found when the log keeps pace
-            segments.take(number * CONFIG.segment_size)
+            segments.open_for_writing(number * CONFIG.segment_size)
         writer = Writer(segments, 0, 0, 1, "fsync")
         writer.open()
         log = CommitLog(writer, CONFIG, asyncio.get_running_loop(), lambda _: None, lambda: None)

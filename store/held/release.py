@@ -1,11 +1,11 @@
-"""Lets held messages go: fires what is due, asks what became of transactions, and does what a caller wants of either.
+"""Releases held messages: fires due timers, checks open transactions, and recalls, commits or rolls back on request.
 
-All of it is appending: a control record, or a copy of the message where its own record is gone. The view (`store.views.
-held`) says what is held; a *claim* on a handle says that a record about it is under way, so that two of them never
-are, and whoever is told that a message was recalled can rely on it.
+Each of these appends a control record, or a copy of the message if its own record is gone. The held view
+(`store.views.held`) knows which messages are held. A *claim* on a handle means that an append about it is not yet
+committed. A handle has at most one claim, so a caller whose recall succeeded can rely on it.
 
-One timer wakes at the next time that matters. What it finds goes in bounded rounds, one at a time: a round is one
-append, and the next look comes when it is committed.
+One timer wakes at the next due time and starts a round. A round is one append of bounded size; the next round starts
+when it is committed.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from store.views.held import Held
 
 logger = logging.getLogger(__name__)
 
-_MOST: Final = 256  # handles that one record tells of: folding it holds up the loop for some milliseconds
+_MAX_HANDLES: Final = 256  # in one record: folding it blocks the loop for some milliseconds
 _AROUND: Final = 128  # bytes of such a record beside the handles
 _DIGITS: Final = 21  # of a handle in it, with a comma
-_COPIED_BYTES: Final = 1 << 20  # of copies in one append, and at least one copy
-_LONGEST_S: Final = 10.0  # between two looks: the clock may have been set
-_PAYLOAD_FORMAT: Final = 0x01  # properties of a message (MQTT 5.0, 2.2.2.2); what is not here is a text
+_COPIED_BYTES: Final = 1 << 20  # limit of copies in one append; one copy may exceed it
+_LONGEST_S: Final = 10.0  # the timer sleeps no longer: the clock may be set meanwhile
+_PAYLOAD_FORMAT: Final = 0x01  # properties of a message (MQTT 5.0, 2.2.2.2); all others are strings
 _MESSAGE_EXPIRY: Final = 0x02
 _USER_PROPERTY: Final = 0x26
-_BUSY_S: Final = 0.1  # until a round is tried again for which the log had no room
+_BUSY_S: Final = 0.1  # delay before a round is repeated that the log had no room for
 
 
 class HeldMessages:
-    """The held messages of one store. Everything happens on the loop."""
+    """Releases the held messages of one store. Runs on the loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HeldMessages:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._most = min(_MOST, (config.segment_size - _AROUND) // _DIGITS)
+        self._max_handles = min(_MAX_HANDLES, (config.segment_size - _AROUND) // _DIGITS)
         self._check_ms = int(config.transaction_check_s * 1000)
         self._checks = config.transaction_checks
         self._held = held
@@ -54,41 +54,41 @@ class HeldMessages:
         self._clock = clock
         self._loop = loop
         self._listeners: list[TransactionListener] = []
-        self._claims: dict[int, asyncio.Future[Appended]] = {}  # handles that records under way tell of
+        self._claims: dict[int, asyncio.Future[Appended]] = {}  # by handle: the append about it
         self._round: asyncio.Future[Appended] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._blocked = False  # all that is to be done is claimed
+        self._blocked = False  # all due handles are claimed
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to look, first for what fell due while nobody did."""
+        """Start the timer. Messages that fell due while the store was closed come first."""
         self._arm()
 
     def stop(self) -> None:
-        """Begin nothing more by itself. What is under way ends with the log."""
+        """Start no more rounds. A round that is not committed yet ends with the log."""
         self._stopped = True
         self._cancel_timer()
 
     def on_check(self, listener: TransactionListener) -> None:
-        """Call `listener` with halves whose publisher has to be asked."""
+        """Call `listener` with half messages whose producer has to be checked with."""
         self._listeners.append(listener)
 
     def reschedule(self) -> None:
-        """Wake earlier: a message was held that comes before all others."""
+        """Wake earlier, for a new held message that is due before all others."""
         if self._round is None:
             self._arm()
 
-    async def settle(self) -> None:
-        """Wait until the records that are under way now are folded, or have failed."""
+    async def wait_for_commits(self) -> None:
+        """Wait until the appends of now are committed and folded, or have failed."""
         under_way = set(self._claims.values())
         if under_way:
             await asyncio.wait(under_way)
 
-    async def look(self) -> None:
-        """Let go now what the clock says is due, and wait for it. What the log has no room for is tried again later."""
-        await self.settle()
+    async def release_due(self) -> None:
+        """Release what is due now and wait until it is committed. A later round does what the log has no room for."""
+        await self.wait_for_commits()
         if self._round is None:
-            self._look()
+            self._wake()
         while self._round is not None:
             await asyncio.wait((self._round,))
 
@@ -107,12 +107,14 @@ class HeldMessages:
     async def _change(
         self, handles: Iterable[int], half: bool, frames_of: Callable[[list[int]], tuple[list[bytes], int]]
     ) -> list[int]:
-        """Append what `frames_of` gives for handles: records, and how many of the handles they tell of. Returns the
-        handles that do not wait for a transaction (`half`), or for their time."""
+        """Append the records that `frames_of` builds; it also returns how many of the given handles they cover.
+
+        Returns the handles that are not half messages (`half`), or not delayed ones.
+        """
         missing: list[int] = []
         rest = list(dict.fromkeys(handles))
         while rest:
-            some, rest = rest[: self._most], rest[self._most :]
+            some, rest = rest[: self._max_handles], rest[self._max_handles :]
             while claims := {self._claims[handle] for handle in some if handle in self._claims}:
                 await asyncio.wait(claims)
             held: list[int] = []
@@ -127,7 +129,7 @@ class HeldMessages:
         return missing
 
     def _commit(self, frames: list[bytes], handles: list[int]) -> "asyncio.Future[Appended]":
-        """Append records that tell of handles, which are claimed until the answer is there."""
+        """Append records about handles, which are claimed until the append is answered."""
         answer: asyncio.Future[Appended] = self._loop.create_future()
         for handle in handles:
             self._claims[handle] = answer
@@ -143,7 +145,8 @@ class HeldMessages:
         return answer
 
     def _entering(self, handles: list[int], build: Callable[[list[int]], bytes]) -> tuple[list[bytes], int]:
-        """Records that have messages enter their queues in this order, and how many of the handles they tell of."""
+        """Build records that enter messages into their queues in this order. Returns them and how many handles they
+        cover."""
         frames: list[bytes] = []
         run: list[int] = []
         count = copied = 0
@@ -164,25 +167,25 @@ class HeldMessages:
             frames.append(build(run))
         return frames, count
 
-    def _look(self) -> None:
-        """Begin a round, if there is something to do; else wait for it."""
+    def _wake(self) -> None:
+        """Start a round if anything is due. Otherwise set the timer."""
         self._cancel_timer()
         if self._stopped or self._round is not None:
             return
         try:
             self._begin_round()
         except StoreError:
-            logger.exception("held messages could not be looked at, which is tried again")
-            self._timer = self._loop.call_later(_LONGEST_S, self._look)
+            logger.exception("held messages cannot be read; the next attempt follows")
+            self._timer = self._loop.call_later(_LONGEST_S, self._wake)
 
     def _begin_round(self) -> None:
-        now, limit = self._clock(), self._most
+        now, limit = self._clock(), self._max_handles
         due = self._held.due.until(now, limit)
         halves = self._held.new.until(now - self._check_ms, limit)
         halves += self._held.asked.until(now, limit - len(halves))
-        fired = self._free(due)
+        fired = self._unclaimed(due)
         frames, count = self._entering(fired, _fired)
-        rows = [row for row in map(self._held.find, self._free(halves)) if row is not None]
+        rows = [row for row in map(self._held.find, self._unclaimed(halves)) if row is not None]
         orphans = [row.handle for row in rows if row.rounds >= self._checks]
         asked = [row.handle for row in rows if row.rounds < self._checks]
         if orphans:
@@ -193,7 +196,7 @@ class HeldMessages:
             self._round = self._commit(frames, fired[:count] + orphans + asked)
             self._round.add_done_callback(lambda answer: self._on_round(answer.result(), asked))
         elif due or halves:
-            self._blocked = True  # by claims: when one ends, it looks again
+            self._blocked = True  # the timer is set when a claim ends
         else:
             self._arm()
 
@@ -201,19 +204,19 @@ class HeldMessages:
         self._round = None
         error = appended.error
         if error is None:
-            self._tell(asked)
-            self._look()
+            self._check_transactions(asked)
+            self._wake()
         elif isinstance(error, (StoreClosed, StoreFailed)):
             self.stop()
         else:
             is_busy = isinstance(error, StoreBusy)
             if not is_busy:
-                logger.error("held messages could not be let go, which is tried again: %s", error)
-            self._timer = self._loop.call_later(_BUSY_S if is_busy else _LONGEST_S, self._look)
+                logger.error("held messages cannot be released; the next attempt follows: %s", error)
+            self._timer = self._loop.call_later(_BUSY_S if is_busy else _LONGEST_S, self._wake)
 
-    def _tell(self, asked: list[int]) -> None:
-        """Have the publishers asked of the halves that are still held."""
-        halves = [row.told() for row in map(self._held.find, asked) if row is not None and row.is_half]
+    def _check_transactions(self, asked: list[int]) -> None:
+        """Call the listeners with the half messages among these handles that are still held."""
+        halves = [row.message() for row in map(self._held.find, asked) if row is not None and row.is_half]
         if not halves:
             return
         for listener in self._listeners:
@@ -222,11 +225,11 @@ class HeldMessages:
             except Exception:
                 logger.exception("a transaction listener failed")
 
-    def _free(self, handles: list[int]) -> list[int]:
+    def _unclaimed(self, handles: list[int]) -> list[int]:
         return [handle for handle in handles if handle not in self._claims]
 
     def _arm(self) -> None:
-        """Wake when something is due."""
+        """Set the timer to the next due time."""
         self._cancel_timer()
         if self._stopped:
             return
@@ -237,7 +240,7 @@ class HeldMessages:
         wakes = [time for time in times if time is not None]
         if wakes:
             delay = min((min(wakes) - self._clock()) / 1000, _LONGEST_S)
-            self._timer = self._loop.call_later(max(delay, 0), self._look)
+            self._timer = self._loop.call_later(max(delay, 0), self._wake)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -254,8 +257,10 @@ def _committed(handles: list[int]) -> bytes:
 
 
 def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:
-    """The message of a sealed frame, to be appended in place of the record that is gone. Its expiry interval goes on
-    from when it was published."""
+    """Build a copy of a kept message, to be appended because its record is gone.
+
+    Its message expiry interval is reduced by the time since it was published.
+    """
     kind, flags, _, topic, publisher, properties, payload = record.decode(kept, 0)
     properties = _expiring(properties, max(0, now_ms - record.store_time_of(kept, 0)) // 1000)
     flags = flags & ~(FLAG_HELD | FLAG_TRACK_ID | FLAG_WILL) | FLAG_REVIVED
@@ -263,7 +268,7 @@ def _copy(kept: bytes, handle: int, now_ms: int) -> bytes:
 
 
 def _expiring(block: bytes, seconds: int) -> bytes:
-    """A property block whose message expiry interval, if there is one, began so many seconds ago (MQTT-3.3.2-6)."""
+    """Reduce the message expiry interval in a property block, if it has one, by `seconds` (MQTT-3.3.2-6)."""
     at = 0
     while at < len(block):
         identifier = block[at]
@@ -273,7 +278,7 @@ def _expiring(block: bytes, seconds: int) -> bytes:
         if identifier == _PAYLOAD_FORMAT:
             at += 2
             continue
-        for _ in range(2 if identifier == _USER_PROPERTY else 1):  # texts and binary data
+        for _ in range(2 if identifier == _USER_PROPERTY else 1):  # strings and binary data
             at += 2 + int.from_bytes(block[at + 1 : at + 3], "big")
         at += 1
     return block

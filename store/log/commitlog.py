@@ -1,15 +1,15 @@
-"""The commitlog's writing half on the loop: gathers appends, paces flushes, hands back commits in order.
+"""The loop's side of the commitlog: gathers appends, paces flushes, and answers the appends in order.
 
-One flush is under way at a time; what is appended meanwhile gathers and goes with the next one (group commit).
-The flush thread (`store.log.writer`) sleeps in system calls with the GIL free.
+One flush runs at a time. Appends that arrive meanwhile are gathered and go with the next flush (group commit).
+The flush thread (`store.log.writer`) releases the GIL in its system calls.
 
-Pacing: a flush starts as soon as the disk is free, which is right for a lone publisher that waits for each
-answer and for large batches. When flushes carry many small appends (a thousand devices, one message in flight
-each), starting at once makes two half-full batches out of one. Then a flush waits for those who are likely to append:
-who had waited when the last one ended, and whom that one answered. When they are there it starts, and `spacing_ms`
-after the last start it does so without them (decisions/0016).
+Pacing: a flush starts as soon as the disk is free. That is right for large batches, and for a single publisher that
+waits for each answer. When flushes carry many small appends (a thousand devices with one message in flight each),
+starting at once makes two half-full batches out of one. Then a flush waits until as many appends are there as are
+likely: those that were waiting when the last flush ended, and one from each publisher that it answered. It starts
+without the rest `spacing_ms` after the start of the last flush (decisions/0016).
 
-What nobody waits for starts no flush of its own for a while (`offer_later`): it goes along with the next.
+An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from store.log.writer import SealedBatch, Writer
 logger = logging.getLogger(__name__)
 
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
-LARGE: Final = 128 << 10  # bytes that are worth a flush of their own
-PATIENCE_S: Final = 0.1  # how long what nobody waits for goes along with others only
+LARGE: Final = 128 << 10  # bytes that start a flush at once
+PATIENCE_S: Final = 0.1  # how long an append without a waiting caller starts no flush
 _KIND: Final = 11  # where a frame has its kind
-_FLAGS: Final = 32  # where it has the low byte of its flags
+_FLAGS: Final = 32  # where a frame has the low byte of its flags
 _MESSAGE: Final = bytes([Kind.MESSAGE])
 
 
@@ -41,19 +41,19 @@ def _is_revived(frame: bytes) -> bool:
 
 
 def _largest(frame: bytes) -> int:
-    """The size of a frame, or of a copy of it: one of a half has a trailer that the half may not have."""
+    """The size of a frame, or of a copy of it if that is larger: the copy of a half message has a trailer."""
     if len(frame) > HEADER_SIZE and frame[_FLAGS] & FLAG_HELD == FLAG_HALF:
         return len(frame) + TRAILER_SIZE
     return len(frame)
 
 
 def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_record: int) -> StoreError | None:
-    """Why frames of `size` bytes are not taken where so many bytes are pending, and up to `limit` may be."""
+    """Why frames of `size` bytes are refused while `pending_bytes` of at most `limit` wait; None if accepted."""
     enough = limit - limit // 8
     if pending_bytes + size > enough:
         if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
-            # Control records, such as a session's last ones, and copies of messages that were taken long ago find room
-            # where messages are told to wait.
+            # Control records, such as those of a closing session, and copies of messages that were accepted long ago
+            # still find room when new messages have to wait.
             limit = enough
         if size > limit:
             return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
@@ -65,7 +65,7 @@ def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_
 
 
 class PendingAppend:
-    """One append: its frames share an answer."""
+    """One append, whose frames share an answer."""
 
     __slots__ = ("done", "frames", "is_late", "size")
 
@@ -73,11 +73,11 @@ class PendingAppend:
         self.frames = frames
         self.size = size  # bytes
         self.done = done
-        self.is_late = is_late  # nobody waits for it
+        self.is_late = is_late  # no caller waits for it
 
 
 class Flushed:
-    """What a flush came to; crosses from the flush thread to the loop whole."""
+    """The result of a flush. The flush thread hands it to the loop."""
 
     __slots__ = ("appends", "batches", "error", "positions")
 
@@ -89,7 +89,7 @@ class Flushed:
 
 
 def _eager(appends: list[PendingAppend]) -> int:
-    """How many of them somebody waits for."""
+    """How many of these appends have a waiting caller."""
     count = 0
     for pending in appends:
         count += not pending.is_late
@@ -97,8 +97,11 @@ def _eager(appends: list[PendingAppend]) -> int:
 
 
 class CommitLog:
-    """Appends to the log. `on_batch` is called on the loop with each committed batch, before its `done`s; `on_sync`
-    when a sync has ended: every batch that `on_batch` was called with is on disk, or the log has failed."""
+    """Appends to the log.
+
+    `on_batch` is called on the loop with each committed batch, before the `done` of its appends. `on_sync` is called
+    after a sync: each batch that `on_batch` was called with is on disk then, or the log has failed.
+    """
 
     def __init__(
         self,
@@ -117,33 +120,35 @@ class CommitLog:
         self._max_pending = config.max_pending_bytes
         self._appends: deque[PendingAppend] = deque()
         self._waiting_bytes = 0  # in `_appends`
-        self._jobs: SimpleQueue[list[PendingAppend] | None] = SimpleQueue()  # at most one flush and two syncs are in it
+        self._jobs: SimpleQueue[list[PendingAppend] | None] = SimpleQueue()  # at most one flush and two syncs
         self._in_flight = False
-        self._scheduled = False  # a `_tick` is on its way
-        self._timer: asyncio.TimerHandle | None = None  # of a `_tick` that was put off
+        self._scheduled = False  # a `_tick` is about to run
+        self._timer: asyncio.TimerHandle | None = None  # of a delayed `_tick`
         self._sync_timer: asyncio.TimerHandle | None = None
         self._last_start = 0.0
-        self._eager = 0  # of `_appends` that somebody waits for
-        self._last_count = 0  # of those in the last flush
-        self._likely = 0  # of those that are worth waiting for
-        self._late_at = 0.0  # when what nobody waits for goes by itself; 0: there is none of it in `_appends`
-        self._idle: asyncio.Future[None] | None = None  # who waits for everything to be flushed
+        self._eager = 0  # appends in `_appends` with a waiting caller
+        self._last_count = 0  # appends in the last flush with a waiting caller
+        self._likely = 0  # appends with a waiting caller to expect before the next flush
+        self._late_at = 0.0  # when appends without a waiting caller start a flush; 0: `_appends` has none
+        self._idle: asyncio.Future[None] | None = None  # done when everything is flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
-        self.failed = False  # appends fail until a restart, and the views take no checkpoint
-        self.pending_bytes = 0  # accepted, not committed
-        self.end = writer.position  # of what is committed
+        self.failed = False  # appends and checkpoints fail until a restart
+        self.pending_bytes = 0  # accepted and not committed
+        self.end = writer.position  # of the committed log
         self._flusher = threading.Thread(target=self._run, name="sluice-flush", daemon=True)
         self._flusher.start()
 
     def append(self, frames: list[bytes], done: Done) -> None:
-        """Take unsealed frames for the next batch (see `Store.append`)."""
+        """Append unsealed frames and call `done` when they are committed or refused (see `Store.append`)."""
         error = self.offer(frames, done)
         if error is not None:
             self._loop.call_soon(done, Appended(error=error))
 
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:
-        """The same, but what is refused is refused at once, and `done` never called. What is taken is committed in the
-        order in which it was taken, or it fails with all that was taken behind it."""
+        """Append unsealed frames, or return at once why not; then `done` is never called.
+
+        Accepted appends are committed in the order of the calls. If one fails, all later ones fail too.
+        """
         error = self._accept(frames, done, False)
         if error is not None:
             return error
@@ -152,7 +157,7 @@ class CommitLog:
         return None
 
     def offer_later(self, frames: list[bytes], done: Done) -> StoreError | None:
-        """`offer` what nobody waits for: it goes with what is appended behind it, in `PATIENCE_S` at the latest."""
+        """`offer` an append without a waiting caller: it joins the next flush, which starts within `PATIENCE_S`."""
         error = self._accept(frames, done, True)
         if error is not None:
             return error
@@ -162,7 +167,7 @@ class CommitLog:
         return None
 
     def _call(self, is_worth: bool) -> None:
-        """Have `_tick` called soon, unless it is called later anyway and nothing is worth more."""
+        """Call `_tick` soon. If a delayed call is set, leave it unless `is_worth` or there are `LARGE` bytes."""
         if self._timer is not None:
             if not is_worth and self._waiting_bytes < LARGE:
                 return
@@ -185,10 +190,10 @@ class CommitLog:
         return None
 
     def fail(self, cause: BaseException) -> None:
-        """Take no more appends: what was accepted and not committed fails too."""
+        """Refuse all appends from now on. Those that are not committed fail too."""
         if not self.failed:
             self.failed = True
-            self._error = StoreFailed(f"the log failed and takes no more appends until a restart: {cause}")
+            self._error = StoreFailed(f"the log failed and refuses appends until a restart: {cause}")
             logger.critical("log failed", exc_info=cause)
         appends, self._appends = list(self._appends), deque()
         self._waiting_bytes = self._eager = 0
@@ -197,7 +202,7 @@ class CommitLog:
         self._check_idle()
 
     async def close(self) -> None:
-        """Commit what was accepted, refuse the rest, end the flush thread."""
+        """Commit accepted appends, refuse new ones and end the flush thread."""
         if self._error is None:
             self._error = StoreClosed("the store is closing")
         if self._in_flight or self._appends:
@@ -212,7 +217,7 @@ class CommitLog:
         await self._loop.run_in_executor(None, self._flusher.join)
 
     def _tick(self) -> None:
-        """Start a flush, or put it off so that more gathers."""
+        """Start a flush, or delay it to gather more appends."""
         self._scheduled = False
         self._timer = None
         if self._in_flight or not self._appends:
@@ -225,7 +230,7 @@ class CommitLog:
             self._start(now)
 
     def _starts_at(self) -> float:
-        """When the small appends that wait are to be flushed, as loop time."""
+        """Loop time at which the gathered small appends are to be flushed."""
         if not self._eager:
             return self._late_at
         if self._last_count < MANY or self._eager >= self._likely:
@@ -263,7 +268,7 @@ class CommitLog:
                 for batch in flushed.batches:
                     self.end = batch.position + len(batch.data)
                     self._on_batch(batch)
-            except Exception as failure:  # noqa: BLE001  whatever it was, the views are not to be trusted
+            except Exception as failure:  # noqa: BLE001  the views cannot be trusted after any error
                 error = failure
         if error is not None:
             self.fail(error)
@@ -296,7 +301,10 @@ class CommitLog:
             logger.exception("a commit callback failed")
 
     def _split(self, appends: list[PendingAppend], error: RecordInvalid) -> None:
-        """One of the appends holds bytes that are no frame, and nothing was written. Refuse it alone."""
+        """Flush halves of a failed flush separately, to refuse only the append whose bytes are not a frame.
+
+        Nothing of the failed flush was written.
+        """
         if len(appends) == 1:
             self._answer(appends[0], Appended(error=error))
         else:
@@ -312,7 +320,7 @@ class CommitLog:
         self._check_idle()
 
     def sync(self) -> None:
-        """Sync behind the flush that is under way, and call `on_sync`. For who does not do so again before."""
+        """Sync after the running flush, then call `on_sync`. Do not call this again before that."""
         self._jobs.put([])
 
     def _sync(self) -> None:
@@ -324,9 +332,9 @@ class CommitLog:
             self._idle.set_result(None)
 
     def _run(self) -> None:
-        """The flush thread."""
+        """The main function of the flush thread."""
         writer = self._writer
-        failure: Exception | None = None  # the disk failed: its pages are not written or flushed again
+        failure: Exception | None = None  # after a failure, nothing is written or flushed again
         while (appends := self._jobs.get()) is not None:
             flushed = Flushed(appends)
             try:
@@ -340,7 +348,7 @@ class CommitLog:
                     writer.sync()
             except RecordInvalid as error:
                 flushed.error = error
-            except Exception as error:  # noqa: BLE001  a thread that died would leave its appends without an answer
+            except Exception as error:  # noqa: BLE001  if the thread died, its appends would never be answered
                 failure = flushed.error = error
             if appends:
                 self._loop.call_soon_threadsafe(self._on_flushed, flushed)

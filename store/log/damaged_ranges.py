@@ -18,7 +18,7 @@ FILE: Final = "damaged.json"
 
 
 class DamagedRanges:
-    """Ranges [begin, end) of positions, sorted and apart. False where there is none."""
+    """Sorted ranges [begin, end) of positions that do not touch each other. False if there are none."""
 
     __slots__ = ("_begins", "_ends")
 
@@ -39,7 +39,7 @@ class DamagedRanges:
         return zip(self._begins, self._ends, strict=True)
 
     def behind(self, position: int) -> int:
-        """Where to read on: the position itself, or the end of the range that it is in."""
+        """Where to continue reading: the position itself, or the end of the range that it is in."""
         at = bisect_right(self._begins, position) - 1
         return max(position, self._ends[at]) if at >= 0 else position
 
@@ -48,12 +48,12 @@ class DamagedRanges:
         return self.behind(position) != position
 
     def before(self, position: int, limit: int) -> int:
-        """How far can be read from a position that is in no range: up to the next range, at most to `limit`."""
+        """Where reading from a position outside all ranges has to stop: the next range, at most `limit`."""
         at = bisect_right(self._begins, position)
         return min(limit, self._begins[at]) if at < len(self._begins) else limit
 
     def last_end(self, position: int) -> int:
-        """The end of the last range in front of a position that is in none; 0 when there is none."""
+        """The end of the last range before a position outside all ranges; 0 if there is none."""
         at = bisect_right(self._begins, position) - 1
         return self._ends[at] if at >= 0 else 0
 
@@ -62,11 +62,11 @@ class DamagedRanges:
         return self.covers(first) or self.before(first, last + 1) <= last
 
     def up_to(self, position: int) -> "DamagedRanges":
-        """Those that begin before a position: what a copy of the log has that ends there."""
+        """The ranges that begin before a position. A copy of the log that ends there has these."""
         return DamagedRanges((begin, end) for begin, end in self if begin < position)
 
     def size(self, begin: int = 0) -> tuple[int, int]:
-        """How many ranges there are behind position `begin`, and their bytes."""
+        """The number of ranges that end after `begin`, and their bytes from `begin` on."""
         sizes = [end - max(first, begin) for first, end in self if end > begin]
         return len(sizes), sum(sizes)
 
@@ -75,7 +75,7 @@ NO_DAMAGE: Final = DamagedRanges()
 
 
 def read_damaged(folder: Path) -> DamagedRanges:
-    """What the log in the folder has. Raises `StoreError` when the file is of another version or no such file."""
+    """Read the damaged ranges of the log in the folder. Raises `StoreError` for a damaged file or another version."""
     path = folder / FILE
     try:
         known = orjson.loads(path.read_bytes())
@@ -85,14 +85,14 @@ def read_damaged(folder: Path) -> DamagedRanges:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
     try:
         if known["format"] != FORMAT:
-            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+            raise StoreError(f"{path} has format {known['format']}, but this version reads only {FORMAT}")
         return DamagedRanges((int(begin), int(end)) for begin, end in known["ranges"])
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error
 
 
 def write_damaged(folder: Path, damaged: DamagedRanges, disk: Disk) -> None:
-    """Have the log in the folder have these, durably."""
+    """Replace the damaged ranges of the log in the folder, durably. Raises OSError."""
     if not damaged and not (folder / FILE).exists():
         return
     rows = {"format": FORMAT, "ranges": list(damaged)}

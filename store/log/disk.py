@@ -1,4 +1,4 @@
-"""The disk as the log sees it: every system call that touches a segment. Tests hand in one that fails."""
+"""All system calls that touch a segment. Tests pass a disk that fails."""
 
 import errno
 import fcntl
@@ -10,9 +10,9 @@ from typing import Final
 
 from store.log.pages import PAGE
 
-UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # what a device or file system says of damage
-_ZEROS: Final = mmap.mmap(-1, 1 << 20, prot=mmap.PROT_READ)  # begins with a page of memory, as O_DIRECT wants it
-_SYNC_EVERY: Final = 8  # MiB of zeros: keeps a preallocation from delaying the log's own flushes
+UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # errors of damaged media
+_ZEROS: Final = mmap.mmap(-1, 1 << 20, prot=mmap.PROT_READ)  # aligned to pages, as O_DIRECT demands
+_SYNC_EVERY: Final = 8  # MiB of zeros: a preallocation must not delay the log's flushes
 
 
 class Disk:
@@ -21,8 +21,10 @@ class Disk:
     __slots__ = ()
 
     def write_past_cache(self, fd: int) -> None:
-        """Have what is written to the file from now on go past the page cache, if its file system can do that: in whole
-        pages, from memory that begins with a page (decisions/0019)."""
+        """Make writes to the file bypass the page cache if its file system can do that (decisions/0019).
+
+        All writes have to be whole pages then, from memory that is aligned to pages.
+        """
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -33,8 +35,10 @@ class Disk:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
     def write_durable(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        """Write and have it on disk on return. One call per write, for a thread that must win the GIL back after
-        each: RWF_DSYNC is pwrite and fdatasync of it in one."""
+        """Write bytes that are on disk on return.
+
+        RWF_DSYNC does pwrite and fdatasync in one call, and the thread has to wait for the GIL after each call.
+        """
         view = memoryview(data)
         while view:
             written = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
@@ -52,18 +56,17 @@ class Disk:
         os.fdatasync(fd)
 
     def make_folder(self, folder: Path) -> None:
-        """Make the folder if need be, for its user and group alone, with those above it, durably: what is in it lives
-        no longer than its name."""
+        """Create the folder and its parents durably if they do not exist. Only its user and group can read it."""
         self._make_folder(folder, 0o750)
 
     def _make_folder(self, folder: Path, mode: int) -> None:
         if not folder.is_dir():
-            self._make_folder(folder.parent, 0o777)  # less the umask: others may have their things there
+            self._make_folder(folder.parent, 0o777)  # minus the umask: parents may be shared with others
             folder.mkdir(mode, exist_ok=True)
         self.sync_folder(folder.parent)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make names that were created, renamed or removed in `folder` durable."""
+        """Make created, renamed and removed names in `folder` durable."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -71,11 +74,11 @@ class Disk:
             os.close(fd)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there; its name may come back until the folder is synced."""
+        """Remove a file if it exists. A crash before the folder is synced may bring it back."""
         path.unlink(missing_ok=True)
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
-        """`length` bytes, fewer only at the end of the file. May wait for the device."""
+        """Read `length` bytes, fewer only at the end of the file. May wait for the device."""
         data = os.pread(fd, length, offset)
         while len(data) < length:
             more = os.pread(fd, length - len(data), offset + len(data))
@@ -85,18 +88,17 @@ class Disk:
         return data
 
     def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
-        """Fill `buffer` if the page cache has all of that, else False: never waits for the device."""
+        """Fill `buffer` from the page cache. False if bytes are missing there. Never waits for the device."""
         try:
             return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT) == len(buffer)
         except OSError:  # EAGAIN: not cached; EOPNOTSUPP: this file system cannot tell
             return False
 
     def create_zeroed(self, path: Path, size: int, is_stopped: Callable[[], bool]) -> bool:
-        """Make the file `path`, `size` bytes of zeros, durable with its name. False when stopped on the way.
+        """Create the file `path` durably with `size` bytes of zeros. Returns False if it was stopped before the end.
 
-        Real zeros and not a hole: writing into them later changes no metadata, so a flush is one write. They go past
-        the page cache, which would copy and keep them. What could not be finished is removed again: it would take the
-        room that others still need.
+        The zeros are written and not a hole: overwriting them later changes no metadata, so a flush is one write. They
+        bypass the page cache. An unfinished file is removed, because others may need its space.
         """
         unfinished = path.with_suffix(".new")
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
@@ -124,7 +126,7 @@ class Disk:
 
 
 def replace_file(path: Path, data: bytes, disk: Disk) -> None:
-    """Replace the content of `path`, durably: a crash leaves the old file or the new one. Raises OSError."""
+    """Replace a file durably. A crash leaves the old content or the new one. Raises OSError."""
     unfinished = path.with_suffix(".new")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:

@@ -1,34 +1,34 @@
-"""What is written to a segment, as whole pages: what a direct write asks for, and what spares a buffered one to read
-the page that it ends in."""
+"""Turns writes to a segment into whole pages: direct writes need that, and buffered ones then read no old page."""
 
 import mmap
 from collections.abc import Callable
 from typing import Final
 
-PAGE: Final = 4096  # bytes; a multiple of what devices write at once, and a part of every segment's size
-_SIZE: Final = 1 << 20  # bytes of pages that are written at once
+PAGE: Final = 4096  # bytes; a multiple of a device's block, and a divisor of each segment's size
+_SIZE: Final = 1 << 20  # bytes of one write
 _ZEROS: Final = bytes(PAGE)
 
 
 class Pages:
-    """Pages in memory that begins where one does. It keeps what is in the page that is written next: before the end of
-    what was written; behind it are zeros."""
+    """A buffer aligned to pages. Between writes it keeps the written bytes of the last, partial page."""
 
     __slots__ = ("_buffer", "_kept")
 
     def __init__(self) -> None:
         self._buffer = memoryview(mmap.mmap(-1, _SIZE))
-        self._kept = 0  # bytes of the next page that are written, at the buffer's begin
+        self._kept = 0  # bytes of the partial page, at the start of the buffer
 
     def begin(self, kept: bytes) -> None:
-        """What is written next goes behind `kept`, in its page."""
+        """Start with a partial page that has the bytes `kept`. The next write follows them."""
         assert len(kept) < PAGE
         self._kept = len(kept)
         self._buffer[: len(kept)] = kept
 
     def write(self, data: bytes, offset: int, put: Callable[[memoryview, int], None]) -> None:
-        """Write `data` at `offset` of the segment, which is behind what was written last. `put` is called with whole
-        pages, which are good until it returns, and where they go."""
+        """Write `data` at `offset` of the segment, directly behind the last write.
+
+        Calls `put` with whole pages, which are valid until it returns, and their offset.
+        """
         buffer, kept = self._buffer, self._kept
         assert kept == offset % PAGE
         left = memoryview(data)

@@ -1,4 +1,4 @@
-"""The segments of a log that somebody else may write to and take away: read-only, and kept open."""
+"""Read-only segments of a log that another process may write to and remove. All of them are kept open."""
 
 import os
 import resource
@@ -14,8 +14,10 @@ _SPARE: Final = 256  # descriptors beside those of the segments
 
 
 class PinnedSegments(Segments):
-    """What is there when `find` is called. A segment that retention removes later can still be read. Takes a descriptor
-    for each segment, and raises the process's own limit where it must."""
+    """The segments that exist when `find` is called. They can be read even after retention removes them.
+
+    Each segment needs a descriptor; the process's own limit is raised if necessary.
+    """
 
     __slots__ = ("_pinned",)
 
@@ -24,8 +26,10 @@ class PinnedSegments(Segments):
         self._pinned: dict[int, int] = {}
 
     def find(self) -> None:
-        """Find and open the segments. What it raises (see there) was so in several looks one after the other: retention
-        may take segments away while it looks."""
+        """Find and open the segments. Raises what `Segments.find` does.
+
+        It tries several times before, because retention may remove segments meanwhile.
+        """
         for attempt in range(_TRIES):
             self._unpin()
             try:

@@ -1,6 +1,6 @@
-"""Reads records back: from the tail cache, else from the segments, where each record's CRC is checked.
+"""Reads records from the tail cache or the segments. It checks the CRC of each record from a segment.
 
-A read that the page cache can answer never leaves the loop; one that needs the device goes to a thread.
+A read that the page cache can answer stays on the loop; one that needs the device runs in a thread.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from store.log.tail_cache import TailCache
 
 logger = logging.getLogger(__name__)
 
-_MAX_MET: Final = 10_000  # damaged places that are remembered
-_GAP: Final = 4096  # bytes between two wanted records that are read along rather than skipped
-_SPAN: Final = 1 << 20  # bytes read at once for several records
+_MAX_MET: Final = 10_000  # positions of damage that are remembered
+_GAP: Final = 4096  # bytes between two wanted records up to which one read covers both
+_SPAN: Final = 1 << 20  # bytes of one read for several records
 
 
 class LogReader:
-    """Committed records by reference and by position. Raises `LogCorrupt` where the disk has something else."""
+    """Reads committed records by reference and by position. Raises `LogCorrupt` where the log is damaged."""
 
     __slots__ = ("_buffer", "_segments", "_tail", "met")
 
     def __init__(self, segments: Segments, tail: TailCache) -> None:
-        self._buffer = memoryview(bytearray(_SPAN))  # what was read from the page cache last
+        self._buffer = memoryview(bytearray(_SPAN))  # of the last read from the page cache
         self._segments = segments
         self._tail = tail
         self.met: set[int] = set()  # positions where reads met damage
@@ -41,8 +41,10 @@ class LogReader:
         return await self.frames(record.pack_refs(positions, lengths, nothing, nothing))
 
     async def frames(self, refs: bytes, without: int = 0) -> bytes:
-        """The sealed frames that packed references name, back to back, each without those parts (`record.without`).
-        What lies close behind the one before is read with it."""
+        """The sealed frames of packed references, back to back, each without these parts (`record.without`).
+
+        Frames that lie close to each other are read together.
+        """
         pieces: list[bytes] = []
         i, count = 0, len(refs) // REFERENCE
         while i < count:
@@ -67,7 +69,7 @@ class LogReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def record_at(self, position: int, end: int) -> bytes | None:
-        """The sound record at `position`, which may be any place before `end`; None where none begins."""
+        """The valid record that begins at `position`, which may be any position before `end`; None if none does."""
         room = min(end, self._segments.base_of(position) + self._segments.size) - position
         header = await self._piece(position, min(HEADER_SIZE, room))
         length = int.from_bytes(header[4:8], "little")
@@ -77,7 +79,7 @@ class LogReader:
         return data if record.verify(data, position)[1] == length else None
 
     async def begins(self, position: int) -> bool:
-        """Whether a record begins at a position of the log. Reads its segment up to there: slow."""
+        """Whether a record begins at a position of the log. Slow: reads the segment up to the position."""
         cached = self._tail.find(position)
         if cached is not None:
             begin, data = cached
@@ -95,10 +97,12 @@ class LogReader:
         return False
 
     async def position_at(self, time_ms: int, begin: int, end: int) -> int:
-        """Position of the first record in [begin, end), which is not empty, whose store time is not before `time_ms`;
-        `end` if there is none. Reads one segment up to there."""
+        """Position of the first record in [begin, end) that was stored at `time_ms` or later; `end` if there is none.
+
+        The range must not be empty. Reads one segment up to that record.
+        """
         low, high = self._segments.base_of(begin), self._segments.base_of(end - 1)
-        while low < high:  # the last segment that begins before that time: store times never run backwards
+        while low < high:  # find the last segment that begins before that time: store times never run backwards
             middle = low + (high - low + self._segments.size) // (2 * self._segments.size) * self._segments.size
             first = await self.chunk(max(middle, begin), end, 1)
             if first.data and record.store_time_of(first.data, 0) < time_ms:
@@ -116,8 +120,10 @@ class LogReader:
         return end
 
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
-        """Whole frames from `position` on, about `max_bytes` of them but at least one, none at `end`. What is known as
-        damaged is passed over."""
+        """Whole frames from `position` on, about `max_bytes` but at least one frame; none at `end`.
+
+        Known damage is skipped.
+        """
         behind = self._segments.damaged.behind(position)
         if behind != position:
             found = Chunk(end, end, b"") if behind >= end else await self.chunk(behind, end, max_bytes)
@@ -142,8 +148,10 @@ class LogReader:
         return _chunk(position, data[:valid])
 
     async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
-        """The segment ends at `position`, if the next one agrees. Zeros follow there, or, when the sync that cleared a
-        torn tail failed, what is left of that: no record either."""
+        """Read on in the next segment if its first frame proves that this one ends at `position`.
+
+        The rest of this segment is zeros, or a torn tail whose clearing failed to sync: no record in either case.
+        """
         if base >= end:
             raise self._corrupt(position)
         found = await self.chunk(base, end, max_bytes)
@@ -152,7 +160,7 @@ class LogReader:
         return found
 
     async def _piece(self, position: int, length: int) -> bytes:
-        """Bytes from any position on, fewer where a batch of the tail cache ends."""
+        """Read bytes from any position; fewer where a batch of the tail cache ends."""
         cached = self._tail.find(position)
         if cached is None:
             return await self._read(position, length)
@@ -164,7 +172,7 @@ class LogReader:
         return await self._from_device(position, length) if view is None else bytes(view)
 
     def _cached(self, position: int, length: int) -> memoryview | None:
-        """Bytes of a segment, if the page cache has them all: good until the next call."""
+        """Bytes of a segment if the page cache has all of them. The view is valid until the next call."""
         base = self._segments.base_of(position)
         if not self._segments.has(base):
             return None
@@ -190,14 +198,14 @@ class LogReader:
             raise self._corrupt(position) from error
 
     def _read_slowly(self, base: int, position: int, length: int) -> bytes:
-        fd = self._segments.open(base)  # its own: the loop may close the one it keeps
+        fd = self._segments.open(base)  # a descriptor of its own: the loop may close the cached one
         try:
             return self._segments.disk.read(fd, length, position - base)
         finally:
             os.close(fd)
 
     def _corrupt(self, position: int) -> LogCorrupt:
-        """Tells once of each place."""
+        """Build the error for damage at a position. Logs each position once."""
         error = LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
         if position not in self.met and len(self.met) < _MAX_MET and not self._segments.damaged.covers(position):
             self.met.add(position)

@@ -1,12 +1,12 @@
-"""What opening a log does: find its end, cut a torn tail, refuse damage.
+"""Recovers a log when it is opened: finds its end, cuts a torn tail, and refuses damage.
 
-The first byte that is no sound frame is either the end of the log or damage. A flush that a crash tore can
-leave anything at all, but only behind the last durable position. Every frame says how far the log was durable
-when it was written (`durable_of`): if a sound frame exists anywhere behind the bad byte that was written when
-that byte was already durable, the byte went bad later. Then nothing is cut and the log does not open. Else the
-bad byte cannot be told from a torn tail that nobody was told about, and zeros go from there on.
+The first byte that is not part of a valid frame is either the end of the log or damage. A crash during a flush can
+leave any bytes, but only behind the last durable position. Each frame has the durable position at the time it was
+written (`durable_of`). If a valid frame behind the bad byte was written when that byte was already durable, the byte
+went bad later: nothing is cut, and the log does not open. Otherwise the bytes are a torn tail, which was never
+acknowledged, and they are overwritten with zeros.
 
-Damage that is known (`store.log.damaged_ranges`) is passed over, here as everywhere.
+Known damage (`store.log.damaged_ranges`) is skipped.
 """
 
 import os
@@ -21,37 +21,38 @@ from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch
 
 _CHUNK: Final = 4 << 20  # bytes read at once
-_BATCH: Final = 256 << 10  # of frames: they stay in the processor's cache while they are read, checked and folded
+_BATCH: Final = 256 << 10  # bytes of frames, which stay in the CPU's cache while they are read, verified and folded
 _MARK: Final = MAGIC.to_bytes(2, "little") + bytes([VERSION])
 _MARK_AT: Final = 8  # where the mark is in a frame
 
 
 @dataclass(slots=True, frozen=True)
 class Recovered:
-    """Where the log begins and ends, and its newest store time (0: no record was read)."""
+    """The bounds of a recovered log."""
 
     begin: int
-    begin_time: int  # store time of the first record; 0: nothing was reclaimed, or that record is damaged
+    begin_time: int  # store time of the first record, ms; 0: nothing was reclaimed, or that record is damaged
     end: int
-    store_time: int
+    store_time: int  # of the newest record, ms; 0: no record was read
     cut: int  # bytes of torn tail that were cleared
 
 
 def recover(segments: Segments, checked: int, durable: int) -> Recovered:
-    """Check the log from the segment of `checked` on, and cut its torn tail.
+    """Verify the log from the segment of `checked` on, and cut its torn tail.
 
-    `checked` is the position the views have come to, `durable` what they know to have been on disk. Raises
-    `LogCorrupt` for damage; an end before `checked` (possible under the interval policy) is the caller's matter.
+    `checked` is the position of the views, `durable` the position up to which they know that the log was on disk.
+    Raises `LogCorrupt` for damage. The caller has to handle an end before `checked`, which is possible under the
+    interval policy.
     """
     begin, end, last = find_end(segments, checked, durable)
     if last is not None:
-        _settle(segments, last)
+        _rewrite(segments, last)
     store_time = 0 if last is None else last.store_time
     return Recovered(begin, begin_time(segments, begin), end, store_time, clear(segments, end))
 
 
 def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, SealedBatch | None]:
-    """The same without changing anything: where the log begins and ends, and what its last records are in."""
+    """Find where the log begins and ends, and its last batch, as `recover` does but without changing anything."""
     if not segments.bases:
         if durable:
             raise LogCorrupt(segment_name(0), 0, "the segments are gone")
@@ -60,7 +61,7 @@ def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, 
     first = max(segments.base_of(checked), begin)
     first = min(first, segments.bases[-1])
     last = _last_batch(segments, first)
-    while last is None and first > begin:  # the views saw records in this segment that never reached the disk
+    while last is None and first > begin:  # the views have records of this segment that never reached the disk
         first -= segments.size
         last = _last_batch(segments, first)
     end = segments.damaged.behind(begin if last is None else last.position + len(last.data))
@@ -84,8 +85,8 @@ def _last_batch(segments: Segments, position: int) -> SealedBatch | None:
 
 
 def sound_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
-    """The log from `position` on in pieces, up to the first byte that is no sound frame and in no place known as
-    damaged."""
+    """Yield the log from `position` on, up to the first byte that is neither in a valid frame nor in a range of known
+    damage."""
     base = segments.base_of(position)
     while segments.has(base):
         for batch in segment_batches(segments, position):
@@ -102,7 +103,7 @@ def sound_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
 
 
 def segment_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
-    """The same, of the segment of `position` alone."""
+    """Yield the batches of one segment from `position` on, as `sound_batches` does."""
     base = segments.base_of(position)
     fd = segments.open(base)
     try:
@@ -117,8 +118,8 @@ def segment_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
 
 
 def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
-    """Sound frames at `position`, as many as a batch holds, or the one that is larger than that; and where the last
-    begins."""
+    """Read valid frames at `position`, about as many as fit a batch but at least one. Returns them and where the last
+    one begins in them."""
     room = segments.damaged.before(position, base + segments.size) - position
     data = segments.disk.read(fd, min(_BATCH, room), position - base)
     last, valid = record.verify(data, position)
@@ -131,7 +132,7 @@ def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes
 
 
 def _continues(segments: Segments, base: int, end: int) -> bool:
-    """Whether the segment at `base` begins with the frame that was written when the log ended at `end`."""
+    """Whether the segment at `base` begins with a frame that was written when the log ended at `end`."""
     if not segments.has(base):
         return False
     fd = segments.open(base)
@@ -143,14 +144,14 @@ def _continues(segments: Segments, base: int, end: int) -> bool:
 
 
 def _refuse_damage(segments: Segments, end: int) -> None:
-    """Raise `LogCorrupt` if a sound frame behind `end` proves that what is at `end` was durable once."""
+    """Raise `LogCorrupt` if a valid frame behind `end` proves that the bytes at `end` were durable once."""
     for _, durable in frames_behind(segments, end):
         if durable > end:
             raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
 
 
 def frames_behind(segments: Segments, position: int) -> Iterator[tuple[int, int]]:
-    """(position, durable position) of all sound frames at or behind `position`, wherever they begin."""
+    """Yield (position, durable position) of each valid frame from `position` on, at any byte."""
     base = segments.base_of(position)
     offset = position - base
     while segments.has(base):
@@ -164,7 +165,7 @@ def frames_behind(segments: Segments, position: int) -> Iterator[tuple[int, int]
 
 
 def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterator[tuple[int, int]]:
-    """The same in one segment, from byte `offset` of it on."""
+    """Yield the valid frames of one segment from byte `offset` on, as `frames_behind` does."""
     overlap = HEADER_SIZE
     while offset < segments.size:
         data = segments.disk.read(fd, min(_CHUNK + overlap, segments.size - offset), offset)
@@ -182,11 +183,12 @@ def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterato
         offset += _CHUNK
 
 
-def _settle(segments: Segments, batch: SealedBatch) -> None:
-    """Write what the last batch does not prove durable again, and sync it: from here on everything before the end
-    is taken to be on disk. A process that was killed may have left it in the page cache only, and after a failed
-    sync the kernel calls such pages clean, so a sync alone would not write them. Segments before the last frame's
-    were synced when they were left."""
+def _rewrite(segments: Segments, batch: SealedBatch) -> None:
+    """Write the end of the log again, from the last position that the last batch proves durable, and sync it.
+
+    A killed process may have left these bytes in the page cache only. After a failed sync the kernel marks such pages
+    as clean, so a sync alone would not write them. Earlier segments were synced before the writer left them.
+    """
     last = record.split(batch.data)[-1]
     base = segments.base_of(batch.position + last)
     begin = max(record.durable_of(batch.data, last), base, segments.damaged.last_end(batch.position))
@@ -203,7 +205,7 @@ def _settle(segments: Segments, batch: SealedBatch) -> None:
 
 
 def clear(segments: Segments, end: int, dry: bool = False) -> int:
-    """Write zeros over whatever is behind `end`, durably; `dry` only counts. Returns how many bytes it was."""
+    """Overwrite all bytes behind `end` with zeros, durably, and return how many were not zero. `dry` only counts."""
     cleared = 0
     base = segments.base_of(end)
     offset = end - base

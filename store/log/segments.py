@@ -1,7 +1,7 @@
-"""The log's files: which there are, their names, and the next one made ready before it is needed.
+"""The files of the log. The next one is created in the background before it is needed.
 
-A segment holds positions [base, base + size) and base is a multiple of size, so that a position alone says
-which file and which byte of it.
+A segment has the positions [base, base + size), and base is a multiple of size. So a position alone tells the file
+and the byte in it.
 """
 
 import logging
@@ -17,7 +17,7 @@ from store.log.disk import Disk
 
 logger = logging.getLogger(__name__)
 
-_OPEN_FILES: Final = 64  # descriptors kept for reading and writing
+_OPEN_FILES: Final = 64  # descriptors that are kept open
 
 
 def segment_name(base: int) -> str:
@@ -26,7 +26,7 @@ def segment_name(base: int) -> str:
 
 
 class Segments:
-    """The segments of one folder. `bases` is sorted; used by the loop thread except where a method says else."""
+    """The segments of one folder. `bases` is sorted. Use it on the loop except where a method says otherwise."""
 
     __slots__ = (
         "_descriptors",
@@ -47,26 +47,29 @@ class Segments:
         self.size = size
         self.disk = disk
         self.bases: list[int] = []
-        self.damaged = DamagedRanges()  # places that are not read
+        self.damaged = DamagedRanges()  # ranges that are not read
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
-        self._forgotten: list[int] = []  # segments before the log's begin whose files are there, the oldest first
+        self._forgotten: list[int] = []  # segments before the log's begin that still have files, the oldest first
         self._preparing: threading.Thread | None = None
-        self._unprepared = -1  # the segment that could not be prepared: it is tried again when it is needed
+        self._unprepared = -1  # the segment that could not be prepared; it is created when it is needed
         self._stopped = threading.Event()
-        self._lock = threading.Lock()  # of `bases` and `_preparing`: the flush thread takes segments
+        self._lock = threading.Lock()  # of `bases` and `_preparing`, which the flush thread uses too
 
     def load(self) -> None:
-        """Make the folder ready to be written to, and find the segments (see there)."""
+        """Prepare the folder for writing, and find the segments. Raises what `find` does."""
         if not any(self.folder.glob("*.log")):
             self.disk.make_folder(self.folder)
         for unfinished in self.folder.glob("*.new"):
             unfinished.unlink()
         self.find()
-        self.disk.sync_folder(self.folder)  # a process that was killed behind a segment's rename has not
+        self.disk.sync_folder(self.folder)  # the last process may have been killed right after it renamed a segment
 
     def find(self) -> None:
-        """Find the segments, and what is known of damage. Raises `LogCorrupt` when one is missing or is no segment of
-        this log, `StoreError` for another file under a segment's suffix."""
+        """Find the segments, and read the list of known damage.
+
+        Raises `LogCorrupt` when a segment is missing or does not belong to this log, and `StoreError` for another file
+        with the suffix of segments.
+        """
         self.damaged = read_damaged(self.folder)
         paths = list(self.folder.glob("*.log"))
         for path in paths:
@@ -88,11 +91,11 @@ class Segments:
             return at > 0 and self.bases[at - 1] == base
 
     def open(self, base: int) -> int:
-        """A descriptor of the segment that the caller closes. From any thread."""
+        """Open the segment and return a descriptor that the caller has to close. For any thread."""
         return os.open(self.folder / segment_name(base), os.O_RDWR | os.O_CLOEXEC)
 
     def descriptor(self, base: int) -> int:
-        """A descriptor to use before the loop's next turn: it is kept, and closed when many newer ones are used."""
+        """A cached descriptor of the segment. It is valid until the loop's next turn."""
         fd = self._descriptors.pop(base, None)
         if fd is None:
             fd = self.open(base)
@@ -102,7 +105,7 @@ class Segments:
         return fd
 
     def prepare(self, base: int) -> None:
-        """Begin to make the segment in the background, unless it is there or on its way."""
+        """Create the segment in the background unless it exists or is being created."""
         with self._lock:
             at = bisect_right(self.bases, base)
             if self._preparing is not None or base == self._unprepared or self._stopped.is_set():
@@ -112,10 +115,10 @@ class Segments:
             self._preparing = threading.Thread(target=self._make_quietly, args=(base,), name="sluice-segment")
             self._preparing.start()
 
-    def take(self, base: int) -> int:
-        """A descriptor of the segment, which is made now if nobody prepared it. For the flush thread.
+    def open_for_writing(self, base: int) -> int:
+        """Open the segment, and create it first if `prepare` has not. For the flush thread.
 
-        Raises OSError when it cannot be made.
+        Raises OSError when it cannot be created.
         """
         with self._lock:
             preparing = self._preparing
@@ -126,7 +129,7 @@ class Segments:
         return self.open(base)
 
     def forget(self, begin: int) -> None:
-        """The log begins at the segment `begin` from here on: the files before it wait for `remove`."""
+        """Let the log begin at the segment `begin`. The files of the earlier segments stay until `remove`."""
         with self._lock:
             count = bisect_left(self.bases, begin)
             gone, self.bases[:count] = self.bases[:count], []
@@ -137,8 +140,11 @@ class Segments:
         self._forgotten += gone
 
     def remove(self) -> None:
-        """Remove the files of forgotten segments, the oldest first and each durably before the next: no failure or
-        crash leaves a hole. What could not be removed waits for the next call. From any thread."""
+        """Remove the files of forgotten segments, the oldest first. For any thread. Raises OSError.
+
+        Each removal is durable before the next, so that no failure or crash leaves a gap. After an error the next call
+        continues.
+        """
         while self._forgotten:
             self.disk.remove(self.folder / segment_name(self._forgotten[0]))
             self.disk.sync_folder(self.folder)
@@ -155,7 +161,7 @@ class Segments:
         self._descriptors.clear()
 
     def _make_quietly(self, base: int) -> None:
-        # A disk that is full now may not be when the segment is needed: `take` tries again and tells.
+        # A full disk may have room again when the segment is needed: then `open_for_writing` tries again and raises.
         try:
             self._make(base)
         except StoreClosed:

@@ -1,13 +1,13 @@
-"""The newest batches of the log in memory, as the bytes they are: what live delivery reads."""
+"""The newest batches of the log in memory. Live delivery reads from here."""
 
 from bisect import bisect_right
 from typing import Final
 
-_COMPACT: Final = 1024  # forgotten batches after which the lists are shortened
+_COMPACT: Final = 1024  # dropped batches after which the lists are shortened
 
 
 class TailCache:
-    """Recent batches by position, at most `limit` bytes of them (and always the last one)."""
+    """Recent batches by position, at most `limit` bytes but always the last one."""
 
     __slots__ = ("_batches", "_first", "_limit", "_positions", "size")
 
@@ -15,11 +15,11 @@ class TailCache:
         self._limit = limit
         self._positions: list[int] = []
         self._batches: list[bytes] = []
-        self._first = 0  # index of the oldest that is kept
+        self._first = 0  # index of the oldest batch that is kept
         self.size = 0  # bytes
 
     def add(self, position: int, data: bytes) -> None:
-        """Add the batch at `position`, which is behind all others."""
+        """Add a batch whose `position` is behind all others."""
         self._positions.append(position)
         self._batches.append(data)
         self.size += len(data)
@@ -33,7 +33,7 @@ class TailCache:
             self._first = 0
 
     def find(self, position: int) -> tuple[int, bytes] | None:
-        """(position, data) of the batch that holds `position`."""
+        """(position, data) of the batch with the byte at `position`; None if it is not here."""
         at = bisect_right(self._positions, position) - 1
         if at < self._first:
             return None

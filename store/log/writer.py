@@ -1,7 +1,7 @@
-"""The end of the log: frames in, sealed batches on disk. Runs in the flush thread, which alone owns this state.
+"""Seals frames and writes them at the end of the log. Runs in the flush thread, which owns this state.
 
-A record never spans segments: what does not fit leaves the rest of the segment zero, and the first frame of
-the next segment names the true end as its durable position, so a reader can tell the gap from damage.
+A record never spans segments. If one does not fit, the rest of the segment stays zero. The first frame of the next
+segment names the true end as its durable position, so a reader can tell this padding from damage.
 """
 
 import os
@@ -17,7 +17,7 @@ from store.log.segments import Segments
 
 Clock = Callable[[], int]
 
-_MAX_UNDURABLE = 64 << 20  # bytes written and not synced, under the interval policy
+_MAX_UNDURABLE = 64 << 20  # bytes that the interval policy leaves unsynced
 
 
 def clock_ms() -> int:
@@ -26,7 +26,7 @@ def clock_ms() -> int:
 
 
 class SealedBatch:
-    """Sealed frames that were written together: `data` lies at `position` of the log."""
+    """Sealed frames that were written together, at `position` of the log."""
 
     __slots__ = ("data", "position", "store_time")
 
@@ -37,8 +37,8 @@ class SealedBatch:
 
 
 class Writer:
-    """Writes behind `position`. Any error but `RecordInvalid` leaves it unusable, on purpose: after a failed
-    flush nobody knows what is on disk."""
+    """Writes to the log from `position` on. After any error but `RecordInvalid` it must not be used again, because the
+    content of the disk is unknown."""
 
     __slots__ = (
         "_base",
@@ -71,18 +71,18 @@ class Writer:
         self._fd = -1
         self._pages = Pages()
         self.position = position  # of the next frame
-        self.durable = position  # everything before it is on disk
+        self.durable = position  # all bytes before it are on disk
         self.epoch = epoch
         self.store_time = store_time  # of the newest batch; never runs backwards
 
     def open(self) -> None:
-        """Have the segment ready that is written first. Raises OSError."""
+        """Open the segment that is written first. Raises OSError."""
         self._enter(1)
 
     def write(self, frames: list[bytes]) -> tuple[list[SealedBatch], list[int]]:
         """Write the frames, durably under the fsync policy. Returns the batches and each frame's position.
 
-        Raises `RecordInvalid` with nothing written when one is not a frame, OSError when the disk fails.
+        Raises `RecordInvalid`, with nothing written, when one is not an unsealed frame; OSError when the disk fails.
         """
         sizes = list(map(len, frames))
         self.store_time = max(self.store_time, self._clock())
@@ -91,12 +91,12 @@ class Writer:
         if sum(sizes) <= self._enter(sizes[0]):
             positions = list(accumulate(sizes[:-1], initial=self.position))
             return [self._write_batch(self._seal(frames))], positions
-        for frame in frames:  # all before the first is written
+        for frame in frames:  # check all before writing the first
             self._seal([frame])
         return self._write_across(frames, sizes)
 
     def sync(self) -> None:
-        """Make all that is written durable."""
+        """Make all written bytes durable."""
         if self.durable < self.position:
             self._disk.sync(self._fd)
             self.durable = self.position
@@ -107,14 +107,14 @@ class Writer:
             self._fd = -1
 
     def _enter(self, length: int) -> int:
-        """Have the segment open where a frame of `length` goes next. Returns the bytes left in it."""
+        """Open the segment that the next frame, of `length` bytes, goes into. Returns the bytes left in it."""
         segments = self._segments
         base = segments.base_of(self.position)
         if base + segments.size - self.position < length:
             base += segments.size
         if base != self._base:
-            self.sync()  # the segment that is left, before its descriptor is gone
-            fd = segments.take(base)
+            self.sync()  # the old segment, before its descriptor is closed
+            fd = segments.open_for_writing(base)
             self.close()
             self._fd, self._base = fd, base
             self.position = max(self.position, base)
@@ -127,7 +127,7 @@ class Writer:
         return base + segments.size - self.position
 
     def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[SealedBatch], list[int]]:
-        """Write frames that do not fit into one segment: a batch in each."""
+        """Write frames that do not fit into one segment, as one batch per segment."""
         batches: list[SealedBatch] = []
         positions: list[int] = []
         first = 0

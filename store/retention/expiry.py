@@ -1,4 +1,4 @@
-"""Which segments may go, by their age, by the age that parent topics keep, and by the length of the log."""
+"""Decides which segments retention may remove: by age, by the ages of parent topics, and by the log's length."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from store.log.writer import Clock
 from store.views.begins import Floors
 from store.views.fold import Views
 
-_PAGE: Final = 32  # parent topics looked at in one turn of the loop
-_MAX_PARENTS: Final = 1024  # looked at in all; with more a segment stays as long as it would without ages of their own
+_PAGE: Final = 32  # parent topics checked per turn of the loop
+_MAX_PARENTS: Final = 1024  # checked per segment; if there are more, the segment stays until the common age
 
 
 class Expiry:
-    """Tells retention how far it may go."""
+    """Computes up to which position retention may remove the log."""
 
     def __init__(
         self, config: StoreConfig, segments: Segments, reader: LogReader, views: Views, log: CommitLog, clock: Clock
@@ -37,19 +37,21 @@ class Expiry:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is configured to go."""
+        """Whether any retention limit is configured."""
         return bool(self._bytes or self._age_s or self._ages_s)
 
     def move_floors(self) -> None:
-        """Have queues begin at the age that their parent topic keeps, as of now, where parents have ages of their
-        own. Floors do not go back with the clock."""
+        """Move the floors, at which queues begin, to the current time minus their parent topic's age.
+
+        Does nothing unless parent topics have ages of their own. Floors never move backwards, even if the clock does.
+        """
         if self._ages_s:
             now, old = self._clock(), self._views.floors
             floors = {parent: max(old.of(parent), _floor(now, age_s)) for parent, age_s in self._ages_s.items()}
             self._views.floors = Floors(floors, max(old.others, _floor(now, self._age_s)))
 
     async def cut(self) -> int:
-        """The position up to which the log may go."""
+        """The position up to which retention may remove the log."""
         end, size = self._log.end, self._segments.size
         active = self._segments.base_of(max(end - 1, 0))
         cut, oldest = self._views.begin, self._views.begin_time
@@ -63,15 +65,17 @@ class Expiry:
         return cut
 
     async def time_of(self, position: int) -> int:
-        """Store time of the record at `position`, or of the next one where it is damaged. Raises `LogCorrupt`."""
+        """Store time of the record at `position`, or of the next one behind known damage. Raises `LogCorrupt`."""
         chunk = await self._reader.chunk(position, self._log.end, 1)
         if not chunk.data:
             raise LogCorrupt(segment_name(position), position, "no record behind damage")
         return record.store_time_of(chunk.data, 0)
 
     async def _newest_before(self, base: int, active: int) -> int | None:
-        """A store time that nothing before `base` is newer than: that of the first record from there on that begins a
-        segment and is whole. None: there is none, or nothing goes by its age."""
+        """An upper bound of the store times before `base`: that of the first valid record that begins a segment.
+
+        None if there is no such record, or if no age is configured.
+        """
         if not self._age_s and not self._ages_s:
             return None
         for following in range(base, active + 1, self._segments.size):
@@ -82,8 +86,10 @@ class Expiry:
         return None
 
     async def _has_expired(self, log: range, oldest: int, newest: int) -> bool:
-        """Whether the segment `log`, with store times from `oldest` to `newest`, is too old for every parent topic that
-        has a record in it."""
+        """Whether the segment `log` is past the age of each parent topic that has a record in it.
+
+        Its store times are between `oldest` and `newest`.
+        """
         now = self._clock()
         is_past = _is_past(now, newest, self._age_s)
         if not self._ages_s:
@@ -92,7 +98,7 @@ class Expiry:
         if not is_past and len(keeping) == len(self._ages_s):
             return False
         if self._keeps is not None and (self._keeps in keeping or (self._keeps not in self._ages_s and not is_past)):
-            keeping.insert(0, self._keeps)  # as a rule it still does
+            keeping.insert(0, self._keeps)  # likely to keep this segment too
         for number, parent in enumerate(self._all(keeping, is_past)):
             if number == _MAX_PARENTS or self._has_records(parent, log, oldest, newest):
                 self._keeps = parent
@@ -102,7 +108,7 @@ class Expiry:
         return True
 
     def _all(self, keeping: list[bytes], is_past: bool) -> Iterator[bytes]:
-        """Those parent topics, and where the common age is not past all that have none of their own."""
+        """Yield `keeping`, and unless the common age is past all parent topics without an age of their own."""
         yield from keeping
         after: bytes | None = None
         while not is_past:
@@ -123,5 +129,5 @@ def _floor(now: int, age_s: float) -> int:
 
 
 def _is_past(now: int, time: int, age_s: float) -> bool:
-    """Whether `time` is too old for an age to keep; an age of 0 keeps everything."""
+    """Whether `time` is older than an age. An age of 0 keeps everything."""
     return age_s > 0 and time < now - age_s * 1000

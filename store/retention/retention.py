@@ -1,9 +1,9 @@
-"""What takes the log's beginning away: whole segments, by age and by size, in the background.
+"""Removes whole segments from the beginning of the log, by age and by size, in the background.
 
-In this order, so that a crash between any two steps loses nothing: held messages and retained values that lie in what
-will go are copied into their views; the views are put on disk; the segments go; and when a whole generation of the
-index points into nothing, the ends of its queues are written down and its entries go with one range delete. A record
-goes only when the views on disk have it folded, and the segment that is written to never goes.
+The order of its steps makes a crash between any two of them harmless. It copies held messages and retained values
+from the segments into their views, flushes the views to disk, and removes the segments. When all references of an
+index generation are to removed records, it writes down the ends of the generation's queues and deletes its entries
+with one range delete. A record is removed only after the views on disk have it, and the active segment never is.
 """
 
 import asyncio
@@ -26,15 +26,17 @@ from store.views.retained import NOWHERE
 
 logger = logging.getLogger(__name__)
 
-_PAGE: Final = 256  # rows looked at in one turn of the loop
-_KEPT_BYTES: Final = 4 << 20  # of records copied, after which they are checkpointed
-_SLICE: Final = 64  # queues whose ends are folded in one turn of the loop
-_REST: Final = 4  # times as long as a turn took, until the next
+_PAGE: Final = 256  # rows checked per turn of the loop
+_KEPT_BYTES: Final = 4 << 20  # of copied records between two checkpoints
+_SLICE: Final = 64  # queues whose ends are written down per turn of the loop
+_REST: Final = 4  # the pause after a turn, as a multiple of the turn's time
 
 
 class Retention:
-    """Looks every `retention_check_s` for segments that may go. Everything happens on the loop, in short turns, but
-    flushes and removals, which a thread does."""
+    """Checks every `retention_check_s` for segments to remove.
+
+    It runs on the loop in short turns, except flushes and removals, which run in a thread.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Retention:
         views: Views,
         log: CommitLog,
         checkpoint: Callable[[], Awaitable[None]],
-        settle: Callable[[], Awaitable[None]],
+        wait_for_held: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._config = config
@@ -56,21 +58,21 @@ class Retention:
         self._views = views
         self._log = log
         self._checkpoint = checkpoint
-        self._settle = settle  # what is under way about held messages is folded then
+        self._wait_for_held = wait_for_held  # until records about held messages are folded
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
-        self.taking = asyncio.Lock()  # whoever has it sees no segment go
+        self.removing = asyncio.Lock()  # no segment is removed while another task has it
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin looking, if anything is configured to go."""
+        """Start the background task if a retention limit is configured."""
         self._expiry.move_floors()
         if self._expiry.is_on:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End when the turn that is under way has ended, and what somebody asked for."""
+        """Stop after the current turn, and wait for a running `enforce`."""
         self._stopping.set()
         if self._task is not None:
             await self._task
@@ -78,19 +80,23 @@ class Retention:
             pass
 
     async def enforce(self) -> None:
-        """Take away what may go now. Raises `StoreError` and OSError, after which the next look goes on."""
+        """Remove the segments that may be removed now.
+
+        Raises `StoreError` and OSError. The next check continues then.
+        """
         async with self._one:
-            await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)  # what failed last time
+            # Remove the files that the last call could not remove.
+            await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)
             self._expiry.move_floors()
             entered = self._views.moved.entered
             cut = await self._expiry.cut()
             if cut > self._views.begin:
                 await self._keep_all(cut)
             if entered != self._views.moved.entered:
-                # A held message entered before it was kept: its parent topic may want its segment to stay.
+                # A held message entered its queues before it was kept: its parent topic's age may keep the segment.
                 cut = min(cut, await self._expiry.cut())
             if cut > self._views.begin:
-                await self._take(cut)
+                await self._remove_before(cut)
             while not self._stopping.is_set():
                 generation = self._views.oldest_generation()
                 if generation is None or not await self._fold_ends(generation):
@@ -101,17 +107,22 @@ class Retention:
         while not self._stopping.is_set() and not self._log.failed:
             try:
                 await self.enforce()
-            except Exception:  # whatever it was: it must not end unheard, with a disk that fills up
-                logger.exception("retention could not take segments away, and tries again")
+            except Exception:  # the task must not end silently while the disk fills up
+                logger.exception("retention could not remove segments; the next check tries again")
             await self._rest(self._config.retention_check_s)
 
     async def _keep_all(self, cut: int) -> None:
-        """Copy what views refer to before `cut` into these views. The retained values of all that the index generation
-        of `cut` refers to, so that one pass over them serves all segments of a generation, unless one of them came
-        late from a record before `cut`. Held messages first: those that are kept do not enter by their record any more,
-        so when the rest has settled no value comes from there."""
+        """Copy the records before `cut` that views refer to into these views.
+
+        Held messages come first. A kept message enters its queues by a copy, so once the appends of before are
+        committed, no new retained value refers to a record before `cut`.
+
+        For retained values, one pass keeps the records of the whole index generation of `cut`, so that the other
+        segments of the generation need no pass. A further pass is made only if a held message became a retained value
+        whose record is before `cut`.
+        """
         await self._keep(self._views.held, cut)
-        await self._settle()
+        await self._wait_for_held()
         retained = self._views.retained
         if cut <= self._kept_below and cut <= retained.moved_from:
             return
@@ -122,14 +133,14 @@ class Retention:
         self._kept_below = below
 
     async def _keep(self, view: Keeper, below: int) -> None:
-        """Copy the records before `below` that a view refers to into it. One that is damaged goes with its segment."""
+        """Copy the records before `below` that a view refers to into it, except damaged ones."""
         copied = 0
         page = view.to_keep(below, None, _PAGE)
         while True:
             for name, position, length in page.rows:
                 try:
                     view.keep(name, await self._reader.records([position], [length]))
-                except LogCorrupt:  # the reader told of it
+                except LogCorrupt:  # the reader has logged it
                     continue
                 copied += length
                 if copied >= _KEPT_BYTES or self._views.is_full():
@@ -140,11 +151,11 @@ class Retention:
             await asyncio.sleep(0)
             page = view.to_keep(below, page.after, _PAGE)
 
-    async def _take(self, cut: int) -> None:
-        async with self.taking:
-            await self._take_now(cut)
+    async def _remove_before(self, cut: int) -> None:
+        async with self.removing:
+            await self._remove_now(cut)
 
-    async def _take_now(self, cut: int) -> None:
+    async def _remove_now(self, cut: int) -> None:
         loop = asyncio.get_running_loop()
         await self._checkpoint()
         folded = self._views.checkpointed
@@ -155,14 +166,14 @@ class Retention:
         try:
             begin_time = await self._expiry.time_of(cut)
         except LogCorrupt:
-            begin_time = self._views.begin_time  # an earlier one will do: references below `cut` are stepped over
+            begin_time = self._views.begin_time  # an earlier time is fine: references before `cut` are skipped
         self._views.reclaim(cut, begin_time)
         self._segments.forget(cut)
         await loop.run_in_executor(None, self._segments.remove)
-        logger.info("retention took segments: the log begins at %d", cut)
+        logger.info("retention removed segments: the log begins at %d", cut)
 
     async def _fold_ends(self, generation: int) -> bool:
-        """Write down the ends of a generation's queues. False when stopped on the way: then it is begun again."""
+        """Write down the ends of a generation's queues. Returns False if stopped; it starts anew then."""
         digest: bytes | None = b""
         while digest is not None:
             began = time.monotonic()
@@ -173,7 +184,7 @@ class Retention:
         return True
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, unless it is time to stop."""
+        """Sleep, but wake up for `stop`."""
         try:
             await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:

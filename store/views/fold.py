@@ -295,7 +295,7 @@ class Views:
                 self.sessions.inbound_received(fields[_PUBLISHER], fields[_PACKET_ID])
             if flags & FLAG_WILL:
                 self.wills.drop(fields[_PUBLISHER])
-            self.held.hold(data, start, digests)
+            self.held.add(data, start, digests)
             return False
         if not self.held.revived(record.trailer_of(data, start)):
             return False

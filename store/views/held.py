@@ -1,11 +1,12 @@
-"""The held view: messages that are in the log and in no queue yet, until a time or until their transaction ends.
+"""The held view: delayed messages and half messages. They are in the log and in no queue yet.
 
-A message's handle is the position of its record. `h` has what letting it go needs, so that the fold never reads the
-log; `d` orders those that wait for their time by it, `c` those that wait for a transaction by when to ask about it.
-Before retention takes the record, `b` gets the sealed frame: the message is *kept*, and will go by a copy.
+The handle of a message is the position of its record. Row `h` has what releasing the message needs, so that the fold
+never reads the log. `d` orders delayed messages by their due time, `c` half messages by the time of their next check.
+Before retention removes the record, `b` gets the sealed frame: the message is then *kept*, and a copy of it enters
+the queues.
 
-A message that is both delayed and half waits for its transaction first. Folds are named after the control records
-(`store.control` says what each means). A handle that does not wait for what a record tells of changes nothing.
+A message that is both delayed and half waits for its transaction first. The methods that fold control records are
+named after these (see `store.control`). A record changes nothing for a handle that is not in the state it ends.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +25,8 @@ from store.views.state import State
 _HELD: Final = b"h"  # handle → row
 _KEPT: Final = b"b"  # handle → sealed frame
 _DUE: Final = b"d"
-_NEW: Final = b"c\0"  # halves nobody was asked about, by store time: when to ask first is a setting, not in the log
-_ASKED: Final = b"c\1"  # the other halves, by when to ask again
+_NEW: Final = b"c\0"  # halves without a check so far, by store time: the time of the first check is a setting
+_ASKED: Final = b"c\1"  # all other halves, by the time of the next check
 
 # flags, marks, length, due, check, rounds, key digests, topic length; digests, topic and publisher follow
 _ROW: Final = Struct(">HBIQQIBH")
@@ -34,7 +35,7 @@ _NO_PAYLOAD: Final = 1  # marks
 _IS_KEPT: Final = 2
 _NAME: Final = Struct(">QQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
-_BEHIND_ALL: Final = b"\xff" * 17  # behind every name
+_BEHIND_ALL: Final = b"\xff" * 17  # sorts after every name
 
 
 class HeldRow:
@@ -48,8 +49,8 @@ class HeldRow:
         self.marks: int
         self.length: int  # of its record
         self.due: int  # ms; 0 without FLAG_DELAYED
-        self.check: int  # ms, of a half: its store time while nobody was asked, then when to ask again
-        self.rounds: int  # how often somebody was asked
+        self.check: int  # ms, of a half: its store time before the first check, then the time of the next check
+        self.rounds: int  # number of checks
         (self.flags, self.marks, self.length, self.due, self.check, self.rounds, keys, size) = _ROW.unpack_from(row)
         topic = _ROW.size + keys * _DIGEST
         self.digests = [row[at : at + _DIGEST] for at in range(_ROW.size, topic, _DIGEST)]  # of its keys
@@ -58,7 +59,7 @@ class HeldRow:
 
     @property
     def is_half(self) -> bool:
-        """Whether it waits for its transaction, and not for its time."""
+        """Whether it waits for its transaction."""
         return bool(self.flags & FLAG_HALF)
 
     @property
@@ -78,13 +79,13 @@ class HeldRow:
         head = _ROW.pack(self.flags, self.marks, self.length, self.due, self.check, self.rounds, *sizes)
         return b"".join((head, *self.digests, self.topic, self.publisher))
 
-    def told(self) -> HeldMessage:
+    def message(self) -> HeldMessage:
         due = self.due if self.is_delayed else None
         return HeldMessage(self.handle, self.topic, self.publisher, due, self.rounds)
 
 
 class Earlier:
-    """Whether a message was held that comes before all others of its order. Its reader resets it."""
+    """A flag: a message was added that is due before all others of its order. The reader resets it."""
 
     __slots__ = ("is_set",)
 
@@ -93,8 +94,11 @@ class Earlier:
 
 
 class Order:
-    """Handles by a time. It remembers before which name there is none: what was taken out leaves traces in RocksDB,
-    which a look from the beginning would have to step over each time."""
+    """Handles ordered by a time.
+
+    It remembers the first name that may exist. Removed rows leave tombstones in RocksDB, and a scan from the beginning
+    would step over them each time.
+    """
 
     __slots__ = ("_bucket", "_earlier", "_from", "_state")
 
@@ -125,7 +129,7 @@ class Order:
         return None
 
     def until(self, time: int, limit: int) -> list[int]:
-        """Up to `limit` handles whose time is not behind `time`, in order."""
+        """Up to `limit` handles with a time up to `time`, in order."""
         if time < 0 or limit == 0 or self._from == _BEHIND_ALL:
             return []
         last = _NAME.pack(min(time, _LAST), _LAST)
@@ -140,12 +144,12 @@ class Order:
         return handles
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` names behind one."""
+        """Up to `limit` names from after `after` on."""
         return [name for name, _ in islice(self._state.scan(self._bucket, after=after), limit)]
 
 
 class Held:
-    """Messages that are held, by handle and in the three orders of what they wait for."""
+    """Held messages by handle, and in three orders: delayed ones, halves without a check, and checked halves."""
 
     __slots__ = ("_state", "asked", "begin", "count", "due", "earlier", "kept_below", "new")
 
@@ -157,10 +161,10 @@ class Held:
         self.new = Order(state, _NEW, self.earlier)
         self.asked = Order(state, _ASKED, self.earlier)
         self.begin = begin  # of the log: all messages before it are kept
-        self.kept_below = begin  # only messages before it may be
+        self.kept_below = begin  # only messages before this position may be kept
 
-    def hold(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
-        """Take the message whose sealed frame is at `start`; `digests` are of the keys it will be found by."""
+    def add(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
+        """Add the message whose sealed frame is at `start`. `digests` are those of its keys."""
         _, flags, _, topic, publisher, _, payload = record.decode(data, start)
         handle = record.position_of(data, start)
         due = record.trailer_of(data, start) if flags & FLAG_DELAYED else 0
@@ -186,27 +190,29 @@ class Held:
         return rows if isinstance(event, TimersFired) else []
 
     def revived(self, handle: int) -> bool:
-        """A copy of a message is in the log. Whether the message was held until now, and the copy enters for it."""
+        """Release a message whose copy is in the log. Returns whether it was held: if so, the copy enters queues."""
         row = self.find(handle)
         if row is not None:
             self._released(row)
         return row is not None
 
     def find(self, handle: int) -> HeldRow | None:
-        """The message of a handle, if it is held."""
+        """The row of a handle; None if no message with it is held."""
         if not 0 <= handle <= _LAST:
             return None
         row = self._state.get(_HELD, _handle_name(handle))
         return None if row is None else HeldRow(handle, row)
 
     def waits(self, handle: int, half: bool) -> bool:
-        """Whether the message is held and waits for its transaction (`half`), or for its time."""
+        """Whether a held message waits for its transaction (`half`), or for its due time."""
         row = self.find(handle)
         return row is not None and row.is_half == half
 
     def kept(self, handle: int) -> bytes | None:
-        """The sealed frame of a message by a copy of which it enters its queues; None where it can do so by its record,
-        or only waits for its time when its transaction is committed."""
+        """The sealed frame of a kept message whose copy is to enter the queues.
+
+        None where the record still exists, and for a half message that is delayed: its commit enters no queue.
+        """
         if handle >= self.kept_below:
             return None
         row = self.find(handle)
@@ -215,7 +221,7 @@ class Held:
         return self._state.get(_KEPT, _handle_name(handle))
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
-        """A page of the messages before `below`, all of which will be kept."""
+        """A page of the messages before `below`. The caller keeps all of them."""
         self.kept_below = max(self.kept_below, below)
         page = Page()
         last = _handle_name(below)
@@ -230,7 +236,7 @@ class Held:
         return page
 
     def keep(self, name: bytes, frame: bytes) -> None:
-        """Keep a message, unless it has gone meanwhile. What it waits for may have changed."""
+        """Keep a message's frame if the message is still held. Its state may have changed meanwhile."""
         row = self.find(int.from_bytes(name, "big"))
         if row is not None:
             row.marks |= _IS_KEPT
@@ -238,30 +244,29 @@ class Held:
             self._state.put(_KEPT, name, frame)
 
     def timers(self, after: bytes | None, limit: int) -> HeldPage:
-        """Up to `limit` messages that wait for their time, by it, behind `after`."""
+        """Up to `limit` delayed messages in order of their due times, from after `after` on."""
         names = self.due.page(after, limit)
-        return HeldPage(self._told(names), names[-1] if names and len(names) == limit else None)
+        return HeldPage(self._messages(names), names[-1] if names and len(names) == limit else None)
 
     def transactions(self, after: bytes | None, limit: int) -> HeldPage:
-        """Up to `limit` messages that wait for their transaction, behind `after`: those nobody was asked about, then
-        the others by when to ask again."""
+        """Up to `limit` half messages from after `after` on: first those without a check, then by next check."""
         stage, behind = (b"n", after) if after is None else (after[:1], after[1:] or None)
         names: list[bytes] = []
         if stage == b"n":
             names = self.new.page(behind, limit)
             if names and len(names) == limit:
-                return HeldPage(self._told(names), b"n" + names[-1])
+                return HeldPage(self._messages(names), b"n" + names[-1])
             behind = None
         others = self.asked.page(behind, limit - len(names))
         is_last = not others or len(names) + len(others) < limit
-        return HeldPage(self._told(names + others), None if is_last else b"a" + others[-1])
+        return HeldPage(self._messages(names + others), None if is_last else b"a" + others[-1])
 
-    def _told(self, names: list[bytes]) -> list[HeldMessage]:
+    def _messages(self, names: list[bytes]) -> list[HeldMessage]:
         rows = [self.find(_NAME.unpack(name)[1]) for name in names]
-        return [row.told() for row in rows if row is not None]
+        return [row.message() for row in rows if row is not None]
 
     def _waiting(self, handles: Iterable[int], half: bool) -> Iterator[HeldRow]:
-        """Those that wait for their transaction (`half`), or for their time."""
+        """The held messages of these handles that wait for their transaction (`half`), or for their due time."""
         for handle in handles:
             row = self.find(handle)
             if row is not None and row.is_half == half:
@@ -290,7 +295,7 @@ class Held:
             self.asked.add(row.check, row.handle)
 
     def _released(self, row: HeldRow) -> HeldRow:
-        """The message is held no more."""
+        """Delete the rows of a message that is no longer held."""
         name = _handle_name(row.handle)
         if row.is_half:
             self._order(row).remove(row.check, row.handle)

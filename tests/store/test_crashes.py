@@ -70,7 +70,7 @@ def test_a_segment_whose_name_was_not_synced_is_not_relied_upon(tmp_path: Path):
     segments.load()
     log.disk.fault = Fault("cut", 1)
     with pytest.raises(PowerCut):
-        segments.take(0)
+        segments.open_for_writing(0)
     segments.close()
     log.disk.kill()
     writer = log.open()

@@ -27,7 +27,7 @@ async def append(engine: Engine, topic: bytes, payload: bytes = b"") -> Appended
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        (b'{"format": 2, "replicas": 3}', "has format 2, this version reads 1"),
+        (b'{"format": 2, "replicas": 3}', "has format 2, but this version reads only 1"),
         (b'{"format": 1, "epoch": 1}', "store.json is damaged"),
         (b'{"form', "store.json is damaged"),
         (b"", "store.json is damaged"),

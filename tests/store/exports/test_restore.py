@@ -226,7 +226,7 @@ async def test_a_half_restored_folder_does_not_open_and_is_restored_again(store:
             kill_at(step)
         (tmp_path / "killed").rename(target)
         assert not (target / "store.json").exists()
-        with pytest.raises(StoreError, match=r"was being restored|restore it from a backup"):
+        with pytest.raises(StoreError, match=r"did not finish|restore it from a backup"):
             await Engine.open(target, SMALL)
         if step:
             with pytest.raises(StoreError, match="is not empty, it has log"):

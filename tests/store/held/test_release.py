@@ -151,7 +151,7 @@ async def test_thousands_that_fall_due_at_once_enter_by_due_time_and_arrival(tmp
     engine.on_commit(lambda commit: most.append(len(commit.moved)))
     clock.now += 50
     await engine.release_due()
-    assert 0 < max(most) <= service._MOST
+    assert 0 < max(most) <= service._MAX_HANDLES
     assert await payloads(engine, topic_queue(b"t")) == [b"plain"] * 6 + [b"%d" % due for due in sorted(dues)]
     references = engine._views.references(topic_queue(b"t"), 6, 3000)
     positions, _, times, _ = record.unpack_refs(references)
@@ -285,7 +285,7 @@ async def test_what_is_claimed_is_looked_at_when_the_claim_ends(
     recalling = asyncio.ensure_future(engine.recall([first]))
     await asyncio.sleep(0)
     assert list(engine._held._claims) == [first]
-    engine._held._look()  # as the timer does
+    engine._held._wake()  # as the timer does
     if busy:
         with pytest.raises(StoreBusy):
             await recalling
@@ -563,7 +563,7 @@ async def test_retention_waits_for_what_is_on_its_way_to_enter(tmp_path: Path, m
     await fill(engine)
     clock.now += 2 * HOUR
     reached: asyncio.Queue[str] = asyncio.Queue()
-    settle, flush = engine._retention._settle, engine._database.flush
+    settle, flush = engine._retention._wait_for_held, engine._database.flush
     loop = asyncio.get_running_loop()
 
     async def watched_settle() -> None:
@@ -574,7 +574,7 @@ async def test_retention_waits_for_what_is_on_its_way_to_enter(tmp_path: Path, m
         loop.call_soon_threadsafe(reached.put_nowait, "flushes")
         flush()
 
-    monkeypatch.setattr(engine._retention, "_settle", watched_settle)
+    monkeypatch.setattr(engine._retention, "_wait_for_held", watched_settle)
     monkeypatch.setattr(type(engine._database), "flush", lambda _: watched_flush())
     begins: list[int] = []
     engine.on_commit(lambda commit: begins.extend(engine.stats().log_begin for _ in commit.moved))

@@ -259,7 +259,7 @@ async def test_what_is_too_old_is_not_found_by_key_or_id_and_retained_values_sta
     found = await log.engine.by_key(b"brief", b"k", None, 10, 1 << 20)
     assert [record.position_of(found.data, start) for start in record.split(found.data)] == [new]
     assert (await log.engine.by_key(b"ever", b"k", None, 10, 1 << 20)).count == 1
-    with pytest.raises(NoSuchMessage, match="as old"):
+    with pytest.raises(NoSuchMessage, match="is older than its topic"):
         await log.engine.message(old)
     for position in (ever, new):
         assert record.position_of(await log.engine.message(position), 0) == position
