@@ -138,7 +138,7 @@ class Client:
     def transaction_checks(self, checker: Checker) -> TransactionChecks:
         """Tell the node the outcome of transactions of this client's name that were not ended:
         `async with client.transaction_checks(f)`. `checker` gets a half message and returns the `Decision`. Raises
-        `InvalidArgument` if the client has no `name`."""
+        `InvalidArgument` if the client has no `name`, or the checker is not an async function."""
         self._require_name()
         return TransactionChecks(self._connection, self.name, checker, self._open_halves)
 

@@ -20,6 +20,12 @@ class Settlement(NamedTuple):
 
     done: list[Lease]
     again: list[tuple[Lease, int | None]]  # with the delay in ms; None: the node's, which grows with the deliveries
+    unseen: list[Lease]  # given back before a handler saw them: the delivery does not count
+
+    @property
+    def size(self) -> int:
+        """How many messages it settles."""
+        return len(self.done) + len(self.again) + len(self.unseen)
 
 
 def leases_of(runs: Iterable[pb.Run]) -> list[Lease]:
@@ -47,12 +53,13 @@ def runs_of(leases: Iterable[Lease]) -> list[pb.Run]:
     return runs
 
 
-def postponed_of(again: Iterable[tuple[Lease, int | None]]) -> list[pb.Postponed]:
-    """Leases with their delays in ms, as runs of equal delay."""
+def postponed_of(again: Iterable[tuple[Lease, int | None]], unseen: Iterable[Lease]) -> list[pb.Postponed]:
+    """What a `Settlement` gives back, as runs of equal delay."""
     by_delay: dict[int | None, list[Lease]] = {}
     for lease, delay in again:
         by_delay.setdefault(delay, []).append(lease)
-    return [pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in runs_of(some)]
+    postponed = [pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in runs_of(some)]
+    return postponed + [pb.Postponed(run=run, delay_ms=0, unseen=True) for run in runs_of(unseen)]
 
 
 def milliseconds(seconds: float) -> int:

@@ -25,7 +25,7 @@ from cloud_sdk.tasks import is_cancelled
 _MAX_SENT: Final = 16_384  # settlements of one kind in one request
 _MAX_UNSETTLED: Final = 16_384  # settlements without an answer; beyond it no more messages are received
 _CLOSING_S: Final = 1.0  # for the node to end a stream that the member has ended
-_NOTHING: Final = Settlement([], [])
+_NOTHING: Final = Settlement([], [], [])
 
 Answer = TypeVar("Answer")
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.ConsumeRequest, pb.ConsumeReply]"
@@ -69,6 +69,7 @@ class MemberStream:
         self._writes: set[asyncio.Task[None]] = set()
         self._done: list[Lease] = []  # to be sent
         self._again: list[tuple[Lease, int | None]] = []  # to be sent
+        self._unseen: list[Lease] = []  # to be sent
         self._sender: asyncio.Task[None] | None = None
         self._is_send_scheduled = False  # for the next turn of the loop
         self._flushes = 0  # callers of `flush`
@@ -80,19 +81,27 @@ class MemberStream:
     @property
     def unsent(self) -> int:
         """How many settlements wait to be sent."""
-        return len(self._done) + len(self._again)
+        return len(self._done) + len(self._again) + len(self._unseen)
 
     @property
     def must_flush(self) -> bool:
         """Whether so many settlements have no answer that they come before the next batch."""
-        unanswered = sum([len(each.settlement.done) + len(each.settlement.again) for each in self._requests.values()])
+        unanswered = sum([each.settlement.size for each in self._requests.values()])
         return self.unsent + unanswered >= _MAX_UNSETTLED
 
-    def settle(self, done: Iterable[Lease], again: Iterable[Lease], delay_seconds: float | None) -> None:
-        """Acknowledge the leases `done` and give back the leases `again`, in the background."""
+    def settle(
+        self,
+        done: Iterable[Lease],
+        again: Iterable[Lease],
+        delay_seconds: float | None,
+        unseen: Iterable[Lease] = (),
+    ) -> None:
+        """Acknowledge the leases `done` and give back the leases `again` and `unseen`, in the background. The delivery
+        of those in `unseen` does not count."""
         delay = milliseconds(delay_seconds) if delay_seconds else None if delay_seconds is None else 0
         self._done += done
         self._again += [(lease, delay) for lease in again]
+        self._unseen += unseen
         if self.unsent and not self._is_send_scheduled and not self._is_sending:
             self._is_send_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_sender)
@@ -120,7 +129,7 @@ class MemberStream:
             retry = Retry(self._connection.retry_seconds)
             while True:
                 try:
-                    lost += await self._settle_now(Settlement([], again), is_repeated=False)
+                    lost += await self._settle_now(Settlement([], again, []), is_repeated=False)
                     break
                 except SluiceError as error:
                     if not is_transient(error) or not await retry.pause():
@@ -151,7 +160,7 @@ class MemberStream:
                 self._stop_request()
                 await asyncio.wait((batch,), timeout=ANSWER_S)
                 if batch.done() and batch.exception() is None:
-                    self.settle((), leases_of(batch.result().runs), 0.0)
+                    self.settle((), (), 0.0, leases_of(batch.result().runs))
             await self.flush()
         except asyncio.CancelledError:
             if self._sender is not None:
@@ -219,8 +228,8 @@ class MemberStream:
         self._number += 1
         message.number = self._number
         message.done.extend(runs_of(request.settlement.done))
-        message.again.extend(postponed_of(request.settlement.again))
-        if request.answer is not None or request.settlement.done or request.settlement.again:
+        message.again.extend(postponed_of(request.settlement.again, request.settlement.unseen))
+        if request.answer is not None or request.settlement.size:
             self._requests[self._number] = request
         write = asyncio.create_task(self._write(call, message))
         self._writes.add(write)
@@ -303,16 +312,18 @@ class MemberStream:
             _fail(batch, reason)
 
     def _repeat(self, settlement: Settlement) -> None:
-        """Send a settlement again, because it may not have arrived."""
+        """Send a settlement again, because it may not have arrived. Leases in `unseen` are left to expire: if it has
+        arrived, their next delivery has the same number, and would be given back."""
         self._again += settlement.again
         self.settle(settlement.done, (), 0.0)
 
     def _pop_settlement(self) -> Settlement:
         """Remove and return the settlements of the next request."""
-        if not self._done and not self._again:
+        if not self.unsent:
             return _NOTHING
-        settlement = Settlement(self._done[:_MAX_SENT], self._again[:_MAX_SENT])
+        settlement = Settlement(self._done[:_MAX_SENT], self._again[:_MAX_SENT], self._unseen[:_MAX_SENT])
         self._done, self._again = self._done[_MAX_SENT:], self._again[_MAX_SENT:]
+        self._unseen = self._unseen[_MAX_SENT:]
         return settlement
 
     def _start_sender(self) -> None:
@@ -331,7 +342,7 @@ class MemberStream:
                 if not is_transient(error) or not await retry.pause():
                     self._failure = error
                     if is_transient(error):
-                        self._done, self._again = [], []  # their messages come again
+                        self._done, self._again, self._unseen = [], [], []  # their messages come again
                     return
             if self._closed and not self.unsent:
                 await self._end_stream()  # more may be settled meanwhile

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final
 
@@ -95,7 +95,7 @@ class PushConsumer:
             task.cancel()
         waiting = [delivery.lease for lane in self._lanes for delivery in lane]
         self._lanes.clear()
-        self._settle([], waiting, 0.0)
+        self._give_back_unseen(waiting)
         for _ in self._workers:
             self._lane_count.release()
 
@@ -160,7 +160,7 @@ class PushConsumer:
                 if delivery.lease not in self._unsettled:
                     continue  # its lease was lost while it waited
                 if not await self._handle(delivery) or self._lifetime.is_closing:
-                    self._settle([], [delivery.lease for delivery in lane], 0.0)
+                    self._give_back_unseen([delivery.lease for delivery in lane])
                     break
 
     async def _handle(self, delivery: Delivery) -> bool:
@@ -182,7 +182,14 @@ class PushConsumer:
 
     def _settle(self, done: list[Lease], again: list[Lease], delay_seconds: float | None) -> None:
         self._consumer.settle(done, again, delay_seconds)
-        for lease in (*done, *again):
+        self._forget((*done, *again))
+
+    def _give_back_unseen(self, leases: list[Lease]) -> None:
+        self._consumer.give_back_unseen(leases)
+        self._forget(leases)
+
+    def _forget(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
             self._unsettled.pop(lease, None)
         self._capacity.set()
 

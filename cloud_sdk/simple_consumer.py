@@ -178,6 +178,10 @@ class SimpleConsumer:
         """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does. Raises `InvalidArgument`."""
         self._member.settle(done, again, delay_seconds)
 
+    def give_back_unseen(self, leases: Iterable[Lease]) -> None:
+        """Give back messages that no handler saw. They come again at once, and this delivery does not count."""
+        self._member.settle((), (), 0.0, leases)
+
     async def flush(self) -> int:
         """Wait until the log has every acknowledgement given so far.
 
@@ -191,7 +195,7 @@ class SimpleConsumer:
         """Give back the messages that were not returned to the caller, and `flush`. Returned messages that are not
         settled stay leased until their lease expires. Closing the client does the same."""
         if self._closing is None:
-            self.settle((), [delivery.lease for delivery in self._buffer])
+            self.give_back_unseen([delivery.lease for delivery in self._buffer])
             self._buffer.clear()
             self._closing = create_closing_task(self._end())
         await wait_for_close(self._closing, self._closing.cancel)

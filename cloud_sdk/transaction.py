@@ -6,6 +6,7 @@ together. If the process dies in between, the node asks other clients of the sam
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ import grpc.aio
 
 from cloud_sdk.closing import called_from_handler_of, enter_handler
 from cloud_sdk.connection import NodeConnection, Retry, is_transient
-from cloud_sdk.errors import SluiceError, TransactionEnded, Unavailable, from_rpc
+from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable, from_rpc
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -114,6 +115,9 @@ class TransactionChecks:
     """An async context manager. While it is open, it answers the node's checks for the client's name."""
 
     def __init__(self, connection: NodeConnection, name: str, checker: Checker, open_halves: set[int]) -> None:
+        # A plain function would fail at each check, until the node rolls the transaction back.
+        if not (inspect.iscoroutinefunction(checker) or inspect.iscoroutinefunction(type(checker).__call__)):
+            raise InvalidArgument(f"a checker is an async function, not {checker!r}")
         self._connection = connection
         self._name = name
         self._checker = checker

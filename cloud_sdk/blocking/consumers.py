@@ -125,9 +125,9 @@ class SimpleConsumer:
 
     def release_buffered(self) -> None:
         """Release the messages that were received and not returned."""
-        buffered = list(self._buffer)
+        leases = [delivery.lease for delivery in self._buffer]
         self._buffer.clear()
-        self.release(buffered)
+        self._thread.call_soon(lambda: self._consumer.give_back_unseen(leases))
 
     @property
     def _has_buffered(self) -> bool:

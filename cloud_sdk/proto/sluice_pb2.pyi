@@ -288,12 +288,14 @@ class AcknowledgeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class Postponed(_message.Message):
-    __slots__ = ("run", "delay_ms")
+    __slots__ = ("run", "delay_ms", "unseen")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     run: Run
     delay_ms: int
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    unseen: bool
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ...) -> None: ...
 
 class AcknowledgeReply(_message.Message):
     __slots__ = ("expired",)

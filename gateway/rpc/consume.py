@@ -197,8 +197,8 @@ class ConsumeStream:
         self, member: GroupMember, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
     ) -> None:
         try:
-            done, again = self._calls.settlement(member.source, request)
-            stale = await self._calls.groups.settle(member.source, done, again, member.request.member)
+            done, again, unsent = self._calls.settlement(member.source, request)
+            stale = await self._calls.groups.settle(member.source, done, again, member.request.member, unsent)
             if stale:
                 answer.expired.extend(wire_runs(stale))
         except RequestError as error:

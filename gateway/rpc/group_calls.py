@@ -52,9 +52,9 @@ class GroupCalls:
         wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
             return _reply(await self.groups.receive(source, pop, wait_s), ())
-        done, again = self.settlement(source, request)
+        done, again, unsent = self.settlement(source, request)
         settling = asyncio.create_task(
-            self.groups.settle(source, done, again, pop.member)
+            self.groups.settle(source, done, again, pop.member, unsent)
         )  # shares a commit with the pop
         try:
             popped = await self.groups.receive(source, pop, wait_s)
@@ -104,14 +104,14 @@ class GroupCalls:
 
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
-        done, again = self.settlement(source, request)
-        stale = await self.groups.settle(source, done, again, member_name(request.member))
+        done, again, unsent = self.settlement(source, request)
+        stale = await self.groups.settle(source, done, again, member_name(request.member), unsent)
         return pb.AcknowledgeReply(expired=wire_runs(stale))
 
     def settlement(
         self, source: Source, request: SettleRequest
-    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]]]:
-        """(finished, to be delivered again after a delay in ms) of a request."""
+    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]], list[tuple[Receipts, int]]]:
+        """Return `done`, `again` and `unsent` of `Store.settle`. Raises `RequestError`."""
         limits = self._limits
         if not _is_within(request, limits.max_settled):
             raise invalid(f"a request settles at most {limits.max_settled} messages")
@@ -121,8 +121,10 @@ class GroupCalls:
         again = [
             (_receipts(source, postponed.run), postponed.delay_ms if postponed.HasField("delay_ms") else None)
             for postponed in request.again
+            if not postponed.unseen
         ]
-        return done, again
+        unsent = [(_receipts(source, postponed.run), 0) for postponed in request.again if postponed.unseen]
+        return done, again, unsent
 
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
         source = self._source(request)

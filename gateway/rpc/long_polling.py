@@ -130,9 +130,10 @@ class LongPolling:
         done: Sequence[Receipts],
         again: Sequence[tuple[Receipts, int | None]],
         member: bytes = b"",
+        unsent: Sequence[tuple[Receipts, int]] = (),
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        stale = await self._store.settle(source.group, done, again, member=member)
+        stale = await self._store.settle(source.group, done, again, unsent, member)
         self._wake_limited(source)
         return stale
 

@@ -17,8 +17,18 @@ NAMED = frozenset(word for code in CODE for word in re.findall(r"\w+", code))
 CALLED = frozenset(word for code in CODE for word in re.findall(r"(\w+)\(", code))
 CLASSES = [each for name in cloud_sdk.__all__ if inspect.isclass(each := getattr(cloud_sdk, name))]
 # Of the SDK's classes among each other.
-INNER = {"header", "channel_credentials", "options", "frame", "flags", "settle", "extend_leases", "batch_with_expiry"}
-INNER |= {"hand_over", "stop_waiting", "is_called_from_handler"}
+INNER = {
+    "header",
+    "channel_credentials",
+    "options",
+    "frame",
+    "flags",
+    "settle",
+    "extend_leases",
+    "batch_with_expiry",
+    "give_back_unseen",
+}
+INNER |= {"give_back_unseen", "hand_over", "stop_waiting", "is_called_from_handler"}
 OF_OBJECT = frozenset(dir(object)) | frozenset(dir(tuple)) | frozenset(dir(dict)) | frozenset(dir(Exception))
 
 

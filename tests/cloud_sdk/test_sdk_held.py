@@ -104,7 +104,7 @@ async def test_orphans_are_asked_for_until_somebody_knows(node) -> None:
     await node.stop()
     node.config = replace(node.config, transaction_check_s=0.1)
     await node.start()
-    fates = {b"extend_leases": Decision.COMMIT, b"drop": Decision.ROLLBACK, b"ask": Decision.UNKNOWN}
+    fates = {b"keep": Decision.COMMIT, b"drop": Decision.ROLLBACK, b"ask": Decision.UNKNOWN}
     asked: list[bytes] = []
 
     async def check(message: Message) -> Decision:
@@ -124,7 +124,7 @@ async def test_orphans_are_asked_for_until_somebody_knows(node) -> None:
     async with Client(node.endpoint, name="shop") as client, client.consumer("g", "home") as consumer:
         async with client.transaction_checks(check):
             got = {delivery.payload async for delivery in _some(consumer, 3)}
-            assert got == {b"extend_leases", b"ask", b"fail"}
+            assert got == {b"keep", b"ask", b"fail"}
             with pytest.raises(TransactionEnded):  # noqa: PT012
                 async with client.transaction() as own:
                     await own.send("home/t", b"own")
@@ -244,3 +244,12 @@ async def _some(consumer: SimpleConsumer, count: int):
             delivery = await anext(consumer)
             yield delivery
             await delivery.ack()
+
+
+async def test_a_checker_that_is_not_async_is_refused(node) -> None:
+    def check(message: Message) -> Decision:
+        return Decision.COMMIT
+
+    async with Client(node.endpoint, name="shop") as client:
+        with pytest.raises(InvalidArgument, match="a checker is an async function"):
+            client.transaction_checks(check)

@@ -307,3 +307,20 @@ async def test_a_broadcast_of_which_something_is_gone_hears_nothing_twice(client
         await send(b"third")
         await until(lambda: sum(each.startswith(b"third") for each in got) == 40)
     assert len(got) == len(set(got))
+
+
+async def test_messages_behind_a_dead_letter_of_their_key_are_handled(client: Client) -> None:
+    """They are given back each time the first one fails. No handler saw them, so these deliveries do not count."""
+    handled: list[tuple[bytes, int]] = []
+
+    async def handle(message: Delivery) -> None:
+        if message.payload == b"0":
+            raise TryAgain(0)
+        handled.append((message.payload, message.deliveries))
+
+    await client.send_many([OutgoingMessage("home/t", b"%d" % i) for i in range(5)])
+    async with client.push_consumer("g", "home", handle, ordered=True, max_deliveries=3):
+        await until(lambda: len(handled) == 4)
+    assert handled == [(b"%d" % i, 1) for i in range(1, 5)]
+    async with client.dead_letters("g") as letters:
+        assert [each.payload for each in await letters.batch(5)] == [b"0"]
