@@ -95,7 +95,7 @@ class QueueLeases:
         self._stale_at = _STALE  # length of `due` at which it is rebuilt
         # Not part of the state, for pops only:
         self.seen = begin  # the log has no records of the offsets [next, seen)
-        self.turn = 0  # number of the pop that last leased new messages
+        self.turn = 0  # number of the last decision that leased new messages
 
     @property
     def floor(self) -> int:

@@ -1,4 +1,4 @@
-"""Who may use RocketMQ's protocol: signatures of access keys, and the rules of their users."""
+"""Access to RocketMQ's protocol: signatures of access keys, and the rules of their users."""
 
 import asyncio
 import hmac
@@ -72,7 +72,7 @@ def receive(topic: pb.Resource = TOPIC, wait_s: int = 0) -> pb.ReceiveMessageReq
     return request
 
 
-async def test_a_signature_of_a_key(node: Node) -> None:
+async def test_a_valid_signature(node: Node) -> None:
     assert await code(node, signed()) == pb.OK
     assert await code(node, signed("AK-1/region/service")) == pb.OK
 
@@ -92,7 +92,7 @@ async def test_a_signature_of_a_key(node: Node) -> None:
         (*signed()[:2], ("authorization", "MQv2-HMAC-SHA1 Credential=AK-1, SignedHeaders=x, Signature=")),
     ],
 )
-async def test_who_does_not_prove_who_it_is(node: Node, metadata: Any) -> None:
+async def test_a_call_without_a_valid_signature_is_refused(node: Node, metadata: Any) -> None:
     for name, request in (
         ("QueryRoute", None),
         ("SendMessage", message()),
@@ -102,7 +102,7 @@ async def test_who_does_not_prove_who_it_is(node: Node, metadata: Any) -> None:
         assert await code(node, metadata, name, request) in (pb.UNAUTHORIZED, pb.TOO_MANY_REQUESTS)
 
 
-async def test_telemetry_says_it_too(node: Node) -> None:
+async def test_telemetry_without_a_valid_signature_is_refused(node: Node) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
         call = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)(
@@ -111,16 +111,16 @@ async def test_telemetry_says_it_too(node: Node) -> None:
         assert [each.status.code async for each in call] == [pb.UNAUTHORIZED]
 
 
-async def test_too_many_wrong_signatures_have_their_address_wait_but_not_who_was_known(node: Node) -> None:
+async def test_wrong_signatures_block_their_address_but_no_known_key(node: Node) -> None:
     assert await code(node, signed()) == pb.OK
     codes = [await code(node, signed(secret=b"guess")) for _ in range(6)]
     assert set(codes) == {pb.UNAUTHORIZED, pb.TOO_MANY_REQUESTS}
     assert await code(node, signed("AK-2", b"another")) == pb.TOO_MANY_REQUESTS
-    # Guesses at a key that was proved from here count apart: three were looked at, then it waits as well.
+    # Wrong signatures of a key that was valid from here count separately: three are checked, then the key waits too.
     assert codes.count(pb.UNAUTHORIZED) == 3
 
 
-async def test_the_rules_of_the_user_count(node: Node) -> None:
+async def test_the_rules_of_the_user_apply(node: Node) -> None:
     billing, shop = signed(), signed("AK-2", b"another")
     assert await code(node, billing, "SendMessage", message()) == pb.OK
     assert await code(node, billing, "SendMessage", message(path="home/lock")) == pb.FORBIDDEN
@@ -136,7 +136,7 @@ async def test_the_rules_of_the_user_count(node: Node) -> None:
     assert await code(node, shop, "ForwardMessageToDeadLetterQueue", buried) == pb.FORBIDDEN
 
 
-async def test_what_waits_is_recalled_and_ended_by_who_may_publish_it(node: Node) -> None:
+async def test_recall_and_end_transaction_require_the_right_to_publish(node: Node) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         wire = Wire(channel)
         due = pb.Message(system_properties={"message_type": pb.DELAY}).system_properties
@@ -155,8 +155,8 @@ async def test_what_waits_is_recalled_and_ended_by_who_may_publish_it(node: Node
             assert (await wire.call(name, request, signed())).status.code == pb.OK
 
 
-async def test_another_user_with_the_same_client_id_ends_nothing_of_it(node: Node) -> None:
-    """A Telemetry stream ends with the word of its own client, and not with that of its namesake."""
+async def test_another_user_with_the_same_client_id_is_another_client(node: Node) -> None:
+    """A Telemetry stream ends only when its own client terminates, not another user's client of the same id."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
         telemetry = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)
@@ -177,8 +177,8 @@ async def test_another_user_with_the_same_client_id_ends_nothing_of_it(node: Nod
 
 
 @pytest.mark.parametrize("change", ["rules", "password"])
-async def test_what_comes_late_is_not_for_who_may_no_more(make_node: MakeNode, change: str) -> None:
-    """A ReceiveMessage waits; before the message comes, its caller loses the right to it."""
+async def test_a_caller_that_loses_its_right_during_a_wait_gets_nothing(make_node: MakeNode, change: str) -> None:
+    """The caller of a waiting ReceiveMessage loses its right before the message comes."""
     node = await make_node(grpc__auth=["password"], grpc__acl_default="allow")
     await set_user(node, "alice", b"wonderland")
     metadata = (("x-mq-client-id", "c"), ("authorization", Credentials("alice", "wonderland").header()))
@@ -197,14 +197,14 @@ async def test_what_comes_late_is_not_for_who_may_no_more(make_node: MakeNode, c
         assert answer.status.code == (pb.FORBIDDEN if change == "rules" else pb.UNAUTHORIZED)
 
 
-async def test_where_anybody_may_call_a_signature_says_nothing(make_node: MakeNode) -> None:
+async def test_signatures_are_ignored_if_only_anonymous_is_configured(make_node: MakeNode) -> None:
     node = await make_node()
     assert await code(node, signed("AK-9", b"whatever"), "SendMessage", message()) == pb.OK
     await set_rules(node, "", "deny both home/#")
     assert await code(node, signed("AK-9", b"whatever"), "SendMessage", message()) == pb.FORBIDDEN
 
 
-async def test_keys_that_change_count_soon(node: Node, tmp_path: Path) -> None:
+async def test_changed_keys_apply_soon(node: Node, tmp_path: Path) -> None:
     assert await code(node, signed()) == pb.OK
     keys_file(tmp_path, "AK-1 shop new\n")
 
@@ -218,7 +218,7 @@ async def test_keys_that_change_count_soon(node: Node, tmp_path: Path) -> None:
     assert await code(node, signed(secret=b"new"), "SendMessage", message("shop", "shop/x")) == pb.OK
 
 
-def test_a_file_that_cannot_be_used_is_told_and_the_keys_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_key_file_is_logged_and_the_keys_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = keys_file(tmp_path)
     keys = AccessKeys(path)
     assert keys.find("AK-2").user == b"shop"
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_used_is_told_and_the_keys_stay(tmp_path: Path, ca
         ("#" * (1 << 20) + "\n", 0o600, "not a file of up to"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, text: str, mode: int, says: str) -> None:
+def test_invalid_key_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
     with pytest.raises(AccessKeysError, match=says):
         AccessKeys(keys_file(tmp_path, text, mode))
     with pytest.raises(AccessKeysError, match="cannot read"):
@@ -249,7 +249,7 @@ def test_files_that_are_none(tmp_path: Path, text: str, mode: int, says: str) ->
 
 
 @pytest.mark.parametrize("header", ["", "Basic x", "MQv2-HMAC-SHA256 Credential=a"])
-def test_headers_of_another_kind(header: str) -> None:
+def test_other_authorization_headers(header: str) -> None:
     assert signature_of(header, None) is None
 
 

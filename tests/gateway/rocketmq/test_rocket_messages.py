@@ -1,4 +1,4 @@
-"""Messages of RocketMQ's clients as records, and back: nothing of them is lost, and what cannot be said is refused."""
+"""RocketMQ messages become records and back without loss. Messages that MQTT cannot express are refused."""
 
 import gzip
 import hashlib
@@ -27,17 +27,17 @@ def message(body: bytes = b"on", user: dict[str, str] | None = None, **system: A
     return pb.Message(topic=TOPIC, user_properties=user or {}, system_properties=fields, body=body)
 
 
-def outgoing(told: pb.Message) -> Outgoing:
-    return Outgoing(told, b"home", "service", NOW_MS, MAX_BODY)
+def outgoing(sent: pb.Message) -> Outgoing:
+    return Outgoing(sent, b"home", "service", NOW_MS, MAX_BODY)
 
 
-def stored(told: pb.Message) -> StoredMessage:
-    return StoredMessage(record.seal([outgoing(told).frame], 4096, 1, NOW_MS, 0), 0)
+def stored(sent: pb.Message) -> StoredMessage:
+    return StoredMessage(record.seal([outgoing(sent).frame], 4096, 1, NOW_MS, 0), 0)
 
 
-def refusal(told: pb.Message) -> int:
+def refusal(sent: pb.Message) -> int:
     with pytest.raises(RocketError) as refused:
-        outgoing(told)
+        outgoing(sent)
     return refused.value.code
 
 
@@ -52,13 +52,13 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
     group=st.sampled_from(["", "order-7"]),
     born=st.integers(0, 4_000_000_000_000),
 )
-def test_what_is_sent_is_what_is_received(
+def test_a_message_is_received_as_it_was_sent(
     body: bytes, user: dict[str, str], tag: str, keys: list[str], group: str, born: int
 ) -> None:
-    told = message(body, user, tag=tag, keys=keys, message_group=group, message_type=pb.FIFO if group else pb.NORMAL)
-    told.system_properties.born_timestamp.FromMilliseconds(born)
-    got = stored(told).delivered(TOPIC, 2, 7, 3, 30_000)
-    own, back = told.system_properties, got.system_properties
+    sent = message(body, user, tag=tag, keys=keys, message_group=group, message_type=pb.FIFO if group else pb.NORMAL)
+    sent.system_properties.born_timestamp.FromMilliseconds(born)
+    got = stored(sent).delivered(TOPIC, 2, 7, 3, 30_000)
+    own, back = sent.system_properties, got.system_properties
     assert got.body == body
     assert {name: value for name, value in got.user_properties.items() if name in user} == user
     assert set(got.user_properties) - set(user) == {"originMqttTopic", "qosLevel", "clientId"}
@@ -71,8 +71,8 @@ def test_what_is_sent_is_what_is_received(
 
 
 def test_services_of_the_native_sdk_see_tag_keys_and_message_group() -> None:
-    told = message(b"", {}, tag="paid", keys=["a", "b"], message_group="order-7", message_type=pb.FIFO)
-    seen = NativeMessage(record.seal([outgoing(told).frame], 4096, 1, NOW_MS, 0), 0, 0, 0)
+    sent = message(b"", {}, tag="paid", keys=["a", "b"], message_group="order-7", message_type=pb.FIFO)
+    seen = NativeMessage(record.seal([outgoing(sent).frame], 4096, 1, NOW_MS, 0), 0, 0, 0)
     assert (seen.tag, seen.keys, seen.ordering_key) == ("paid", ["a", "b"], "order-7")
 
 
@@ -131,7 +131,7 @@ def at(seconds: int) -> dict[str, int]:
     return {"seconds": NOW_MS // 1000 + seconds}
 
 
-def test_later() -> None:
+def test_delayed_messages() -> None:
     later = outgoing(message(message_type=pb.DELAY, delivery_timestamp=at(60)))
     assert later.due_ms == NOW_MS + 60_000
     assert record.decode(later.frame, 0)[1] & FLAG_DELAYED
@@ -141,14 +141,14 @@ def test_later() -> None:
     assert not record.decode(past.frame, 0)[1] & FLAG_DELAYED
 
 
-def test_a_half_of_a_transaction() -> None:
+def test_half_messages() -> None:
     half = outgoing(message(message_type=pb.TRANSACTION))
     assert half.is_half
     assert record.decode(half.frame, 0)[1] & FLAG_HALF
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("sent", "code"),
     [
         (message(message_id=""), pb.ILLEGAL_MESSAGE_ID),
         (message(message_type=pb.LITE, lite_topic="x"), pb.UNSUPPORTED),
@@ -177,5 +177,5 @@ def test_a_half_of_a_transaction() -> None:
         (message(gzip.compress(b"cut short")[:-9], body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED),
     ],
 )
-def test_what_cannot_be_said_is_refused(told: pb.Message, code: int) -> None:
-    assert refusal(told) == code
+def test_invalid_messages_are_refused(sent: pb.Message, code: int) -> None:
+    assert refusal(sent) == code

@@ -1,4 +1,4 @@
-"""The calls of RocketMQ's clients, one by one, as their wire has them."""
+"""The calls of RocketMQ's clients, one by one, over gRPC."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,13 +47,13 @@ class Wire:
             **{"group": GROUP, "message_queue": pb.MessageQueue(topic=topic, id=-1), **fields}
         )
         request.long_polling_timeout.FromMilliseconds(wait_ms)
-        status, *told = await self.call("ReceiveMessage", request)
-        if not told:
+        status, *replies = await self.call("ReceiveMessage", request)
+        if not replies:
             assert status.status.code == pb.MESSAGE_NOT_FOUND
             return []
         assert status.status.code == pb.OK
-        assert told[-1].HasField("delivery_timestamp")
-        return [each.message for each in told[:-1]]
+        assert replies[-1].HasField("delivery_timestamp")
+        return [each.message for each in replies[:-1]]
 
     async def receive_code(self, **fields: Any) -> int:
         request = pb.ReceiveMessageRequest(**{"group": GROUP, "message_queue": pb.MessageQueue(topic=TOPIC), **fields})
@@ -96,7 +96,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     await engine.close()
 
 
-async def test_routes_lead_back_the_way_the_client_came(wire: Wire) -> None:
+async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
     endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=443)])
     route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))
     (queue,) = route.message_queues
@@ -108,7 +108,7 @@ async def test_routes_lead_back_the_way_the_client_came(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "$SYS", "n" * 256])
-async def test_names_that_are_no_topics(wire: Wire, name: str) -> None:
+async def test_invalid_topic_names(wire: Wire, name: str) -> None:
     topic = pb.Resource(name=name)
     assert (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=topic))).status.code == pb.ILLEGAL_TOPIC
     request = pb.SendMessageRequest(messages=[pb.Message(topic=topic)])
@@ -116,11 +116,11 @@ async def test_names_that_are_no_topics(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "$share/g/f", "a\0", "n" * 256])
-async def test_names_that_are_no_groups(wire: Wire, name: str) -> None:
+async def test_invalid_group_names(wire: Wire, name: str) -> None:
     assert await wire.receive_code(group=pb.Resource(name=name)) == pb.ILLEGAL_CONSUMER_GROUP
 
 
-async def test_a_namespace_keeps_topics_and_groups_apart(wire: Wire) -> None:
+async def test_namespaces_separate_topics_and_groups(wire: Wire) -> None:
     ours = pb.Resource(resource_namespace="eu", name="home")
     assert await wire.receive(topic=ours) == []
     assert await wire.receive() == []
@@ -143,7 +143,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(wire: Wire) -> None:
     assert (await wire.call("SendMessage", pb.SendMessageRequest())).status.code == pb.BAD_REQUEST
 
 
-async def test_a_client_says_who_it_is(wire: Wire) -> None:
+async def test_a_client_id_is_required(wire: Wire) -> None:
     answer = await wire.call("SendMessage", pb.SendMessageRequest(messages=[pb.Message(topic=TOPIC)]), metadata=())
     assert answer.status.code == pb.CLIENT_ID_REQUIRED
 
@@ -161,7 +161,7 @@ async def test_acknowledgements_one_by_one(wire: Wire) -> None:
     assert (await wire.acknowledge()).status.code == pb.BAD_REQUEST
 
 
-async def test_a_message_that_is_given_back_comes_again_and_its_old_handle_is_nothing(wire: Wire) -> None:
+async def test_a_returned_message_comes_again_with_a_new_handle(wire: Wire) -> None:
     assert await wire.receive() == []
     await wire.send(b"a")
     (first,) = await wire.receive()
@@ -173,7 +173,7 @@ async def test_a_message_that_is_given_back_comes_again_and_its_old_handle_is_no
     assert (await wire.acknowledge(handle(first))).status.code == pb.INVALID_RECEIPT_HANDLE
 
 
-async def test_dead_letters_at_once(wire: Wire) -> None:
+async def test_forwarding_to_the_dead_letter_queue(wire: Wire) -> None:
     assert await wire.receive() == []
     await wire.send(b"a")
     (first,) = await wire.receive()
@@ -188,7 +188,7 @@ async def test_dead_letters_at_once(wire: Wire) -> None:
     assert await wire.receive_code(message_queue=other) == pb.ILLEGAL_TOPIC
 
 
-async def test_what_receive_refuses(wire: Wire) -> None:
+async def test_invalid_receive_requests(wire: Wire) -> None:
     wrong = pb.FilterExpression(type=pb.SQL, expression="price >")
     assert await wire.receive_code(filter_expression=wrong) == pb.ILLEGAL_FILTER_EXPRESSION
     assert await wire.receive_code(batch_size=-1) == pb.BAD_REQUEST
@@ -219,16 +219,16 @@ async def test_a_client_gets_its_settings(wire: Wire) -> None:
     stream = wire.telemetry()
     publishing = pb.Publishing(topics=[TOPIC], max_body_size=1 << 30)
     await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=publishing)))
-    told = (await stream.read()).settings
-    assert 0 < told.publishing.max_body_size < 1 << 30
-    assert told.backoff_policy.exponential_backoff.multiplier == 2
+    settings = (await stream.read()).settings
+    assert 0 < settings.publishing.max_body_size < 1 << 30
+    assert settings.backoff_policy.exponential_backoff.multiplier == 2
     subscription = pb.Subscription(group=GROUP)
     await stream.write(
         pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription))
     )
-    told = (await stream.read()).settings
-    assert told.backoff_policy.max_attempts == 5
-    delays = [each.ToMilliseconds() for each in told.backoff_policy.customized_backoff.next]
+    settings = (await stream.read()).settings
+    assert settings.backoff_policy.max_attempts == 5
+    delays = [each.ToMilliseconds() for each in settings.backoff_policy.customized_backoff.next]
     assert delays == [1_500, 20_000]
     await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.LITE_PUSH_CONSUMER)))
     assert (await stream.read()).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
@@ -236,7 +236,7 @@ async def test_a_client_gets_its_settings(wire: Wire) -> None:
     assert await stream.read() == grpc.aio.EOF
 
 
-async def test_what_a_push_consumer_had_is_given_back_when_it_goes(wire: Wire) -> None:
+async def test_messages_of_a_terminated_push_consumer_are_returned(wire: Wire) -> None:
     assert await wire.receive() == []
     stream = wire.telemetry()
     await stream.write(
@@ -253,7 +253,7 @@ async def test_what_a_push_consumer_had_is_given_back_when_it_goes(wire: Wire) -
     assert (again.body, again.system_properties.delivery_attempt) == (b"b", 2)
 
 
-async def test_a_fifo_group_gets_one_after_the_other(wire: Wire) -> None:
+async def test_a_fifo_group_gets_messages_in_order(wire: Wire) -> None:
     fifo = pb.Resource(name="fifo")
     stream = wire.telemetry()
     subscription = pb.Subscription(group=fifo)

@@ -1,4 +1,4 @@
-"""A store in memory, with switches for what a real one does rarely; and a server with a client on it."""
+"""A store in memory that can delay and refuse appends, and a server with a client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ from store.errors import OffsetOutOfRange, StoreError
 
 
 class MemoryStore:
-    """What the gRPC front asks of a store. `hold` keeps commits back, `fail` makes appends fail."""
+    """The store that the gRPC service needs. `hold` delays commits, `fail` makes appends fail."""
 
     partitions = 4
 
@@ -142,7 +142,7 @@ def until() -> Until:
 
     async def wait(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 (what is looked at has no event to wait for)
+            while not condition():  # noqa: ASYNC110 (no event reports it)
                 await asyncio.sleep(0.005)
 
     return wait

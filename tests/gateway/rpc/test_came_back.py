@@ -1,6 +1,6 @@
-"""Members that wait hear at once of what came back from others, in one process and at other gateways.
+"""Waiting members get messages at once that other members returned, in one process and across gateways.
 
-Leases and waits are of an hour: a member that is not told does not hear of it within the test.
+Leases and waits take an hour: a member that is not woken gets nothing within the test.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def receipts(popped: PopResult) -> list[Receipts]:
 
 
 async def got(waiting: "asyncio.Task[PopResult]") -> list[int]:
-    """How often what came was leased out."""
+    """The delivery count of the messages that came."""
     async with asyncio.timeout(30):
         return [each.deliveries for each in receipts(await waiting)]
 
@@ -94,28 +94,28 @@ async def gateways(
         yield Gateways(engine, one, other, monkeypatch)
 
 
-async def test_who_waits_hears_of_what_another_gave_back(gateways: Gateways) -> None:
+async def test_a_returned_message_ends_a_wait(gateways: Gateways) -> None:
     leased = await gateways.leased()
     waiting = await gateways.waits()
     await gateways.one.settle(SOURCE, (), [(each, 0) for each in leased])
     assert await got(waiting) == [2]
 
 
-async def test_who_waits_hears_of_what_was_not_sent(gateways: Gateways) -> None:
+async def test_an_unsent_message_ends_a_wait(gateways: Gateways) -> None:
     leased = await gateways.leased()
     waiting = await gateways.waits()
     await gateways.one.return_leases(SOURCE, leased)
     assert await got(waiting) == [1]
 
 
-async def test_who_waits_hears_of_what_is_to_come_sooner(gateways: Gateways) -> None:
+async def test_an_earlier_redelivery_ends_a_wait(gateways: Gateways) -> None:
     leased = await gateways.leased()
     waiting = await gateways.waits()
     await gateways.one.settle(SOURCE, (), [(each, 1) for each in leased])
     assert await got(waiting) == [2]
 
 
-async def test_who_waits_hears_of_a_group_that_is_moved(gateways: Gateways) -> None:
+async def test_a_reset_of_the_group_ends_a_wait(gateways: Gateways) -> None:
     leased = await gateways.leased()
     await gateways.one.settle(SOURCE, leased, ())
     waiting = await gateways.waits()
@@ -123,9 +123,7 @@ async def test_who_waits_hears_of_a_group_that_is_moved(gateways: Gateways) -> N
     assert await got(waiting) == [1]
 
 
-async def test_who_waits_hears_of_a_pop_that_was_cancelled_while_it_read(
-    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pop_cancelled_during_its_read_ends_a_wait(gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
     read, reading, may_read = LogReader.frames, asyncio.Event(), asyncio.Event()
 
     async def slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
@@ -144,8 +142,8 @@ async def test_who_waits_hears_of_a_pop_that_was_cancelled_while_it_read(
     assert await got(waiting) == [1]
 
 
-async def test_who_waits_hears_of_a_pop_that_was_cancelled_before_its_answer_came(gateways: Gateways) -> None:
-    """The log has the lease, and the answer is on its way."""
+async def test_a_pop_cancelled_before_its_reply_ends_a_wait(gateways: Gateways) -> None:
+    """The log has the lease, but the client has no reply yet."""
 
     def cancel(commit: Commit) -> None:
         if record.decode(commit.data, 0)[0] == Kind.POPPED:

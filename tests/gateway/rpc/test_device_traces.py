@@ -1,4 +1,4 @@
-"""What became of a message between devices: who published it, and which sessions were sent it and acknowledged it."""
+"""Traces of messages between devices: the publisher, and the sessions that got and acknowledged a message."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack
 EVER = 0xFFFF_FFFF
 
 
-async def test_sessions_are_in_the_trace_of_a_message(node: Node) -> None:
+async def test_a_trace_has_the_sessions_that_got_the_message(node: Node) -> None:
     topics = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
     await topics.subscribe((b"home/bath/lamp", 1))
     wild = await RawClient.connect(node.ports.mqtt, b"hall", 5, False, expiry=EVER)
@@ -44,7 +44,7 @@ async def test_sessions_are_in_the_trace_of_a_message(node: Node) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_shared_subscription_is_a_group_in_it(node: Node, qos: int) -> None:
+async def test_a_trace_has_shared_subscriptions(node: Node, qos: int) -> None:
     member = await RawClient.connect(node.ports.mqtt, b"worker", 5, False, expiry=EVER)
     await member.subscribe((b"$share/crew/jobs/#", qos))
     sender = await RawClient.connect(node.ports.mqtt, b"boss", 5)

@@ -1,4 +1,4 @@
-"""What hostile clients do to the gRPC port: they read nothing, send what is no message, and call what there is not."""
+"""Hostile gRPC clients: they read no replies, send malformed requests and call unknown methods."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ async def looked(unread: ReplyBudgets, call: Call, size: int) -> None:
         budget.add(size)
 
 
-async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
+async def test_a_connection_with_unread_replies_gets_no_more() -> None:
     unread = ReplyBudgets(100)
     calls = [Call("a") for _ in range(3)]
     for call in calls[:2]:
@@ -68,7 +68,7 @@ async def test_a_connection_reads_what_it_has_before_it_gets_more() -> None:
     await asyncio.create_task(looked(unread, Call("a"), 1))
 
 
-async def test_nothing_is_kept_of_connections_without_a_call() -> None:
+async def test_connections_without_calls_use_no_memory() -> None:
     unread = ReplyBudgets(100)
     calls = [Call("a"), Call("a"), Call("b")]
     for call in calls:
@@ -78,7 +78,7 @@ async def test_nothing_is_kept_of_connections_without_a_call() -> None:
     assert not unread._connections
 
 
-async def test_few_look_at_a_time_for_one_connection() -> None:
+async def test_few_calls_of_a_connection_read_at_a_time() -> None:
     unread, looking, go_on = ReplyBudgets(1), [], asyncio.Event()
 
     async def look(number: int) -> None:
@@ -105,13 +105,13 @@ async def port(tmp_path: Path) -> Any:
     await engine.close()
 
 
-async def test_who_does_not_read_gets_no_more_and_others_do(port: int) -> None:
+async def test_only_the_connection_that_does_not_read_is_refused(port: int) -> None:
     codecs = (rocketmq.ReceiveMessageRequest.SerializeToString, rocketmq.ReceiveMessageResponse.FromString)
     metadata = (("x-mq-client-id", "c"),)
     request = rocketmq.ReceiveMessageRequest(group=rocketmq.Resource(name="g"), batch_size=8)
     request.message_queue.topic.name = "home"
     request.long_polling_timeout.FromSeconds(0)
-    window = (("grpc.http2.bdp_probe", 0),)  # of 64 KiB, and not of what the network would hold
+    window = (("grpc.http2.bdp_probe", 0),)  # stays at 64 KiB, and does not grow to what the network holds
     endpoint = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(endpoint, options=window) as channel, Client(endpoint) as other:
         receive = channel.unary_stream(ROCKET + "ReceiveMessage", *codecs)
@@ -136,7 +136,7 @@ async def test_who_does_not_read_gets_no_more_and_others_do(port: int) -> None:
             assert len(await consumer.batch(5)) == 16
         assert len([each async for each in stalled]) == 9  # what it asked for, and the time
         async with asyncio.timeout(30):
-            # Until the node has heard that the call is over.
+            # Repeat until the node knows that the call is over.
             while len([each async for each in receive(request, metadata=metadata)]) < 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -159,7 +159,7 @@ async def outcome(channel: Any, path: str, method: Any, request: bytes) -> tuple
 
 
 @pytest.mark.parametrize(("path", "method"), METHODS, ids=[path.rpartition("/")[2] for path, _ in METHODS])
-async def test_what_is_no_message_is_said_to_be_none_and_fills_no_log(
+async def test_malformed_requests_are_refused_without_log_lines(
     port: int, path: str, method: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -174,7 +174,7 @@ async def test_what_is_no_message_is_said_to_be_none_and_fills_no_log(
     assert not caplog.records
 
 
-async def test_methods_of_the_protocol_that_a_node_does_not_have(port: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unimplemented_methods(port: int, caplog: pytest.LogCaptureFixture) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         for call in (
             channel.unary_unary(ROCKET + "GetOffset")(b""),
@@ -187,8 +187,8 @@ async def test_methods_of_the_protocol_that_a_node_does_not_have(port: int, capl
 
 
 @pytest.mark.parametrize(("path", "method"), METHODS, ids=[path.rpartition("/")[2] for path, _ in METHODS])
-async def test_calls_that_are_given_up_leave_nothing_behind(port: int, path: str, method: Any) -> None:
-    """At any moment: with a deadline that is over, or cancelled after a few turns of the loop."""
+async def test_a_node_still_serves_after_cancelled_calls(port: int, path: str, method: Any) -> None:
+    """A call is given up at any moment: its deadline has passed, or it is cancelled after a few turns of the loop."""
     metadata = (("x-mq-client-id", "c"),)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as client:
 

@@ -1,4 +1,4 @@
-"""Who may call gRPC and HTTP, and what: passwords, certificates, rules, TLS."""
+"""Access to gRPC and HTTP: passwords, certificates, rules and TLS."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,15 +41,15 @@ def client(node: Node, credentials: Credentials | None = ALICE, tls: Tls | None 
     return Client(f"{where}:{node.ports.grpc}", retry_seconds=0, credentials=credentials, tls=tls, **options)  # type: ignore[arg-type]
 
 
-async def test_who_does_not_say_who_it_is_may_do_nothing(node: Node) -> None:
+async def test_a_call_without_credentials_is_refused(node: Node) -> None:
     async with client(node, None) as stranger:
         for call in (stranger.send("home/x", b"x"), stranger.pull("home", 0, 0), stranger.partitions("home")):
             with pytest.raises(NotAllowed, match="authentication is required: password"):
                 await call
 
 
-async def test_what_was_refused_is_not_taken_for_stored_when_the_work_is_done_again(node: Node) -> None:
-    """A piece of work is stored up to what is refused, and what comes behind that comes with the work done again."""
+async def test_repeated_work_stores_what_was_refused_before(node: Node) -> None:
+    """Work is stored up to the refused message. The repeated work stores the rest."""
     engine = node._engine
     assert engine is not None
     work = [[OutgoingMessage(topic, b"x")] for topic in ("home/x", "away/x", "home/x")]
@@ -66,8 +66,8 @@ async def test_what_was_refused_is_not_taken_for_stored_when_the_work_is_done_ag
     assert ends == [2, 1]
 
 
-async def test_a_producer_that_returns_is_its_user_s_own(node: Node) -> None:
-    """Whoever knows the name of another's cannot have its messages taken for stored."""
+async def test_an_idempotent_producer_belongs_to_its_user(node: Node) -> None:
+    """A user that reuses the name of another user's producer does not get its progress."""
     await set_user(node, "bob", b"builder")
     await set_rules(node, "bob", "allow both home/#")
     message = OutgoingMessage("home/x", b"x")
@@ -84,7 +84,7 @@ async def test_a_wrong_password(node: Node, credentials: Credentials) -> None:
             await guesser.partitions("home")
 
 
-async def test_too_many_wrong_passwords_have_their_address_wait(node: Node) -> None:
+async def test_an_address_with_too_many_wrong_passwords_has_to_wait(node: Node) -> None:
     async with client(node) as known:
         await known.partitions("home")
         said = []
@@ -94,10 +94,10 @@ async def test_too_many_wrong_passwords_have_their_address_wait(node: Node) -> N
                     await guesser.partitions("home")
                 said.append(type(refused.value).__name__)
         assert said == ["Unauthenticated"] * 3 + ["Busy"] * 2
-        await known.partitions("home")  # who was let in goes on
+        await known.partitions("home")  # a known client is still served
 
 
-async def test_a_user_does_what_the_rules_say(node: Node) -> None:
+async def test_rules_limit_what_a_user_may_do(node: Node) -> None:
     async with client(node) as alice:
         await alice.send("home/x", b"x")
         with pytest.raises(InvalidArgument, match="may not be published to"):
@@ -119,7 +119,7 @@ async def test_a_user_does_what_the_rules_say(node: Node) -> None:
                 await call
 
 
-async def test_rules_that_change_count_at_once(node: Node) -> None:
+async def test_changed_rules_apply_at_once(node: Node) -> None:
     async with client(node) as alice:
         await alice.send("home/x", b"x")
         await set_rules(node, "alice", "allow both office/#")
@@ -130,8 +130,8 @@ async def test_rules_that_change_count_at_once(node: Node) -> None:
         await alice.send("office/x", b"x")
 
 
-async def test_a_member_of_a_group_hears_at_once_that_it_may_read_no_more(node: Node) -> None:
-    """Also while it waits; what comes then is for others."""
+async def test_a_member_that_loses_its_right_is_refused_at_once(node: Node) -> None:
+    """The member loses its right while it waits. Other members get the messages that follow."""
     async with client(node) as alice, alice.consumer("workers", "home") as workers:
         await alice.send("home/x", b"x")
         delivery = await anext(workers)
@@ -152,13 +152,13 @@ async def test_a_member_of_a_group_hears_at_once_that_it_may_read_no_more(node: 
 
 
 @pytest.mark.parametrize("question", ["user-passwd", "user-remove"])
-async def test_a_user_that_changes_is_asked_again(node: Node, question: str) -> None:
-    """Also within a stream, and in a call that waits."""
+async def test_a_changed_user_has_to_authenticate_again(node: Node, question: str) -> None:
+    """The check also covers open streams and waiting calls."""
     async with client(node) as alice, client(node) as other:
         await alice.send("home/x", b"x")
         end = (await other.partitions("home"))[0].end + 1
         waiting = asyncio.create_task(other.pull("home", 0, end - 1, wait_seconds=1.0))
-        await asyncio.sleep(0.1)  # it is on its way, or there: it ends the same
+        await asyncio.sleep(0.1)  # the call may have arrived or not: it ends the same way
         if question == "user-remove":
             await ask(node, question, name="alice")
         else:
@@ -171,7 +171,7 @@ async def test_a_user_that_changes_is_asked_again(node: Node, question: str) -> 
             await waiting
 
 
-async def test_of_two_calls_that_come_at_once_both_hear_of_changes(node: Node) -> None:
+async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
     callers = node._rpc._callers
     assert callers is not None
     both = await asyncio.gather(*(callers.identify(ALICE.header(), None, "there") for _ in range(2)))
@@ -182,12 +182,12 @@ async def test_of_two_calls_that_come_at_once_both_hear_of_changes(node: Node) -
             await asyncio.sleep(0)
     await ask(node, "user-remove", name="alice")
     async with asyncio.timeout(10):
-        while not all(each.is_revoked for each in both):  # noqa: ASYNC110  the same
+        while not all(each.is_revoked for each in both):  # noqa: ASYNC110  no event reports it
             await asyncio.sleep(0)
 
 
-async def test_after_commits_that_nobody_was_told_of_all_is_looked_at_again(node: Node) -> None:
-    """A gateway whose store was away serves HTTP too."""
+async def test_missed_commits_refresh_all_callers(node: Node) -> None:
+    """The missed commits may have changed users and rules."""
     callers = node._rpc._callers
     assert callers is not None
     caller = await callers.identify(ALICE.header(), None, "there")
@@ -199,7 +199,7 @@ async def test_after_commits_that_nobody_was_told_of_all_is_looked_at_again(node
     assert caller.changes > seen
 
 
-async def test_messages_are_recalled_by_who_may_publish_them(node: Node) -> None:
+async def test_recall_requires_the_right_to_publish(node: Node) -> None:
     await set_user(node, "bob", b"builder")
     await set_rules(node, "bob", "allow both office/#")
     async with client(node) as alice, client(node, Credentials("bob", "builder")) as bob:
@@ -209,8 +209,8 @@ async def test_messages_are_recalled_by_who_may_publish_them(node: Node) -> None
         assert await alice.recall([receipt.position]) == []
 
 
-async def test_about_a_transaction_is_asked_who_may_publish_its_topic(node: Node) -> None:
-    """Others with the same publisher's name do not take its turns."""
+async def test_transaction_checks_require_the_right_to_publish(node: Node) -> None:
+    """Streams of other users with the same publisher name get no checks."""
     await set_user(node, "mallory", b"x")
     async with client(node) as alice:
         handle = (await alice.send("home/x", b"x", deliver_after=600.0)).position
@@ -229,8 +229,8 @@ async def test_about_a_transaction_is_asked_who_may_publish_its_topic(node: Node
         assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]
 
 
-async def test_a_message_is_shown_to_who_may_read_its_topic(node: Node) -> None:
-    """The right to `#` is not about inboxes."""
+async def test_finding_a_message_requires_the_right_to_its_topic(node: Node) -> None:
+    """A right to `#` does not cover inboxes."""
     await set_rules(node, "alice", "allow both #", "allow publish $inbox/#")
     async with client(node) as alice:
         private, public = await alice.send("$inbox/lamp", b"x"), await alice.send("home/x", b"x")
@@ -243,8 +243,8 @@ async def test_a_message_is_shown_to_who_may_read_its_topic(node: Node) -> None:
         await alice.message(private.position)
 
 
-async def test_the_right_to_everything_is_not_about_names_with_a_dollar(node: Node) -> None:
-    """Lists leave out what the caller may not read, groups that read it are not his."""
+async def test_a_right_to_everything_excludes_dollar_topics(node: Node) -> None:
+    """Lists leave out topics that the caller may not read, and groups that read them."""
     await set_rules(node, "alice", "allow both #", "allow both $inbox/#", "allow both $other/#")
     topics = ("$inbox/lamp", "$other/x", "home/x")
     async with client(node) as alice:
@@ -278,7 +278,7 @@ async def dead_letter(asking: Client, group: str) -> None:
     assert not (await asking._connection.call(asking._connection.stub.Receive, request)).runs
 
 
-async def test_guesses_count_together_whatever_front_they_come_to(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wrong_passwords_of_all_listeners_count_together(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     port = node.ports.http
 
     async def http(password: str) -> int:
@@ -302,7 +302,7 @@ async def test_guesses_count_together_whatever_front_they_come_to(node: Node, ca
         assert "guess" not in record.getMessage()
 
 
-async def test_where_anybody_may_ask_for_figures_rules_for_everybody_count(make_node: MakeNode) -> None:
+async def test_anonymous_metrics_follow_the_rules_for_everybody(make_node: MakeNode) -> None:
     node = await make_node()
     async with aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{node.ports.http}/metrics") as answer:
@@ -314,7 +314,7 @@ async def test_where_anybody_may_ask_for_figures_rules_for_everybody_count(make_
             assert answer.status == 200
 
 
-async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeNode) -> None:
+async def test_anonymous_calls_follow_the_rules_for_everybody(make_node: MakeNode) -> None:
     node = await make_node()
     async with client(node, None) as stranger:
         await stranger.send("secret/x", b"x")
@@ -324,18 +324,18 @@ async def test_where_anybody_may_call_rules_for_everybody_count(make_node: MakeN
         with pytest.raises(NotAllowed):
             await stranger.partitions("secret")
         await stranger.send("home/x", b"x")
-    async with client(node) as named:  # names that come are not looked at
+    async with client(node) as named:  # a user name is ignored
         await named.send("home/x", b"x")
 
 
-async def test_a_method_that_there_is_not(node: Node) -> None:
+async def test_an_unknown_method(node: Node) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await channel.unary_unary("/sluice.v1.Sluice/Nothing")(b"")
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
+def test_the_blocking_client_sends_credentials(tmp_path: Path) -> None:
     assert "wonderland" not in repr(ALICE)
     with pytest.raises(InvalidArgument, match="has a colon"):
         blocking.Client("127.0.0.1:1", credentials=Credentials("a:b", "x")).partitions("home")
@@ -348,7 +348,7 @@ def test_the_blocking_client_says_who_it_is_too(tmp_path: Path) -> None:
 # --- TLS
 
 
-def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+def test_invalid_certificate_files_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("service", "service")
     junk = tmp_path / "junk.pem"
@@ -361,7 +361,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
             blocking.Client("127.0.0.1:1", tls=own).partitions("home")
 
 
-async def test_tls_and_certificates_that_change(make_node: MakeNode, tmp_path: Path) -> None:
+async def test_tls_with_changing_certificates(make_node: MakeNode, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     other = Authority(tmp_path / "other")
     certificate, key = authority.issue("server", "server", "DNS:localhost")
@@ -417,7 +417,7 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path
         ({"grpc.max_connections": 0}, "grpc.max_connections must be between"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, object], says: str) -> None:
+def test_invalid_settings(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(None, settings, {})
 
@@ -437,7 +437,7 @@ async def status(http: aiohttp.ClientSession, path: str, name: str = "", passwor
         return answer.status
 
 
-async def test_figures_are_for_users_who_may_read_them(node: Node, http: aiohttp.ClientSession) -> None:
+async def test_metrics_require_the_right_to_read_them(node: Node, http: aiohttp.ClientSession) -> None:
     assert await status(http, "/health") == 200
     async with http.get("/metrics") as answer:
         assert (answer.status, answer.headers["WWW-Authenticate"][:5]) == (401, "Basic")
@@ -450,8 +450,8 @@ async def test_figures_are_for_users_who_may_read_them(node: Node, http: aiohttp
     assert last == 429
 
 
-async def test_guesses_of_a_network_are_counted_together(node: Node) -> None:
-    """Of IPv6 the 64 bits in which all addresses are one's own, as for devices."""
+async def test_wrong_passwords_of_a_network_count_together(node: Node) -> None:
+    """An IPv6 network is the /64 prefix, as for devices."""
     said = []
     for number in range(4):
         headers = {"Authorization": Credentials("alice", str(number)).header()}

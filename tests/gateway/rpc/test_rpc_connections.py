@@ -1,4 +1,4 @@
-"""The connections that the gRPC port takes are bounded, and the calls under way are told."""
+"""The gRPC port limits connections and reports the number of calls in progress."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connection(port: int) -> Stream:
-    """One that begins to speak HTTP/2, and is let in: the node speaks too."""
+    """A connection that starts HTTP/2 and that the node accepts and answers."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
@@ -38,7 +38,7 @@ async def is_refused(port: int) -> bool:
 
 
 @pytest.mark.parametrize("by", ["setting", "descriptors"])
-async def test_connections_beyond_the_bound_are_refused(
+async def test_connections_beyond_the_limit_are_refused(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     if by == "descriptors":
@@ -63,10 +63,10 @@ async def calls_of(node: Node) -> float:
         return float(line.rpartition(" ")[2])
 
 
-async def test_the_calls_under_way_are_told(node: Node) -> None:
+async def test_metrics_have_the_calls_in_progress(node: Node) -> None:
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
         await client.partitions("home")
-        while await calls_of(node):  # it may be told after its answer
+        while await calls_of(node):  # the count may change after the reply
             pass
         waiting = asyncio.create_task(client.pull("home", 0, 0, wait_seconds=60))
         while await calls_of(node) != 1:

@@ -1,4 +1,4 @@
-"""The stream of a member of a group: requests in, batches and settlements out, and what its end leaves behind."""
+"""The Consume stream of a group's member: batches, settlements, and the state after the stream ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -49,13 +49,13 @@ def leases_of(reply: pb.ConsumeReply) -> dict[bytes, Lease]:
     return dict(zip(payloads, leases, strict=True))
 
 
-def told(reply: pb.ConsumeReply) -> tuple[list[int], int | None]:
-    """What is settled, and which batch it is."""
+def numbers_of(reply: pb.ConsumeReply) -> tuple[list[int], int | None]:
+    """The settled requests and the batch number of a reply."""
     return [each.number for each in reply.settled], reply.batch if reply.HasField("batch") else None
 
 
 async def end_of(call: Any) -> str:
-    """Why a stream has ended: known once all that came before is read."""
+    """The reason why a stream ended. It is available after all replies were read."""
     with suppress(grpc.aio.AioRpcError):
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -98,19 +98,19 @@ async def unfinished(engine: Engine) -> int:
 async def test_a_batch_settles_the_one_before(call: Any, engine: Engine) -> None:
     await call.write(request(1, member=member(), wants=True))
     first = await call.read()
-    assert (list(leases_of(first)), told(first)) == ([b"0", b"1"], ([1], 1))
+    assert (list(leases_of(first)), numbers_of(first)) == ([b"0", b"1"], ([1], 1))
     await call.write(request(2, list(leases_of(first).values()), wants=True))
     second = await call.read()
     assert (list(leases_of(second)), second.batch) == ([b"2", b"3"], 2)
-    await call.write(request(3))  # is answered when what was settled before is
-    numbers = told(second)[0]
+    await call.write(request(3))  # answered after the earlier settlements
+    numbers = numbers_of(second)[0]
     while 3 not in numbers:
-        numbers += told(await call.read())[0]
+        numbers += numbers_of(await call.read())[0]
     assert numbers == [2, 3]
     assert await unfinished(engine) == 2
 
 
-async def test_settlements_are_answered_in_order_with_what_was_stale_or_wrong(call: Any) -> None:
+async def test_settlements_are_answered_in_order_with_their_errors(call: Any) -> None:
     await call.write(request(1, member=member(), wants=True))
     leases = list(leases_of(await call.read()).values())
     await call.write(request(2, leases))
@@ -124,16 +124,20 @@ async def test_settlements_are_answered_in_order_with_what_was_stale_or_wrong(ca
     assert "there is no partition 99" in settled[2].error
 
 
-async def test_settlements_are_answered_while_a_batch_is_waited_for(call: Any) -> None:
+async def test_settlements_are_answered_during_a_wait(call: Any) -> None:
     await call.write(request(1, member=member(max_records=6), wants=True))
     leases = leases_of(await call.read())
     await call.write(request(2, wants=True, wait_ms=50_000))
     await call.write(request(3, list(leases.values())[:5]))
-    assert told(await call.read()) == ([2, 3], None)
+    assert numbers_of(await call.read()) == ([2, 3], None)
     back = pb.Postponed(run=run_of(leases[b"5"]), delay_ms=0)
-    await call.write(pb.ConsumeRequest(number=4, again=[back]))  # which ends the wait
+    await call.write(pb.ConsumeRequest(number=4, again=[back]))  # ends the wait
     replies = [await call.read(), await call.read()]
-    assert sorted(told(reply) for reply in replies) in ([([], 2), ([4], None)], [([4], 2)], [([4], None), ([], 2)])
+    assert sorted(numbers_of(reply) for reply in replies) in (
+        [([], 2), ([4], None)],
+        [([4], 2)],
+        [([4], None), ([], 2)],
+    )
     assert [lease for reply in replies for lease in leases_of(reply).items()] == [(b"5", (*leases[b"5"][:2], 2))]
 
 
@@ -141,7 +145,7 @@ async def test_stopping_a_wait_answers_an_empty_batch_and_a_later_request_gets_a
     await call.write(request(1, member=member(max_records=6), wants=True))
     leases = leases_of(await call.read())
     await call.write(request(2, stops=True))  # nothing to stop
-    assert told(await call.read()) == ([2], None)
+    assert numbers_of(await call.read()) == ([2], None)
     await call.write(request(3, wants=True, wait_ms=50_000))
     await call.write(request(4, stops=True))
     reply = await call.read()
@@ -174,19 +178,19 @@ async def test_wrong_requests_end_the_stream(call: Any, requests: list[pb.Consum
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_what_was_settled_before_a_wrong_request_is_answered(call: Any, engine: Engine) -> None:
+async def test_settlements_before_an_invalid_request_are_answered(call: Any, engine: Engine) -> None:
     await call.write(request(1, member=member(), wants=True))
     leases = list(leases_of(await call.read()).values())
     await call.write(request(2, leases, member=member()))
     assert "the first request of a stream" in await end_of(call)
-    assert await unfinished(engine) == 2  # of the wrong one nothing
+    assert await unfinished(engine) == 2  # the wrong request settled nothing
 
 
-async def test_a_stream_that_is_done_answers_all_and_ends(call: Any, engine: Engine) -> None:
+async def test_a_closed_stream_answers_all_settlements(call: Any, engine: Engine) -> None:
     await call.write(request(1, member=member(), wants=True))
     await call.write(request(2, list(leases_of(await call.read()).values())))
     await call.done_writing()
-    assert told(await call.read()) == ([2], None)
+    assert numbers_of(await call.read()) == ([2], None)
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
     assert await unfinished(engine) == 0
@@ -197,7 +201,7 @@ async def test_a_node_that_stops_ends_streams(call: Any, server: RpcServer) -> N
     leases = list(leases_of(await call.read()).values())
     await call.write(request(2, leases, wants=True, wait_ms=50_000))
     await call.write(request(3))
-    assert told(await call.read()) == ([2, 3], None)
+    assert numbers_of(await call.read()) == ([2, 3], None)
     await server.stop(5)
     assert await end_of(call) == "the node is stopping"
 
@@ -211,7 +215,7 @@ async def test_a_store_that_fails_ends_the_stream(call: Any, engine: Engine, mon
         await call.read()
 
 
-async def test_a_wait_of_who_has_gone_takes_nothing(
+async def test_a_wait_of_a_client_that_is_gone_leases_nothing(
     channel: grpc.aio.Channel, call: Any, engine: Engine, server: RpcServer, until: Until
 ) -> None:
     service = server._service
@@ -220,7 +224,7 @@ async def test_a_wait_of_who_has_gone_takes_nothing(
     leases = leases_of(await call.read())
     await call.write(request(2, wants=True, wait_ms=50_000))
     await call.write(request(3))
-    assert told(await call.read()) == ([2, 3], None)
+    assert numbers_of(await call.read()) == ([2, 3], None)
     call.cancel()
     await until(lambda: not any(isinstance(each, ConsumeStream) for each in service._streams))
     other = SluiceStub(channel).Consume(timeout=20)
@@ -233,7 +237,7 @@ async def test_a_wait_of_who_has_gone_takes_nothing(
 
 
 class Context:
-    """A call whose client is gone by the time that a batch is written."""
+    """A call whose client is gone when a batch is written."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -259,11 +263,11 @@ async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine,
     await asyncio.wait((serving,))
     await until(lambda: not calls._returns and stream._reader is not None and stream._reader.done())
     reply = await calls.receive(member(max_records=6, max_deliveries=1))
-    assert {(run.offset, run.deliveries) for run in reply.runs} >= {(0, 1)}  # and it is no dead letter
+    assert {(run.offset, run.deliveries) for run in reply.runs} >= {(0, 1)}  # not a dead letter
     assert sum(run.count for run in reply.runs) == 6
 
 
-async def test_who_settles_faster_than_the_log_takes_it_is_not_read(
+async def test_a_client_that_settles_faster_than_the_log_is_not_read(
     call: Any, engine: Engine, server: RpcServer, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     await call.write(request(1, member=member(max_records=6), wants=True))
@@ -274,12 +278,12 @@ async def test_who_settles_faster_than_the_log_takes_it_is_not_read(
     for number, lease in enumerate(leases, 2):
         await call.write(request(number, [lease]))
     await until(lambda: len(held) == 4)
-    await asyncio.sleep(0.05)  # the node would read on in this time
+    await asyncio.sleep(0.05)  # long enough for the node to read on
     assert len(held) == 4
     monkeypatch.setattr(engine._groups, "_offer", offer)
     for asked in held:
         offer(*asked)
     numbers: list[int] = []
     while len(numbers) < 6:
-        numbers += told(await call.read())[0]
+        numbers += numbers_of(await call.read())[0]
     assert numbers == [2, 3, 4, 5, 6, 7]

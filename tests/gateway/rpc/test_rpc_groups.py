@@ -1,4 +1,4 @@
-"""LongPolling over the wire and a real store: who gets what, what comes again, who is woken."""
+"""Consumer groups over gRPC and a real store: leases, redelivery and long polling."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -112,7 +112,7 @@ async def sender(port: int):
 
 
 class Gate:
-    """What the groups append: held back, or refused."""
+    """Delays or refuses the appends of groups."""
 
     def __init__(self, engine: Engine) -> None:
         self._groups = engine._groups
@@ -143,7 +143,7 @@ def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-async def test_members_share_and_nobody_gets_what_is_out(port: int, sender: Client) -> None:
+async def test_members_share_and_get_no_leased_messages(port: int, sender: Client) -> None:
     payloads = await fill(sender, 10)
     async with Member(port) as one, Member(port) as other:
         first = await one.receive(records=6)
@@ -164,7 +164,7 @@ async def test_groups_do_not_see_each_other(port: int, sender: Client) -> None:
         assert sorted(await a.receive()) == sorted(await b.receive()) == payloads
 
 
-async def test_what_is_acknowledged_out_of_order_stays_so(tmp_path: Path, serve: ServerFactory) -> None:
+async def test_acknowledgements_out_of_order_survive_a_restart(tmp_path: Path, serve: ServerFactory) -> None:
     engine = await Engine.open(tmp_path / "own", StoreConfig(segment_size=1 << 20))
     port = await serve(engine)
     async with Client(f"127.0.0.1:{port}") as sender, Member(port) as member:
@@ -239,7 +239,7 @@ async def test_an_expired_lease_comes_again_before_newer_messages(port: int, sen
 
 
 async def _only_returned(member: Member, wanted: dict[bytes, Lease]) -> dict[bytes, Lease]:
-    """Receive, and give back what is not what we wait for."""
+    """Receive a batch. If it has no wanted message, return its leases and an empty result."""
     got = await member.receive(records=2)
     if got.keys() & wanted.keys():
         return got
@@ -254,7 +254,7 @@ async def test_an_expired_lease_ends_a_wait(port: int, sender: Client) -> None:
         assert list(await member.receive(wait_ms=20_000)) == [b"000"]
 
 
-async def test_a_lease_that_was_taken_during_a_wait_ends_it_when_it_expires(port: int, sender: Client) -> None:
+async def test_a_lease_made_during_a_wait_ends_it_when_it_expires(port: int, sender: Client) -> None:
     async with Member(port) as member:
         waits = [asyncio.create_task(member.receive(wait_ms=20_000, invisible_ms=100)) for _ in range(2)]
         await sender.send("home/t", b"x")
@@ -272,7 +272,7 @@ async def test_a_wait_ends_with_a_message_of_its_parent(port: int, sender: Clien
 
 
 def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
-    """What uvloop makes of a delay of nothing is no timer: it does not tell its time."""
+    """uvloop's handle of a delay of 0 is not a timer and does not have its time."""
 
     async def wake() -> None:
         line, waiter = WaitingMembers(parent_source(b"g", b"home", 1)), asyncio.Event()
@@ -317,7 +317,7 @@ async def test_dead_letters_end_a_wait(port: int, sender: Client) -> None:
         assert await dead.receive() == {}
 
 
-async def test_who_gives_up_waiting_takes_nothing(port: int, sender: Client, engine: Engine, until: Until) -> None:
+async def test_a_cancelled_wait_leases_nothing(port: int, sender: Client, engine: Engine, until: Until) -> None:
     async with Member(port) as member, Member(port) as other:
         waits = [asyncio.create_task(member.receive(wait_ms=20_000)) for _ in range(3)]
         await until(lambda: engine._views.pops.groups() == 1)
@@ -390,7 +390,7 @@ async def test_partitions_take_turns(port: int, sender: Client) -> None:
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_receive_settles_on_its_way(port: int, sender: Client, engine: Engine, until: Until) -> None:
+async def test_a_receive_also_settles(port: int, sender: Client, engine: Engine, until: Until) -> None:
     await fill(sender, 4)
 
     def request(wait_ms: int, done: Sequence[Lease], again: Sequence[Lease]) -> pb.ReceiveRequest:
@@ -455,7 +455,7 @@ async def test_wrong_requests_are_named(port: int, request_) -> None:
     assert refused.value.details()
 
 
-async def test_groups_are_told_with_all_kinds_of_queues(engine: Engine, port: int, sender: Client) -> None:
+async def test_groups_are_listed_with_all_kinds_of_queues(engine: Engine, port: int, sender: Client) -> None:
     await fill(sender, 2)
     for queue in (topic_queue(b"home/t"), b"fhome/+", b"dg"):
         await engine.pop(PopRequest(b"other", [queue], 1, 1_000, 1_000, Start.EARLIEST))

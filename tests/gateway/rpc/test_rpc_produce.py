@@ -1,4 +1,4 @@
-"""Produce: what is acknowledged, what is turned down, in which order, and how much may be on its way."""
+"""Produce streams: acknowledgements, refusals, order and limits."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ async def test_nothing_is_answered_before_the_commit(client: Client, store, unti
     await send
 
 
-async def test_each_bad_record_is_turned_down_alone(store, serve) -> None:
+async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
     port = await serve(store, RpcLimits(max_message_bytes=500))
     bad = [
         frame(b"a/+"),
@@ -74,7 +74,7 @@ async def test_each_bad_record_is_turned_down_alone(store, serve) -> None:
     assert sum(map(len, store.queues.values())) == 2
 
 
-async def test_the_sdk_names_the_message_that_the_node_turned_down(store, serve) -> None:
+async def test_the_sdk_names_the_refused_message(store, serve) -> None:
     port = await serve(store, RpcLimits(max_message_bytes=500))
     async with Client(f"127.0.0.1:{port}", retry_seconds=1) as client:
         messages = [OutgoingMessage("a/b", b"x"), OutgoingMessage("a/b", b"x" * 600)]
@@ -116,7 +116,7 @@ async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until
         for sequence in range(12):
             await call.write(pb.ProduceRequest(sequence=sequence, frames=frame()))
         await until(lambda: store.appends == 4)
-        await SluiceStub(channel).Children(pb.ChildrenRequest())  # the node had every chance to read on
+        await SluiceStub(channel).Children(pb.ChildrenRequest())  # gives the node time to read on
         assert store.appends == 4
         store.release()
         answered: list[int] = []
@@ -144,7 +144,7 @@ async def test_a_stopping_node_answers_what_it_appended(store, until) -> None:
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_taken_port_is_an_error(store, serve) -> None:
+async def test_a_port_in_use_is_an_error(store, serve) -> None:
     port = await serve(store)
     with pytest.raises(OSError, match="cannot listen"):
         await serve(store, port=port)

@@ -1,4 +1,4 @@
-"""Requests that a producer sends again are stored once, whatever became of the stream and of the node."""
+"""Requests that a producer sends again are stored once, also after a broken stream and a restart."""
 
 import asyncio
 from pathlib import Path
@@ -77,7 +77,7 @@ async def bench(tmp_path: Path):
     await bench.stop()
 
 
-async def test_what_is_sent_again_is_stored_once(bench: Bench) -> None:
+async def test_a_resent_request_is_stored_once(bench: Bench) -> None:
     first = await bench.produce(request(1, b"1", b"2", first=True), request(2, b"3"))
     assert [len(each.positions) for each in first] == [2, 1]
     second = await bench.produce(request(1, b"1", b"2", first=True, again=True), request(2, b"3"), request(3, b"4"))
@@ -87,7 +87,7 @@ async def test_what_is_sent_again_is_stored_once(bench: Bench) -> None:
     assert await bench.stored() == [b"1", b"2", b"3", b"4"]
 
 
-async def test_it_is_known_after_a_restart_and_until_the_client_closes(bench: Bench) -> None:
+async def test_progress_survives_a_restart_until_the_client_closes(bench: Bench) -> None:
     await bench.produce(request(1, b"1", first=True), request(2, b"2"))
     await bench.stop()
     await bench.start()
@@ -97,14 +97,14 @@ async def test_it_is_known_after_a_restart_and_until_the_client_closes(bench: Be
         await asyncio.sleep(0.01)
 
 
-async def test_a_stream_that_ends_without_a_word_may_have_broken(bench: Bench) -> None:
-    """gRPC tells the end of what is read before it tells that the connection broke."""
+async def test_a_stream_without_ends_may_have_broken(bench: Bench) -> None:
+    """gRPC reports the end of the requests before it reports the broken connection."""
     await bench.produce(request(1, b"1", first=True), ends=False)
     await bench.produce(request(1, b"1", first=True, again=True), ends=False)
     assert await bench.stored() == [b"1"]
 
 
-async def test_of_a_request_that_a_crash_cut_only_the_rest_is_stored(bench: Bench) -> None:
+async def test_only_the_rest_of_a_torn_request_is_stored(bench: Bench) -> None:
     answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     name = b"sdk/" + b"me".hex().encode()
     some = record.check_unsealed(frames(b"1", b"2"))
@@ -117,7 +117,7 @@ async def test_of_a_request_that_a_crash_cut_only_the_rest_is_stored(bench: Benc
     assert await bench.stored() == [b"1", b"2", b"3"]
 
 
-async def test_the_rest_of_a_request_is_stored_only_where_it_is_the_rest(bench: Bench) -> None:
+async def test_the_rest_of_a_torn_request_must_match_its_digest(bench: Bench) -> None:
     def returning(*payloads: bytes, digest: int) -> pb.ProduceRequest:
         asked = request(1, *payloads, first=True, again=True)
         asked.returns, asked.digest = True, digest

@@ -1,4 +1,4 @@
-"""Reading a partition with holes: each record once, what is gone counted, nothing from `until` on."""
+"""Reads of a partition with gaps: each record once, lost records counted, nothing from `until` on."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +18,7 @@ TOPICS = (b"t/a", b"t/b")
 
 @dataclass
 class Holes:
-    """A partition of which some records are gone, as the store fetches it: one run after the other."""
+    """A partition that lost some records. Each fetch returns one run of the others."""
 
     end: int
     gone: frozenset[int]
