@@ -191,7 +191,7 @@ class Queries:
         return [GroupState(group, [self._group_queue(*state) for state in pops.queue_states(group)]) for group in names]
 
     async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        return list(islice(self._views.shares.held(after), limit))
+        return list(islice(self._views.shares.with_transient(after), limit))
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)

@@ -1,6 +1,6 @@
-"""The access view: who may connect (users with what proves their passwords) and what each may do (rules).
+"""The access view: users with their SCRAM credentials, and the rules about what each user may do.
 
-A user's password is not here. What is here proves it, and proves the server to the client (RFC 5802, section 3).
+Passwords are not stored. The stored keys verify a password, and prove the server to the client (RFC 5802, section 3).
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from store.control import UserSet
 from store.views.state import State
 
 _USERS: Final = b"U"
-_RULES: Final = b"A"  # by user; those for everybody under the empty name
+_RULES: Final = b"A"  # by user; the rules for everybody have the empty name
 
 _USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
-_RULE: Final = Struct(">BH")  # what and whether, length of the filter, which follows
+_RULE: Final = Struct(">BH")  # marks, length of the filter; the filter follows
 _ALLOW: Final = 1
 _PUBLISH: Final = 2
 _SUBSCRIBE: Final = 4
@@ -34,7 +34,7 @@ class Access:
         self._state.put(_USERS, name, row)
 
     def user_removed(self, name: bytes) -> None:
-        """The user goes with the rules."""
+        """Remove the user and the user's rules."""
         self._delete(_USERS, name)
         self._delete(_RULES, name)
 
@@ -49,7 +49,7 @@ class Access:
         return None if row is None else _user(name, row)
 
     def users(self, after: bytes | None, limit: int) -> list[User]:
-        """Up to `limit` users, sorted, behind `after`."""
+        """Up to `limit` users in order of their names, from after `after` on."""
         found: list[User] = []
         for name, row in self._state.scan(_USERS, after=after):
             if len(found) == limit:
@@ -62,7 +62,7 @@ class Access:
         return [] if row is None else _rules(row)
 
     def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
-        """Up to `limit` (user name, rules) of those that have rules, sorted, behind `after`."""
+        """Up to `limit` (user name, rules) of users with rules, in order of their names, from after `after` on."""
         found: list[tuple[bytes, list[Rule]]] = []
         for name, row in self._state.scan(_RULES, after=after):
             if len(found) == limit:

@@ -1,4 +1,4 @@
-"""The number of rows of a bucket, kept beside it: reading the figure must not cost a scan."""
+"""The number of rows of a bucket, stored beside it so that reading it needs no scan."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ class Count:
     __slots__ = ("_bucket", "_state", "value")
 
     def __init__(self, state: State, bucket: bytes) -> None:
-        """As of the checkpoint."""
+        """Read the count as of the checkpoint."""
         self._state = state
         self._bucket = bucket
         row = state.get(_COUNTS, bucket)

@@ -1,9 +1,8 @@
-"""The RocksDB under the views: how it is opened, and the one write that happens to it.
+"""The RocksDB database of the views: how it is opened, read and written.
 
-One column family for everything, a byte in front of each key for the view: with the WAL off, a write batch
-lives in one memtable, which reaches the disk whole or not at all. So the checkpoint is true after any crash.
-(Several column families would need every flush, also a manual one, to be atomic over all of them; the manual
-flush of this binding flushes one.)
+All views share one column family; the first byte of a key tells the view. With the WAL off, a write batch is in one
+memtable, which reaches the disk entirely or not at all. So rows and checkpoint agree after any crash. (With several
+column families each flush would have to be atomic over all of them, but a manual flush of this binding flushes one.)
 """
 
 import logging
@@ -34,20 +33,20 @@ from store.errors import ViewsDamaged
 
 logger = logging.getLogger(__name__)
 
-QUEUE_PREFIX: Final = 21  # bytes that the keys of a queue's index entries have in common, within a generation
+QUEUE_PREFIX: Final = 21  # bytes of the common prefix of a queue's index keys within a generation
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
 _FORMAT: Final = 1  # of all rows
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
 RDICT_CONFIG: Final = "rocksdict-config.json"
-_READ: Final = 4096  # rows that are remembered, and places without one
-_READ_BYTES: Final = 256  # of such a row with its key
-_NEW_FILES: Final = 16  # flushed memtables that are compacted together: what is below is written anew each time
+_READ: Final = 4096  # cached keys with or without a row
+_READ_BYTES: Final = 256  # of a cached row with its key
+_NEW_FILES: Final = 16  # flushed memtables per compaction, which also rewrites the level below
 
 
 class Checkpoint:
-    """How far the views have come: true up to `position`; `durable` of the log was on disk then."""
+    """The views are complete up to `position`. The log was on disk up to `durable` when it was written."""
 
     __slots__ = ("durable", "is_readable", "position", "store_time")
 
@@ -55,13 +54,13 @@ class Checkpoint:
         self.position = position
         self.durable = durable
         self.store_time = store_time  # ms, of the newest record
-        self.is_readable = is_readable  # the other rows are in a format that this version knows
+        self.is_readable = is_readable  # this version knows the format of the other rows
 
 
 class Database:
-    """Rows by key. What is folded is written by `write`, which puts the checkpoint into the same batch.
+    """Rows by key. `write` writes folded changes and the checkpoint in one batch.
 
-    Everything raises `ViewsDamaged` where RocksDB fails; its binding knows no narrower type than Exception.
+    All methods raise `ViewsDamaged` when RocksDB fails. Its binding raises plain Exceptions.
     """
 
     __slots__ = ("_all_rows", "_db", "_everywhere", "_no_wal", "_path", "_queue_rows", "_read")
@@ -69,15 +68,15 @@ class Database:
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._path = path
         try:
-            path.mkdir(0o750, parents=True, exist_ok=True)  # RocksDB would let others read it
-            # Without naming the family, views that exist would be opened with the options that they were made with.
+            path.mkdir(0o750, parents=True, exist_ok=True)  # RocksDB would make it readable for all users
+            # Without naming the family, existing views would be opened with the options they were created with.
             options = _options(cache_bytes)
             self._db = Rdict(str(path), options, {"default": options})
         except Exception as error:
             raise ViewsDamaged(path, error) from error
         self._queue_rows: RdictIter | None = None
-        self._all_rows: RdictIter | None = None  # likewise: see `queue_cursor`
-        self._read: dict[bytes, bytes | None] = {}  # since the last write: a session's rows are asked for several times
+        self._all_rows: RdictIter | None = None  # both are reused until the next write: see `queue_cursor`
+        self._read: dict[bytes, bytes | None] = {}  # rows read since the last write: a session's are read repeatedly
         self._everywhere = ReadOptions()
         self._everywhere.set_total_order_seek(True)
         self._no_wal = WriteOptions()
@@ -103,7 +102,7 @@ class Database:
             self._read[key] = row
 
     def scan(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows whose key begins with `prefix` from `start` on, sorted, as they are now."""
+        """Yield the sorted rows from `start` on whose key begins with `prefix`, as they are now."""
         rows = self.cursor()
         rows.seek(start)
         while self.is_at_row(rows):
@@ -114,7 +113,7 @@ class Database:
             rows.next()
 
     def rows_of(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """What comes behind `prefix` in the keys that begin with it, sorted, and their values: for few rows."""
+        """The sorted rows whose keys begin with `prefix`: (key without the prefix, value). For few rows."""
         rows = self._all_rows
         if rows is None:
             rows = self._all_rows = self.cursor()
@@ -135,16 +134,17 @@ class Database:
         return self._db.iter(self._everywhere)
 
     def queue_cursor(self) -> RdictIter:
-        """The same, which finds the rows that have the first `QUEUE_PREFIX` bytes in common with what it seeks, and
-        passes over files without such rows. Where it is when there are none says nothing.
+        """An iterator for the rows that share the first `QUEUE_PREFIX` bytes with the sought key.
 
-        There is one until the next write, because making one costs more than seeking: who asks next moves it."""
+        It skips files without such rows. If there are none, its position is undefined. All callers until the next
+        write share one iterator, because creating one costs more than a seek.
+        """
         if self._queue_rows is None:
             self._queue_rows = self._db.iter()
         return self._queue_rows
 
     def is_at_row(self, rows: RdictIter) -> bool:
-        """Whether the iterator is at a row. A damaged block ends it as the last row does: that is told apart here."""
+        """Whether the iterator is at a row. Raises `ViewsDamaged` if a damaged block ended it."""
         if rows.valid():
             return True
         try:
@@ -154,24 +154,24 @@ class Database:
         return False
 
     def batch(self) -> WriteBatch:
-        """Rows to be written together: `put` and `delete` them. Those sorted by key are twice as fast."""
+        """An empty write batch. Writing it is twice as fast if its rows are added in order of keys."""
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch, checkpoint: Checkpoint) -> None:
-        """Apply the whole batch with the checkpoint, or nothing of it."""
+        """Write the batch and the checkpoint atomically."""
         row = _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time, _FORMAT)
         batch.put(_CHECKPOINT_KEY, row)
         self._write(batch)
 
     def put_all(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Write rows that say the same as others that are there, in other words: the checkpoint stays as it is."""
+        """Write rows that follow from existing rows, so that the checkpoint stays the same."""
         batch = WriteBatch(raw_mode=True)
         for key, value in rows:
             batch.put(key, value)
         self._write(batch)
 
     def delete_ranges(self, ranges: list[tuple[bytes, bytes]], key: bytes, value: bytes) -> None:
-        """Delete all rows in each [begin, end), however many, and put one row, at once."""
+        """Delete all rows of the key ranges [begin, end) and put one row, atomically."""
         batch = WriteBatch(raw_mode=True)
         for begin, end in ranges:
             batch.delete_range(begin, end)
@@ -179,27 +179,29 @@ class Database:
         self._write(batch)
 
     def flush(self) -> None:
-        """Put on disk what was written, so that a restart replays less. Slow; from any thread."""
+        """Flush written rows to disk, so that a restart replays less. Slow. For any thread."""
         try:
             self._db.flush()
         except Exception as error:
             raise ViewsDamaged(self._path, error) from error
 
     def link_to(self, path: Path) -> None:
-        """Put what was written into a new folder of the same file system, by hard links. It flushes what `flush` did
-        not, and holds the GIL all the while: flush before."""
+        """Create a copy in a new folder on the same file system, by hard links.
+
+        It flushes first, and does not release the GIL meanwhile: call `flush` before.
+        """
         try:
             RocksCheckpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
             raise ViewsDamaged(self._path, error) from error
 
     def size(self) -> int:
-        """Bytes of its files. Asked of RocksDB: a file that one lists may be compacted away before one looks at it."""
+        """Bytes of its files. RocksDB tells them, because a compaction may remove a listed file."""
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def close(self) -> None:
-        """Flush and release. What cannot be flushed now is folded again at the next start."""
-        self._queue_rows = self._all_rows = None  # they would keep the folder locked
+        """Flush and close. A restart replays what cannot be flushed."""
+        self._queue_rows = self._all_rows = None  # iterators keep the folder locked
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001  see the class
@@ -219,8 +221,7 @@ class Database:
 
 
 def saved_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint of views that nobody has open, None when there are none. No row changes by it. Raises
-    `ViewsDamaged`."""
+    """The checkpoint of views that no process has open; None if there are none. Raises `ViewsDamaged`."""
     if not (path / "CURRENT").exists():
         return None
     try:
@@ -234,18 +235,20 @@ def saved_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def seen_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint of views that a node may have open, None when there are none that can be read. RocksDB is shown
-    links to their files in a folder of its own, so that nothing in theirs changes."""
+    """The checkpoint of views that a node may have open; None if there are no readable ones.
+
+    RocksDB opens links to the files in a temporary folder, so that the views' folder does not change.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         links = Path(folder)
         try:
             for file in path.iterdir():
-                if file.name == RDICT_CONFIG:  # is written anew by each opening
+                if file.name == RDICT_CONFIG:  # each opening rewrites it
                     shutil.copyfile(file, links / file.name)
                 else:
                     (links / file.name).symlink_to(file.resolve())
             return saved_checkpoint(links)
-        except (OSError, ViewsDamaged):  # also where a compaction took a file meanwhile
+        except (OSError, ViewsDamaged):  # a compaction may have removed a file meanwhile
             return None
 
 
@@ -274,7 +277,7 @@ def _options(cache_bytes: int) -> Options:
         table.set_block_cache(Cache.new_hyper_clock_cache(cache_bytes, _BLOCK))
     table.set_block_size(_BLOCK)
     table.set_bloom_filter(10, False)
-    # In parts, or the filter of one file, 2 MB, is what the cache holds instead of rows (decisions/0020).
+    # Partitioned filters: a whole one has 2 MB per file and would displace rows from the cache (decisions/0020).
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(_BLOCK)

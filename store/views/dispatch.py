@@ -1,8 +1,7 @@
-"""Puts every committed message into its queues. The loop of the fold that runs per message: compiled.
+"""Enters each committed message into its queues. This module is compiled, because it runs per message.
 
-A message enters its partition, its topic queue and the filter queues that are wanted at its position. Entering
-is counting the queue's end up and keeping the reference (`store.views.tails`); references reach RocksDB at the
-checkpoint.
+A message enters its partition, its topic queue and the filter queues that are wanted at its position. Entering a
+queue increments its end and keeps the reference (`store.views.tails`). A checkpoint writes the references to RocksDB.
 """
 
 from collections.abc import Callable
@@ -19,21 +18,23 @@ _MESSAGE: Final = int(Kind.MESSAGE)
 _STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED | FLAG_WILL
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
-_MAX_MATCHES: Final = 1 << 16  # topics whose filters are remembered
-_MAX_REMEMBERED: Final = 256  # bytes of such a topic: 65,535 could be as many gigabytes
+_MAX_MATCHES: Final = 1 << 16  # topics whose matching filters are cached
+_MAX_REMEMBERED: Final = 256  # bytes of a cached topic: topics of 65,535 bytes would need gigabytes
 
-# (commit, start, reference, flags, topic, its offset there) of a message that is state as well as a queue entry
+# (commit, start, reference, flags, topic, offset in the topic queue) of a message that also changes a state view
 OnSpecial = Callable[[Commit, int, bytes, int, bytes, int], None]
-# (commit data, start, flags, topic) of a message that is held or stands in for one → whether it enters its queues
+# (commit data, start, flags, topic) of a held message or the copy of one → whether it enters its queues
 OnHeld = Callable[[bytes, int, int, bytes], bool]
 # (kind, commit, start) of a control record
 OnControl = Callable[[int, Commit, int], None]
 
 
 class Dispatcher:
-    """Queue ends and the wanted filter queues. Of a queue whose end is not in `tails`, `cold_end` finds it;
-    `topic_end` does so for a topic's queue when a message enters it, and enters the names into their views if they
-    are new."""
+    """Enters messages into queues, and knows the wanted filter queues.
+
+    `cold_end` finds the end of a queue that is not in `tails`. `topic_end` does so for the topic queue of a new
+    message, and adds new names to the names view.
+    """
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Dispatcher:
         topics: list[bytes],
         refs: list[bytes],
     ) -> None:
-        """Fold a commit's records, in order, and fill its columns."""
+        """Fold the records of a commit in order, and fill the commit's columns."""
         special = False
         for flag in flags:
             if flag & _SPECIAL:
@@ -77,7 +78,7 @@ class Dispatcher:
             commit.flags = flags
             self._enter(commit, topics, refs)
             return
-        first = 0  # of the messages that were not entered yet
+        first = 0  # the first message that is not entered yet
         for i in range(len(starts)):
             if kinds[i] == _MESSAGE and not flags[i] & _WAITS:
                 continue
@@ -113,8 +114,10 @@ class Dispatcher:
                 self._on_special(commit, starts[i], refs[i], flags[i], topics[i], offsets[behind + i])
 
     def enter_moved(self, commit: Commit, moved: list[tuple[int, int, bytes, int]], refs: list[bytes]) -> None:
-        """Enter messages whose records are older than the commit, each (position, length, topic, flags) with its
-        reference, into the queues that are wanted now, and tell the commit. For use by `on_control`."""
+        """Enter messages whose records are older than the commit into their queues, and add them to the commit.
+
+        Each message is (position, length, topic, flags) with its reference. For use by `on_control`.
+        """
         own = Commit(b"", 0, 0)
         self._enter(own, [topic for _, _, topic, _ in moved], refs)
         filters = own.filter_offsets
@@ -124,8 +127,10 @@ class Dispatcher:
             commit.moved.append(Moved(position, length, topic, flags, own.topic_offsets[i], entered))
 
     def enter_reference(self, queue: bytes, reference: bytes) -> int:
-        """Enter a reference into one queue that messages do not enter by their topic: no partition, topic or filter
-        queue. Returns its offset there. For use by `on_control`."""
+        """Enter a reference into a queue that is no partition, topic or filter queue. Returns its offset.
+
+        For use by `on_control`.
+        """
         return self._enter_queue(queue, queue_digest(queue), reference)
 
     def _enter(self, commit: Commit, topics: list[bytes], refs: list[bytes]) -> None:
@@ -139,7 +144,7 @@ class Dispatcher:
                 filter_offsets.append(self._enter_filters(topics[i], refs[i]) if self._wanted else ())
 
     def _learn(self, topic: bytes) -> None:
-        """Have the ends of the topic's queue and of its partition known."""
+        """Add the ends of the topic's queue and of its partition to `tails`."""
         digest = queue_digest(topic_queue(topic))
         if self._tails.end(digest) < 0:
             self._tails.learn(digest, self._topic_end(topic))
@@ -176,13 +181,13 @@ class Dispatcher:
         return offset
 
     def want(self, topic_filter: bytes) -> None:
-        """From here on the wildcard filter has a queue."""
+        """Enter messages into the queue of a wildcard filter from now on."""
         self._wanted[topic_filter] = queue_digest(filter_queue(topic_filter))
         self._trie.add(topic_filter, topic_filter)
         self._matches.clear()
 
     def unwant(self, topic_filter: bytes) -> None:
-        """From here on nothing enters the filter's queue; what is in it stays."""
+        """Enter no more messages into the queue of a filter. Its entries stay."""
         del self._wanted[topic_filter]
         self._trie.remove(topic_filter, topic_filter)
         self._matches.clear()

@@ -1,7 +1,7 @@
-"""All views together: folds committed batches, and moves what changed to RocksDB with the checkpoint.
+"""All views together: folds committed batches, and writes the changes to RocksDB with a checkpoint.
 
-Changes wait in memory until they are worth a write; a reader sees both. One write covers a contiguous range of
-the log entirely, so after a crash the replay from the checkpoint does exactly what is missing, once.
+Changes are gathered in memory until they are worth a write; readers see both. One write covers a contiguous range of
+the log entirely. So the replay from the checkpoint after a crash folds each missing record exactly once.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,20 +53,23 @@ _PACKET_ID: Final = 2  # fields of `record.decode`
 _PUBLISHER: Final = 4
 _PROPERTIES: Final = 5
 _PAYLOAD: Final = 6
-_ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # if at all
-_NOTHING: Final = bytes(REFERENCE)  # position 0: before the log's begin, since it moved
+_ENTERS_LATER: Final = FLAG_HELD | FLAG_REVIVED  # flags of messages that do not enter their queues with their record
+_NOTHING: Final = bytes(REFERENCE)  # a reference to position 0, which is before the log's begin by then
 
 _Fold = Callable[[bytes, Any], None]  # subject and record
 _FoldAt = Callable[[Commit, int, bytes, Any], None]  # commit, start of the frame in it, subject and record
 
 
 class Views:
-    """The views of one store, true up to `position`, of a log whose first record, of `begin_time`, is at `begin`."""
+    """The views of one store. They are complete up to `position` of the log.
+
+    The log's first record is at `begin` and was stored at `begin_time` (ms).
+    """
 
     def __init__(
         self, database: Database, config: StoreConfig, begin: int, begin_time: int, damaged: DamagedRanges = NO_DAMAGE
     ) -> None:
-        self.damaged = damaged  # places of the log that are not read
+        self.damaged = damaged  # ranges of the log that are not read
         self.partitions = config.partitions
         self._database = database
         self._config = config
@@ -80,7 +83,7 @@ class Views:
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, begin_time)
-        self.is_whole = self._begins.are_zero and not damaged  # every record that was ever written can be read
+        self.is_whole = self._begins.are_zero and not damaged  # every record ever written can be read
         self.names = Names(self._state)
         self._tails = Tails(config.max_queue_ends, config.partitions)
         self._dispatcher = Dispatcher(
@@ -111,7 +114,7 @@ class Views:
         wanted.load()
 
     def fold(self, batch: SealedBatch) -> Commit:
-        """Fold the next batch of the log. Its commit says where each message went."""
+        """Fold the next batch of the log. Returns its commit, which has the queues and offsets of each message."""
         generation = batch.position // self._generation_bytes
         if generation != self._index.newest:
             self.checkpoint(self.position)
@@ -134,7 +137,7 @@ class Views:
         return commit
 
     def skip(self, position: int) -> None:
-        """Go on at `position`: what lies before it is damaged, and passed over."""
+        """Continue at `position`, behind a damaged range."""
         assert position >= self.position
         self.position = position
 
@@ -144,12 +147,12 @@ class Views:
         return self.position != self.checkpointed
 
     def is_full(self) -> bool:
-        """Whether what waits in memory has reached its bound."""
+        """Whether the changes in memory have reached their bound."""
         waiting = self._tails.dirty + self._state.count + self.sessions.inbound.changed + self.pops.changed
         return waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
 
     def checkpoint(self, durable: int) -> None:
-        """Write what changed; `durable` of the log is known to be on disk."""
+        """Write the changes and the checkpoint. The log is known to be on disk up to `durable`."""
         if not self.is_dirty and not self._state.count:
             return
         self.pops.checkpoint()
@@ -168,8 +171,10 @@ class Views:
         return known if known >= 0 else self._cold_end(queue)
 
     def first(self, queue: bytes) -> int:
-        """The first offset that is answered: its record is in the log and as young as its parent topic wants; the
-        queue's end if there is none."""
+        """The first offset that can be read; the queue's end if there is none.
+
+        Its record is in the log and not older than its parent topic's floor.
+        """
         if self.is_whole:
             return 0
         digest = queue_digest(queue)
@@ -194,7 +199,7 @@ class Views:
 
     @property
     def floors(self) -> Floors:
-        """How young messages have to be to be answered. Set by retention."""
+        """The store times before which messages are not returned. Set by retention."""
         return self._begins.floors
 
     @floors.setter
@@ -204,20 +209,20 @@ class Views:
 
     @property
     def begin(self) -> int:
-        """Where the log begins: nothing before it is answered."""
+        """Where the log begins. Records before it are not returned."""
         return self._index.begin
 
     @property
     def begin_time(self) -> int:
-        """Store time of the log's first record, in ms; an earlier one, or 0, where that is not known."""
+        """Store time of the log's first record, ms; an earlier time or 0 if that is not known."""
         return self._begins.store_time
 
     def is_gone(self, position: int) -> bool:
-        """Whether a record is not to be had: retention took it, or it is in a place that is known as damaged."""
+        """Whether a record cannot be read: retention removed it, or it is in a range of known damage."""
         return position < self._index.begin or (bool(self.damaged) and self.damaged.covers(position))
 
     def has_gone(self, refs: bytes) -> bool:
-        """Whether one of the records that packed references name may be."""
+        """Whether any record of these packed references may be gone."""
         if self.is_whole:
             return False
         begin = self._index.begin
@@ -225,24 +230,23 @@ class Views:
         return low < begin or (bool(self.damaged) and self.damaged.touches(low, high))
 
     def reclaim(self, begin: int, begin_time: int) -> None:
-        """The log begins at `begin`, with a record of `begin_time`, from here on; nothing that is not in RocksDB may
-        lie before it."""
+        """Let the log begin at `begin`, with a record of `begin_time`. All changes up to there must be checkpointed."""
         assert begin <= self.checkpointed
         self._begins.move(begin, begin_time)
         self.is_whole = False
         self.held.begin = begin
 
     def oldest_generation(self) -> int | None:
-        """The generation whose index entries are all of reclaimed records and can be dropped, if there is one."""
+        """The oldest generation if all its records are removed, so that its index entries can be dropped; else None."""
         oldest = self._index.oldest
         return oldest if (oldest + 1) * self._generation_bytes <= self._index.begin else None
 
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
-        """A slice of what comes before `drop_generation`; see `Index.fold_ends`."""
+        """Write down the ends of some queues before `drop_generation`; see `Index.fold_ends`."""
         return self._index.fold_ends(generation, digest, limit)
 
     def drop_generation(self, generation: int) -> None:
-        """Delete the index entries of a generation whose ends are folded."""
+        """Delete the index entries of a generation. The ends of its queues must be written down."""
         self._index.drop(generation)
 
     def references(self, queue: bytes, offset: int, limit: int) -> bytes:
@@ -281,7 +285,7 @@ class Views:
             self._address(commit, topic, commit.position + start, offset)
 
     def _address(self, commit: Commit, topic: bytes, position: int, offset: int) -> None:
-        """A message entered an inbox: its client's session has a subscription from there on."""
+        """Give the session of an inbox's client a subscription from this message on, if it has none."""
         client = client_of(topic)
         if client is not None:
             subscription = self.sessions.addressed(client, topic, position, offset)
@@ -322,8 +326,11 @@ class Views:
         self._enter_held(commit, rows, record.store_time_of(commit.data, start), commit.position + start)
 
     def _enter_held(self, commit: Commit, rows: list[HeldRow], store_time: int, by: int) -> None:
-        """Enter messages that are held no more, with the store time of the record, at `by`, that lets them go: store
-        times do not run backwards along a queue."""
+        """Enter released messages into their queues.
+
+        They get the store time of the record that releases them, which is at position `by`, because store times never
+        run backwards along a queue.
+        """
         if not rows:
             return
         refs = [record.pack_refs([row.handle], [row.length], [store_time], [record.crc32c(row.topic)]) for row in rows]
@@ -388,14 +395,17 @@ class Views:
         self.producers.produced(producer, event, commit.position + start)
 
     def _is_over(self, group: bytes, queue: bytes) -> bool:
-        """Whether the last member of a shared subscription left before what was decided of its queue was committed."""
+        """Whether a shared subscription ended before this record about its queue was committed."""
         if not is_shared(group) or self.pops.find(group, queue) is not None:
             return False
         return queue == subscription_queue(group) and not self.shares.exists(group)
 
     def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
-        """Enter what these offsets of a queue refer to into the group's dead-letter queue. A reference that is gone
-        with its generation of the index enters as one to nothing: others have the same offsets whenever it went."""
+        """Enter the messages at these offsets of a queue into the group's dead-letter queue.
+
+        A reference that was dropped with its index generation is entered as a null reference. So dead letters have the
+        same offsets no matter when the generation was dropped.
+        """
         end = self.end(queue)
         for offset in offsets:
             if offset < end:
@@ -405,7 +415,7 @@ class Views:
                     commit.dead_letters.append(group)
 
     def _plain_folds(self) -> "dict[int, _Fold]":
-        """Folds by kind that need only the subject and the fields."""
+        """The folds, by kind, that need only the subject and the fields."""
         sessions = self.sessions
         return {
             Kind.SESSION_OPENED: sessions.opened,
@@ -430,7 +440,7 @@ class Views:
         }
 
     def _folds_of_commit(self) -> "dict[int, _FoldAt]":
-        """Folds by kind that need the place of the record, or that listeners hear of."""
+        """The folds, by kind, that need the record's position or change the commit."""
         return {
             Kind.SUBSCRIBED: self._fold_subscribed,
             Kind.TIMERS_FIRED: self._fold_timers_or_transactions,

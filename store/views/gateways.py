@@ -1,4 +1,4 @@
-"""The gateways that take connections for the store, each a process of its own, by the name of its one run."""
+"""The gateways view: separate gateway processes of the store. Each run of a gateway has a name of its own."""
 
 from itertools import islice
 from typing import Final
@@ -10,7 +10,7 @@ _GATEWAYS: Final = b"G"
 
 
 class Gateways:
-    """Those that have joined and not left."""
+    """Gateways that have joined and not left."""
 
     __slots__ = ("_state",)
 
@@ -27,5 +27,5 @@ class Gateways:
         return self._state.get(_GATEWAYS, gateway) is not None
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` of them, sorted, behind `after`."""
+        """Up to `limit` gateways in order of their names, from after `after` on."""
         return [gateway for gateway, _ in islice(self._state.scan(_GATEWAYS, after=after), limit)]

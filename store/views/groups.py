@@ -1,4 +1,4 @@
-"""The groups view: what each cloud group has committed, by partition of a parent topic."""
+"""The groups view: the committed offsets of each cloud group, by partition of a parent topic."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ class Groups:
             self._state.put(bucket, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
 
     def remove(self, group: bytes) -> None:
-        """Forget what the group committed, of all parents."""
+        """Delete the group's committed offsets of all parent topics."""
         bucket = owned(_GROUPS, group)
         for name in [name for name, _ in self._state.scan(bucket)]:
             self._state.delete(bucket, name)

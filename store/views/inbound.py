@@ -1,7 +1,7 @@
-"""The QoS 2 messages of clients that are not released: packet ids by session, one row for each.
+"""The inbound view: packet ids of QoS 2 messages from clients that are not released yet, one row for each.
 
-Most are released before the next checkpoint. So the ids of the sessions that use them are kept in memory beside what
-RocksDB has, and only the difference is ever written.
+Most of them are released before the next checkpoint. So the current ids of active sessions are in memory beside
+those in RocksDB, and a checkpoint writes only the difference.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from typing import Final
 from store.views.state import State, owned
 
 _VIEW: Final = b"i"
-_MAX_SESSIONS: Final = 4096  # that are kept beyond a checkpoint
-_MAX_IDS: Final = 1 << 16  # of all of them
+_MAX_SESSIONS: Final = 4096  # kept in memory after a checkpoint
+_MAX_IDS: Final = 1 << 16  # of all these sessions
 
 
 class _Ids:
@@ -20,13 +20,13 @@ class _Ids:
     __slots__ = ("exists", "now", "stored")
 
     def __init__(self, exists: bool, stored: set[int]) -> None:
-        self.exists = exists  # the view has the session
-        self.stored = stored  # as rows, as of the last checkpoint
+        self.exists = exists  # the session exists
+        self.stored = stored  # rows as of the last checkpoint
         self.now = set(stored)
 
 
 class Inbound:
-    """Packet ids by client. `exists` of the sessions view is told by who calls."""
+    """Packet ids by client. The caller passes whether the client has a session."""
 
     __slots__ = ("_ids", "_state", "changed")
 
@@ -36,14 +36,14 @@ class Inbound:
         self.changed: int = 0  # rows that the next checkpoint puts or deletes
 
     def knows(self, client: bytes) -> bool:
-        """Whether the client's ids are in memory: if not, who calls says with `load` whether there is a session."""
+        """Whether the client's ids are in memory. If not, the caller has to call `load` first."""
         return client in self._ids
 
     def load(self, client: bytes, exists: bool) -> None:
         self._ids[client] = _Ids(exists, set(self._stored(client)))
 
     def received(self, client: bytes, packet_id: int) -> None:
-        """Take the packet id of a message that is in the log. Without a session nothing is taken."""
+        """Add the packet id of a message that is in the log, if the client has a session."""
         ids = self._ids[client]
         if ids.exists and packet_id not in ids.now:
             ids.now.add(packet_id)
@@ -55,12 +55,12 @@ class Inbound:
             self._release(ids, packet_id)
 
     def opened(self, client: bytes) -> None:
-        """There is a session, if there was none."""
+        """Note that the client has a session."""
         if client in self._ids:
             self._ids[client].exists = True
 
     def drop(self, client: bytes, exists: bool) -> None:
-        """Release all, and say whether the session goes on."""
+        """Release all ids. `exists` tells whether the session continues."""
         ids = self._ids.get(client)
         if ids is None:
             bucket = owned(_VIEW, client)
@@ -77,7 +77,7 @@ class Inbound:
         return self._stored(client) if ids is None else sorted(ids.now)
 
     def checkpoint(self) -> None:
-        """Hand what changed to `State`."""
+        """Pass the changed rows to `State`."""
         kept = 0
         for client, ids in self._ids.items():
             if ids.now != ids.stored:

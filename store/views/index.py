@@ -1,16 +1,16 @@
 """Reads the queue index in RocksDB: where a queue ends, and its references from an offset on.
 
-Key: `q`, generation (u32), digest of the queue's name (16 bytes), first offset (u64), big-endian; value: packed
-references of consecutive offsets. A generation is a range of the log, so the entries of a queue lie in order
-within one, and the generations in order of offsets: the entry that holds an offset is the one before it in the
-newest generation that has one.
+Key: `q`, generation (u32), digest of the queue's name (16 bytes), first offset (u64), big-endian. Value: packed
+references of consecutive offsets. A generation is a range of the log. So the entries of a queue are in order within a
+generation, and its generations are in order of offsets. The entry with an offset is the last one that begins at or
+before it, in the newest generation that has such an entry.
 
-A reference lies in the generation in which it entered its queue. Its position may be older (of a message that was
-held); its store time is that of the record that had it enter, so store times never run backwards along a queue.
+A reference is in the generation in which it entered its queue. The record of a held message may be in an older one.
+The store time of a reference is that of the record that entered it, so store times never run backwards along a queue.
 
-When segments go, the entries that came from them stay until their whole generation is below the log's begin, and
-are not answered meanwhile. Then the ends of the generation's queues are written down (`e`, digest: end), in slices,
-and one batch with a range delete takes the entries, and with others the generation's keys and what entered late.
+When segments are removed, their entries stay until the whole generation is before the log's begin; they are not
+returned meanwhile. Then the ends of the generation's queues are written down in slices (`e`, digest: end). One batch
+with range deletes removes the entries, and the generation's rows in the key view and the view of moved messages.
 """
 
 from bisect import bisect_left
@@ -23,13 +23,13 @@ from store.views.database import QUEUE_PREFIX, Database
 KEYS: Final = b"k"  # the key view (`store.views.keys`)
 MOVED: Final = b"w"  # messages that entered late (`store.views.moved`)
 _QUEUES: Final = b"q"
-_VIEWS: Final = (_QUEUES, KEYS, MOVED)  # those whose rows go by generation
+_VIEWS: Final = (_QUEUES, KEYS, MOVED)  # views whose rows are dropped by generation
 _TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
 _END: Final = b"e"
 _OLDEST_KEY: Final = b"moldest"
-_NEAR: Final = 8  # entries of one queue that are stepped over before its last one is sought
+_NEAR: Final = 8  # entries of a queue that are read one by one before seeking the last
 
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
@@ -38,17 +38,17 @@ def index_key(generation: int, digest: bytes, first: int) -> bytes:
 
 
 def index_prefix(generation: int) -> bytes:
-    """What the keys of a generation's index entries begin with."""
+    """The prefix of the keys of a generation's index entries."""
     return by_generation(_QUEUES, generation)
 
 
 def by_generation(view: bytes, generation: int) -> bytes:
-    """What the keys of a generation's rows begin with, in a view that goes with the log's begin."""
+    """The prefix of the keys of a generation's rows in one of the views that are dropped by generation."""
     return view + generation.to_bytes(4, "big")
 
 
 def at_time(reference: bytes, store_time: int) -> bytes:
-    """The same reference, as it enters another queue at `store_time` (ms)."""
+    """A copy of a reference for another queue, which it enters at `store_time` (ms)."""
     return reference[:_TIME] + store_time.to_bytes(8, "little")
 
 
@@ -66,7 +66,7 @@ class Index:
         self.oldest = 0 if oldest is None else int.from_bytes(oldest, "big")
 
     def end(self, digest: bytes) -> int:
-        """The offset behind the queue's last reference; 0 when it never had one."""
+        """The offset after the queue's last reference; 0 if it never had one."""
         found = self._entry(digest, _LAST)
         if found is None:
             row = self._database.get(_END + digest) if self.oldest else None
@@ -100,8 +100,10 @@ class Index:
         return b"".join(pieces)
 
     def first_since(self, digest: bytes, store_time: int, end: int) -> int:
-        """The first offset whose store time is not before `store_time`, of what entered in the generation of the log's
-        begin or later; `end`, which is behind all entries, if there is none."""
+        """The first offset that entered at `store_time` or later; `end`, which is after all entries, if there is none.
+
+        Generations before that of the log's begin are not searched.
+        """
         rows = self._database.queue_cursor()
         for generation in range(max(self.oldest, self.begin // self._generation_bytes), self.newest + 1):
             rows.seek(index_key(generation, digest, 0))
@@ -123,8 +125,10 @@ class Index:
         return end
 
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
-        """Write down the ends of up to `limit` queues of a generation, from `digest` on. Returns the digest to go on
-        from, None when all are done. Changes nothing that can be read."""
+        """Write down the ends of up to `limit` queues of a generation, from `digest` on.
+
+        Returns the digest to continue from; None when all are done. Reads give the same results before and after.
+        """
         prefix = index_prefix(generation)
         rows = self._database.cursor()
         rows.seek(prefix + digest)
@@ -154,7 +158,7 @@ class Index:
         return None
 
     def drop(self, generation: int) -> None:
-        """Delete the entries of the oldest generation, whose ends are written down, and its rows in the key view."""
+        """Delete the rows of the oldest generation. The ends of its queues must be written down."""
         ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in _VIEWS]
         self._database.delete_ranges(ranges, _OLDEST_KEY, (generation + 1).to_bytes(4, "big"))
         self.oldest = generation + 1

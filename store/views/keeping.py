@@ -1,23 +1,23 @@
-"""What views whose rows refer to records do before retention takes these: the record itself goes into the row."""
+"""The interface of views whose rows refer to records. Before retention removes a record, it is put into the row."""
 
 from typing import Protocol
 
 
 class Page:
-    """Rows that refer to records which will go."""
+    """Rows that refer to records that retention is about to remove."""
 
     __slots__ = ("after", "rows")
 
     def __init__(self) -> None:
         self.rows: list[tuple[bytes, int, int]] = []  # (name, position and length of the record)
-        self.after: bytes | None = None  # the name to go on behind; None at the end
+        self.after: bytes | None = None  # the name to continue after; None at the end
 
 
 class Keeper(Protocol):
-    """A view that keeps records."""
+    """A view that can keep records in its rows."""
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
-        """Those of up to `limit` rows behind the name `after` that refer to a record before `below`."""
+        """Of the next `limit` rows after the name `after`, those that refer to a record before `below`."""
 
     def keep(self, name: bytes, frame: bytes) -> None:
-        """Put the sealed frame in place of the reference to it, unless the row refers to it no more."""
+        """Replace the reference by the sealed frame if the row still refers to it."""

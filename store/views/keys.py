@@ -1,9 +1,9 @@
-"""The key view: which messages have a business key, the MQTT 5 user property `key`.
+"""The key view: messages by business key, which is the MQTT 5 user property `key`.
 
-A row per key of a message: bucket `k` and the generation of the record's position, name the key's digest and the
-position; value the record's length. So a generation's rows go with its index entries in one range delete, and the
-messages of a key lie in order of the log within each generation. A digest stands for parent topic and key; two of
-them may share one: whoever reads the record compares.
+Each key of a message has a row. Its bucket is `k` and the generation of the record's position, its name the key's
+digest and the position, its value the record's length. So one range delete drops a generation's rows together with
+its index entries, and the messages of a key are in the order of the log. A digest stands for a parent topic and a
+key. Two keys may have the same digest, so readers have to compare the key in the record.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ _DIGEST: Final = 8  # bytes
 
 
 def key_digest(parent: bytes, key: bytes) -> bytes:
-    """What stands for a key of a parent topic in rows, 8 bytes."""
+    """The digest of a parent topic and a key, 8 bytes."""
     return blake2b(parent + b"\0" + key, digest_size=_DIGEST).digest()
 
 
 def key_digests(parent: bytes, properties: bytes) -> list[bytes]:
-    """Digests of all that a message can be found by."""
+    """The digests of all keys of a message."""
     return [key_digest(parent, key) for key in keys_of(properties)]
 
 
@@ -34,11 +34,11 @@ class Keys:
 
     def __init__(self, state: State, index: Index, generation_bytes: int) -> None:
         self._state = state
-        self._index = index  # knows which generations there are
+        self._index = index  # knows the existing generations
         self._generation_bytes = generation_bytes
 
     def enter(self, digests: Iterable[bytes], position: int, length: int) -> None:
-        """A message that enters its queues, by where its record is, can be found by these keys from now on."""
+        """Add a message that enters its queues, with the position and length of its record."""
         bucket = by_generation(KEYS, position // self._generation_bytes)
         where = position.to_bytes(8, "big")
         row = length.to_bytes(4, "big")
@@ -46,8 +46,11 @@ class Keys:
             self._state.put(bucket, digest + where, row)
 
     def find(self, digest: bytes, after: int, limit: int, looks: int) -> tuple[list[tuple[int, int]], int | None]:
-        """(position, length) of up to `limit` messages with the digest behind position `after`, oldest first, found
-        by looking into no more than `looks` generations; and the position to go on behind, None at the end."""
+        """Find up to `limit` messages with the digest after position `after`, oldest first, in up to `looks`
+        generations.
+
+        Returns their (position, length), and the position to continue after; None at the end.
+        """
         found: list[tuple[int, int]] = []
         start = max(after + 1, self._index.begin)
         for generation in range(start // self._generation_bytes, self._index.newest + 1):

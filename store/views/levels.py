@@ -1,41 +1,41 @@
-"""Topics as names of rows, in the order of their levels: each slash is a NUL, which no topic has.
+"""Topics as names of rows, in the order of their levels. Each slash becomes a NUL, which no topic contains.
 
-NUL sorts before every other byte, so what is below a topic lies right behind it and all together, before its next
-sibling: `a`, `a/b`, `a/b/c`, `a!`. However much it is, one seek passes over it.
+NUL sorts before every other byte. So the topics below a topic follow it directly, before its next sibling: `a`,
+`a/b`, `a/b/c`, `a!`. One seek skips all of them.
 """
 
 from typing import Final
 
-_BEHIND: Final = b"\1"  # the least byte of a topic, which NUL is not
+_BEHIND: Final = b"\1"  # the lowest byte that a topic can contain
 
 
 def row_name(topic: bytes) -> bytes:
-    """The row's name of a topic, or of the beginning of one."""
+    """The row name of a topic, or of the beginning of one."""
     return topic.replace(b"/", b"\0")
 
 
 def topic_of(name: bytes) -> bytes:
-    """The topic that has this row."""
+    """The topic of a row name."""
     return name.replace(b"\0", b"/")
 
 
 def behind_all_below(name: bytes) -> bytes:
-    """Where the rows behind a row and all that is below it begin."""
+    """The lowest name after a row and all rows below it."""
     return name + _BEHIND
 
 
 def where_matches_go_on(wanted: list[bytes], given: list[bytes]) -> bytes | None:
-    """From the topic with levels `given`, where topics that match the filter with levels `wanted` go on: its own row's
-    name if it matches, else a name behind it before which no row matches; None when none behind it does.
+    """Where to continue a scan from the topic with levels `given`, for topics that match the filter `wanted`.
 
-    A filter that begins with a wildcard does not match what begins with $ (MQTT-4.7.2-1).
+    Returns the topic's own row name if it matches, else a later name before which no row matches. None if no later
+    row can match. A filter that begins with a wildcard does not match topics that begin with $ (MQTT-4.7.2-1).
     """
     if given[0][:1] == b"$" and wanted[0] in (b"+", b"#"):
-        return b"%"  # the byte behind $
-    widest = 0  # levels of `given` up to the last one that any other may take the place of
+        return b"%"  # the byte after $
+    widest = 0  # number of levels of `given` up to the last one that matched a +
     for i, level in enumerate(wanted):
         if level == b"#":
-            return b"\0".join(given)  # also the level above it: `a/#` matches `a` (4.7.1.2)
+            return b"\0".join(given)  # `a/#` also matches `a` (MQTT 5.0, 4.7.1.2)
         if i == len(given):
             return b"\0".join(given + _least(wanted[i:]))
         if level == b"+":
@@ -51,5 +51,5 @@ def where_matches_go_on(wanted: list[bytes], given: list[bytes]) -> bytes | None
 
 
 def _least(wanted: list[bytes]) -> list[bytes]:
-    """The levels of the first topic in order that matches the levels of a filter."""
+    """The levels of the lowest topic that matches the levels of a filter."""
     return [b"" if level == b"+" else level for level in wanted if level != b"#"]

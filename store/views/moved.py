@@ -1,8 +1,8 @@
-"""The view of messages that were held and entered their queues by their record, by where that is.
+"""The view of released messages whose queues refer to their old record, by the position of that record.
 
-Their references are where they entered, among younger messages. What has to stay in the log for them is found here: a
-row for each, bucket `w` and the generation of the record's position, name the parent topic, 0 and the position. It goes
-with the generation's index.
+Their references are among those of younger messages. Retention finds here which records have to stay in the log for
+them. Each has a row: its bucket is `w` and the generation of the record's position, its name the parent topic, 0 and
+the position. The rows are dropped with the generation's index entries.
 """
 
 from typing import Final
@@ -15,23 +15,23 @@ _POSITION: Final = 8  # bytes
 
 
 class MovedMessages:
-    """Records of messages that entered their queues late, by parent topic and position."""
+    """Records of released messages, by parent topic and position."""
 
     __slots__ = ("_generation_bytes", "_state", "entered")
 
     def __init__(self, state: State, generation_bytes: int) -> None:
-        self.entered = 0  # since the store is open
+        self.entered = 0  # since the store was opened
         self._state = state
         self._generation_bytes = generation_bytes
 
     def enter(self, topic: bytes, position: int) -> None:
-        """A message has entered its queues, whose record is at `position`."""
+        """Add a released message whose record is at `position`."""
         self.entered += 1
         bucket = by_generation(MOVED, position // self._generation_bytes)
         self._state.put(bucket, _prefix(parent_of(topic)) + position.to_bytes(_POSITION, "big"), b"")
 
     def has(self, parent: bytes, log: range) -> bool:
-        """Whether there is one of the parent topic in a part of the log, which lies in one generation."""
+        """Whether the parent topic has such a record in the range `log`, which must be in one generation."""
         prefix = _prefix(parent)
         rows = self._state.rows(by_generation(MOVED, log.start // self._generation_bytes), prefix)
         is_at_row = rows.seek(prefix + log.start.to_bytes(_POSITION, "big"))

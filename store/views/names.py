@@ -1,4 +1,4 @@
-"""The names view: topics that were ever published to. A row each, in the order of their levels."""
+"""The names view: all topics that were ever published to, one row each, in the order of their levels."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ class Names:
         self._state = state
 
     def enter(self, topic: bytes) -> bool:
-        """Enter a topic. Whether it is new."""
+        """Add a topic. Returns whether it is new."""
         name = row_name(topic)
         if self._state.get(_TOPICS, name) is not None:
             return False
@@ -29,7 +29,7 @@ class Names:
         return self._state.get(_TOPICS, row_name(topic)) is not None
 
     def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        """Up to `limit` topics that begin with `prefix`, behind `after`."""
+        """Up to `limit` topics that begin with `prefix`, from after `after` on."""
         names: list[bytes] = []
         rows = self._state.rows(_TOPICS, row_name(prefix))
         is_at_row = rows.seek(b"" if after is None else row_name(after) + b"\0")
@@ -41,8 +41,10 @@ class Names:
         return TopicPage(names, None)
 
     def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
-        """Up to `limit` names that follow `above`, which is empty or ends in a slash, behind the name `after`. What is
-        below a name is passed over."""
+        """Up to `limit` names of the level below `above`, from after the name `after` on.
+
+        `above` is empty or ends in a slash. One seek skips the levels below a name.
+        """
         children: list[Child] = []
         prefix = row_name(above)
         rows = self._state.rows(_TOPICS, prefix)

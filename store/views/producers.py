@@ -1,7 +1,7 @@
-"""The producers view: what each gateway that is attached, or may come back, has appended last.
+"""The producers view: the last append of each gateway that is attached or may come back, and of other producers.
 
-A PRODUCED record stands before the records of one append. Whether all of those are in the log, which a crash may have
-cut, the log itself says: they follow the record, of the same epoch.
+A PRODUCED record precedes the records of one append. A crash may have cut these. The log itself tells how many of
+them it has: they follow the record and have the same epoch.
 """
 
 from struct import Struct
@@ -12,7 +12,7 @@ from store.control import Produced, ProducerEnded
 from store.views.state import State
 
 _PRODUCERS: Final = b"P"
-_ROW: Final = Struct(">QQIQ")  # sequence, position of the record, records behind it, digest
+_ROW: Final = Struct(">QQIQ")  # sequence, position of the record, number of records after it, digest
 
 
 class Producers:
@@ -36,7 +36,7 @@ class Producers:
         return None if row is None else _read(producer, row)
 
     def page(self, after: bytes | None, limit: int) -> list[ProducerState]:
-        """Up to `limit`, sorted by name, behind `after`."""
+        """Up to `limit` producers in order of their names, from after `after` on."""
         found: list[ProducerState] = []
         for name, row in self._state.scan(_PRODUCERS, after=after):
             if len(found) == limit:

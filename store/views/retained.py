@@ -1,8 +1,8 @@
-"""The retained view: topic → the message that is its retained value (MQTT-3.3.1.3).
+"""The retained view: the retained message of each topic (MQTT 5.0, 3.3.1.3).
 
-A row is the reference of the message. Before its segment goes, the row becomes the message itself, as the sealed
-frame it was: longer than any reference, which tells the two apart. Behind either, for a message that was held, is the
-position of the record that let it in.
+A row is the reference of the message. Before retention removes the message's segment, its sealed frame replaces the
+reference. A frame is always longer than a reference, so the length tells which it is. For a message that was held,
+the position of the record that released it follows.
 """
 
 from itertools import islice, takewhile
@@ -16,23 +16,23 @@ from store.views.keeping import Page
 from store.views.levels import row_name, topic_of, where_matches_go_on
 from store.views.state import State
 
-NOWHERE: Final = 1 << 64  # behind every position
+NOWHERE: Final = 1 << 64  # greater than every position
 _RETAINED: Final = b"r"
-_ENTERED: Final = 8  # bytes of the position of the record that let a value in
+_ENTERED: Final = 8  # bytes of the position of the record that released a value
 
 
 def is_reference(row: bytes) -> bool:
-    """Whether the row says where the message is, and is not the message."""
+    """Whether the row is a reference, and not the message itself."""
     return len(row) <= REFERENCE + _ENTERED
 
 
 def frame_in(row: bytes) -> bytes:
-    """The message itself."""
+    """The sealed frame of a row that has one."""
     return row[: length_of(row, 0)]
 
 
 def entered_at(row: bytes) -> int:
-    """Position of the record by which the value came in."""
+    """Position of the record that made the message the retained one."""
     own = REFERENCE if is_reference(row) else length_of(row, 0)
     if len(row) > own:
         return int.from_bytes(row[own:], "little")
@@ -47,10 +47,10 @@ class RetainedValues:
     def __init__(self, state: State) -> None:
         self._state = state
         self.count = Count(state, _RETAINED)
-        self.moved_from = NOWHERE  # since that was set, no value refers to a record before it that entered late
+        self.moved_from = NOWHERE  # the lowest position of a released message that was retained since this was reset
 
     def fold(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
-        """Take a message with RETAIN set; one without payload clears the topic's value (MQTT-3.3.1-6)."""
+        """Fold a message with RETAIN set. One without payload clears the topic's value (MQTT-3.3.1-6)."""
         name = row_name(topic)
         is_known = self._state.get(_RETAINED, name) is not None
         if not is_empty:
@@ -62,12 +62,12 @@ class RetainedValues:
             self.count.change(-1)
 
     def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool, by: int) -> None:
-        """The same for a message whose record is older than what was folded before: that at `by` lets it in."""
+        """Fold a message that was held and has RETAIN set. The record at position `by` released it."""
         self.fold(topic, reference + by.to_bytes(_ENTERED, "little"), is_empty)
         self.moved_from = min(self.moved_from, _position(reference))
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
-        """A page of the values whose records lie before `below`."""
+        """A page of the values with records before `below`."""
         page = Page()
         for name, row in islice(self._state.scan(_RETAINED, after=after), limit):
             page.after = name
@@ -76,7 +76,7 @@ class RetainedValues:
         return page
 
     def keep(self, name: bytes, frame: bytes) -> None:
-        """Put the message itself in place of its reference, unless the topic has another value by now."""
+        """Replace the reference by the message itself, unless the topic has another value meanwhile."""
         row = self._state.get(_RETAINED, name)
         if row is not None and is_reference(row) and _position(row) == position_of(frame, 0):
             self._state.put(_RETAINED, name, frame + row[REFERENCE:])
@@ -84,8 +84,10 @@ class RetainedValues:
     def matching(
         self, topic_filter: bytes, after: bytes | None, limit: int, looks: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Up to `limit` (topic, row) of values that match, in order of levels, behind `after`, found by looking at no
-        more than `looks` values; and the topic to go on behind, None at the end."""
+        """Find up to `limit` values that match, in order of levels, from after `after` on, among up to `looks` rows.
+
+        Returns their (topic, row), and the topic to continue after; None at the end.
+        """
         if not has_wildcard(topic_filter):
             row = self._state.get(_RETAINED, row_name(topic_filter))
             return [] if row is None or after == topic_filter else [(topic_filter, row)], None
@@ -113,6 +115,6 @@ def _position(reference: bytes) -> int:
 
 
 def _literal_prefix(wanted: list[bytes]) -> bytes:
-    """What the rows of all topics that match begin with."""
+    """The common prefix of the rows of all topics that match."""
     literal = takewhile(lambda level: level not in (b"+", b"#"), wanted)
     return b"\0".join(literal)

@@ -1,7 +1,7 @@
 """The sessions view: durable sessions, their subscriptions with cursors, and QoS 2 state in both directions.
 
-Folds are methods named after the control records (`store.control` says what each means). A record of a
-session that the view does not have, or has with a newer epoch, changes nothing.
+The methods that fold control records are named after these (see `store.control`). A record changes nothing if the
+view does not have its session, or has it with a newer epoch.
 """
 
 from collections.abc import Sequence
@@ -34,25 +34,25 @@ from store.views.wanted import WantedFilters
 from store.views.wills import WillsView
 
 _SESSIONS: Final = b"s"
-_OPEN: Final = b"a"  # client → reach of its connection, and the gateway that has it
+_OPEN: Final = b"a"  # client → reach of its connection, and its gateway
 _EXPIRY: Final = b"x"  # deadline (u64 ms) and client id → epoch
 _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
-_PENDING: Final = b"R"  # retained values that the session has still to be sent, by filter
+_PENDING: Final = b"R"  # by filter: retained messages still to be sent to the session
 _COUNT: Final = b"S"  # one row: how many sessions there are
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
-_REPLAYS: Final = 0x40  # an option: where the replay is follows, u64
-_WAS_SENT: Final = 0x80  # an option: the offset below which messages may have been sent follows, u64
+_REPLAYS: Final = 0x40  # an option: the position or offset of the replay follows, u64
+_WAS_SENT: Final = 0x80  # an option: a u64 follows; messages below this offset may have been sent
 _OUTBOUND_ROW: Final = Struct(">BQ")  # released and QoS, offset; the filter follows
 _RELEASED: Final = 1
-_INBOX: Final = 2  # options of an inbox that its client did not subscribe to: QoS 2
+_INBOX: Final = 2  # options of the implicit subscription to an inbox: QoS 2
 _NEVER: Final = 0xFFFF_FFFF
 
 
 class SessionsView:
-    """Sessions by client id. Tells which filters are wanted, and of members of shared subscriptions."""
+    """Sessions by client id. Also updates the wanted filters and the members of shared subscriptions."""
 
     __slots__ = ("_dispatcher", "_shares", "_state", "_wanted", "_wills", "count", "inbound")
 
@@ -68,7 +68,7 @@ class SessionsView:
         self.inbound = Inbound(state)
 
     def load(self) -> None:
-        """Count the sessions, as of the checkpoint."""
+        """Read the number of sessions as of the checkpoint."""
         row = self._state.get(_COUNT, b"")
         self.count = 0 if row is None else int.from_bytes(row, "big")
 
@@ -137,7 +137,7 @@ class SessionsView:
             self._state.put(bucket, wish.filter, row.packed())
 
     def _new(self, wish: SubscribedFilter, position: int) -> "_Row":
-        """A subscription made by the record at `position`: it begins there, or where it wishes to."""
+        """A new subscription of the record at `position`. It begins there, or at the requested earlier place."""
         end = self._dispatcher.end(subscription_queue(wish.filter))
         if wish.begin < 0 or wish.qos == 0:
             return _Row(0, 0, position, end)
@@ -146,8 +146,10 @@ class SessionsView:
         return _Row(0, 0, position, min(wish.begin, end), end if wish.begin < end else -1)
 
     def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> StoredSubscription | None:
-        """A message entered the queue of the client's inbox. Returns the subscription by which its session gets that,
-        made from there on if there was none; None when there is no session."""
+        """Fold a message that entered the client's inbox. Returns the inbox subscription of its session.
+
+        The subscription is created with this message if there was none. None if there is no session.
+        """
         if self._row(client) is None:
             return None
         bucket = owned(_SUBSCRIPTIONS, client)
@@ -183,7 +185,7 @@ class SessionsView:
             self._wills.set(client, event)
 
     def inbound_received(self, client: bytes, packet_id: int) -> None:
-        """Take the packet id of a QoS 2 message that is in the log."""
+        """Add the packet id of a QoS 2 message that is in the log."""
         if not self.inbound.knows(client):
             self.inbound.load(client, self._row(client) is not None)
         self.inbound.received(client, packet_id)
@@ -225,7 +227,7 @@ class SessionsView:
             self._state.delete(bucket, topic_filter)
 
     def session(self, client_id: bytes) -> SessionState | None:
-        """The session with all it has."""
+        """The session with its subscriptions and its QoS 2 and retained state; None if there is none."""
         found = self.session_row(client_id)
         if found is None:
             return None
@@ -243,18 +245,18 @@ class SessionsView:
         return found
 
     def session_row(self, client_id: bytes) -> SessionState | None:
-        """The session without what it has."""
+        """The session without its subscriptions and other state; None if there is none."""
         row = self._row(client_id)
         if row is None:
             return None
         return SessionState(client_id, row.epoch, row.expiry, row.closed_at, user_name=row.user)
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
-        """Up to `limit` client ids, sorted, behind `after`."""
+        """Up to `limit` client ids in order, from after `after` on."""
         return [client for client, _ in islice(self._state.scan(_SESSIONS, after=after), limit)]
 
     def of_user(self, user: bytes, after: bytes | None, looks: int) -> tuple[list[bytes], bytes | None]:
-        """The client ids of a user among the next `looks` sessions behind `after`; where to go on, None: nowhere."""
+        """The client ids of a user among the next `looks` sessions after `after`, and where to continue (None: end)."""
         found: list[bytes] = []
         for client, row in islice(self._state.scan(_SESSIONS, after=after), looks):
             if row[_SESSION_ROW.size :] == user:
@@ -263,13 +265,13 @@ class SessionsView:
         return found, after if not looks else None
 
     def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
-        """Those of the session's subscriptions that have one of these filters."""
+        """The session's subscriptions to these filters."""
         bucket = owned(_SUBSCRIPTIONS, client_id)
         rows = [(name, self._state.get(bucket, name)) for name in filters]
         return {name: _subscription(name, row) for name, row in rows if row is not None}
 
     def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
-        """Up to `limit` (client id, epoch, expiry interval, gateway) of sessions that are open, behind `after`."""
+        """Up to `limit` (client id, epoch, expiry interval, gateway) of open sessions, from after `after` on."""
         found: list[tuple[bytes, int, int, bytes]] = []
         for client_id, place in self._state.scan(_OPEN, after=after):
             if len(found) == limit:
@@ -280,7 +282,7 @@ class SessionsView:
         return found
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
-        """Up to `limit` (client id, epoch) of closed sessions whose deadline has come, oldest first."""
+        """Up to `limit` (client id, epoch) of closed sessions that have expired, the earliest first."""
         found: list[tuple[bytes, int]] = []
         for name, epoch in self._state.scan(_EXPIRY):
             if int.from_bytes(name[:8], "big") > now_ms or len(found) == limit:
@@ -296,11 +298,11 @@ class SessionsView:
         return _Session(epoch, expiry, closed_at, row[_SESSION_ROW.size :])
 
     def _mark_sent(self, client_id: bytes, reach: int) -> None:
-        """Note what the session's subscriptions may have sent: nobody knows how far they came."""
+        """Mark messages that the session's subscriptions may have sent before the connection was lost."""
         bucket = owned(_SUBSCRIPTIONS, client_id)
         for name, packed in list(self._state.scan(bucket)):
             if is_shared(name):
-                continue  # what a member has is leased to it
+                continue  # leases track the messages of members
             row = _Row.of(packed)
             lost = row.lost(name, reach, self._dispatcher.end(subscription_queue(name)))
             if lost != row:
@@ -317,7 +319,7 @@ class SessionsView:
         self._state.delete(_OPEN, client_id)
 
     def _drop(self, client_id: bytes, goes_on: bool) -> None:
-        """Drop what the session has, not the session."""
+        """Drop the session's state, but not the session itself."""
         subscriptions = owned(_SUBSCRIPTIONS, client_id)
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
@@ -378,7 +380,7 @@ def _subscription(topic_filter: bytes, packed: bytes) -> StoredSubscription:
 
 
 class _Session(NamedTuple):
-    """A session without what it has."""
+    """The row of a session."""
 
     epoch: int
     expiry: int  # seconds
@@ -390,14 +392,14 @@ class _Session(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A subscription with its cursor."""
+    """The row of a subscription, with its cursor."""
 
     options: int
     identifier: int
     start: int
     offset: int
-    replay: int = -1  # see `store.api.Subscription`
-    sent_before: int = -1  # the same
+    replay: int = -1  # see `store.api.StoredSubscription`
+    sent_before: int = -1  # see `store.api.StoredSubscription`
 
     @classmethod
     def of(cls, packed: bytes) -> "_Row":
@@ -421,20 +423,23 @@ class _Row(NamedTuple):
         return _SUBSCRIPTION_ROW.pack(options, identifier, start, offset) + places
 
     def acknowledged(self, topic_filter: bytes, offset: int) -> "_Row":
-        """The cursor has come to `offset`."""
+        """The row with its cursor at `offset`, if that is further."""
         if offset <= self.offset:
             return self
         is_done = not has_wildcard(topic_filter) and offset >= self.replay
         return self._replace(offset=offset, replay=-1 if is_done else self.replay)._unmarked(topic_filter)
 
     def replayed(self, topic_filter: bytes, position: int) -> "_Row":
-        """The history is acknowledged up to `position`."""
+        """The row with its replay acknowledged up to `position`."""
         if not 0 <= self.replay < position:
             return self
         return self._replace(replay=position if position < self.start else -1)._unmarked(topic_filter)
 
     def lost(self, topic_filter: bytes, reach: int, end: int) -> "_Row":
-        """The node died. What it may have sent is in its queue, which ends at `end`, and no further than the reach."""
+        """The row after a lost connection, with a mark at the end of what may have been sent.
+
+        That is at most `reach` messages behind the cursor, and not beyond `end`, the end of the queue.
+        """
         before = min(self.offset + reach, end)
         has_history = self.replay >= 0 and has_wildcard(topic_filter)
         if not self.options & 3 or (before <= self.offset and not has_history):
@@ -442,7 +447,7 @@ class _Row(NamedTuple):
         return self._replace(sent_before=max(before, self.sent_before))
 
     def _unmarked(self, topic_filter: bytes) -> "_Row":
-        """Without a mark that is passed."""
+        """The row without its mark if the cursor has passed that."""
         if self.offset < self.sent_before or (self.replay >= 0 and has_wildcard(topic_filter)):
             return self
         return self._replace(sent_before=-1)

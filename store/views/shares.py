@@ -1,7 +1,7 @@
-"""The view of shared subscriptions: which there are, and for whom. Each is a group named by its filter, `$share/…`.
+"""The view of shared subscriptions and their members. Each is a group named by its filter, `$share/…`.
 
-It begins at the end of its queue with its first member, and is forgotten with its last. Members are the durable
-sessions that subscribe to it, and, as one, all others of each node.
+It begins at the end of its queue with its first member, and ends with its last. Its members are the durable sessions
+that subscribe to it. All transient sessions of a node count as one more member.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from store.views.state import State
 from store.views.wanted import WantedFilters
 
 _MEMBERS: Final = b"y"  # group → number of durable sessions
-_HELD: Final = b"z"  # group → nodes that have other members of it, sorted, with a NUL between them
+_TRANSIENT: Final = b"z"  # group → nodes with transient members of it, sorted, with a NUL between them
 
 
 class Shares:
@@ -31,59 +31,59 @@ class Shares:
         self._pops = pops
 
     def exists(self, group: bytes) -> bool:
-        return self._members(group) > 0 or self._is_held(group)
+        return self._members(group) > 0 or self._has_transient(group)
 
     def joined(self, group: bytes) -> None:
-        """One more durable session subscribes to it."""
+        """Add a durable session to the members."""
         members = self._members(group)
-        if not members and not self._is_held(group):
+        if not members and not self._has_transient(group):
             self._begin(group)
         self._state.put(_MEMBERS, group, (members + 1).to_bytes(4, "big"))
 
     def left(self, group: bytes) -> None:
-        """One of those does not any more."""
+        """Remove a durable session from the members."""
         members = self._members(group) - 1
         if members:
             self._state.put(_MEMBERS, group, members.to_bytes(4, "big"))
             return
         self._state.delete(_MEMBERS, group)
-        if not self._is_held(group):
+        if not self._has_transient(group):
             self._end(group)
 
     def gateway_joined(self, group: bytes, event: ShareJoined) -> None:
-        """A gateway has members whose sessions are not in the log."""
+        """Note that a gateway has transient members."""
         if not self.exists(group):
             self._begin(group)
         nodes = {*self._nodes(group), event.gateway}
-        self._state.put(_HELD, group, b"\0".join(sorted(nodes)))
+        self._state.put(_TRANSIENT, group, b"\0".join(sorted(nodes)))
 
     def gateway_left(self, group: bytes, event: ShareLeft) -> None:
-        """A gateway has no such members any more."""
+        """Note that a gateway has no transient members any more."""
         nodes = self._nodes(group)
         if event.gateway not in nodes:
             return
         nodes.remove(event.gateway)
         if nodes:
-            self._state.put(_HELD, group, b"\0".join(nodes))
+            self._state.put(_TRANSIENT, group, b"\0".join(nodes))
             return
-        self._state.delete(_HELD, group)
+        self._state.delete(_TRANSIENT, group)
         if not self._members(group):
             self._end(group)
 
-    def held(self, after: bytes | None) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Those that nodes have other members of, with the nodes, sorted, behind `after`."""
-        for group, nodes in self._state.scan(_HELD, after=after):
+    def with_transient(self, after: bytes | None) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Yield the shared subscriptions with transient members and their nodes, from after `after` on."""
+        for group, nodes in self._state.scan(_TRANSIENT, after=after):
             yield group, nodes.split(b"\0")
 
     def _members(self, group: bytes) -> int:
         row = self._state.get(_MEMBERS, group)
         return 0 if row is None else int.from_bytes(row, "big")
 
-    def _is_held(self, group: bytes) -> bool:
-        return self._state.get(_HELD, group) is not None
+    def _has_transient(self, group: bytes) -> bool:
+        return self._state.get(_TRANSIENT, group) is not None
 
     def _nodes(self, group: bytes) -> list[bytes]:
-        row = self._state.get(_HELD, group)
+        row = self._state.get(_TRANSIENT, group)
         return [] if row is None else row.split(b"\0")
 
     def _begin(self, group: bytes) -> None:

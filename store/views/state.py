@@ -1,8 +1,8 @@
-"""The rows of the state views: those changed since the checkpoint in memory, all others in RocksDB.
+"""The rows of the state views: rows changed since the checkpoint are in memory, all others in RocksDB.
 
-A row is addressed by a bucket and a name in it; its key is both, one behind the other. A bucket is what is
-listed at once (the subscriptions of one client, all retained values): a view byte, and for rows of one owner
-the owner with its length in front, so that no bucket is the beginning of another.
+A row is addressed by a bucket and a name. Its key is the bucket followed by the name. A bucket has rows that are
+listed together, such as the subscriptions of one client, or all retained values. It is a view byte, followed for rows
+of one owner by the owner's length and the owner. So no bucket is a prefix of another.
 """
 
 from bisect import bisect_left
@@ -15,8 +15,10 @@ from store.views.database import Database
 
 
 class Rows:
-    """A place among the rows of a bucket whose names begin with a prefix, sorted, as `State` has them. Sees no change
-    made after it: not to be kept."""
+    """A cursor over the sorted rows of a bucket whose names begin with a prefix.
+
+    It does not see changes that are made after it was created, so it must not be kept.
+    """
 
     __slots__ = ("_at", "_bucket", "_changed", "_database", "_is_own", "_names", "_prefix", "_stored", "name")
 
@@ -32,7 +34,7 @@ class Rows:
         self._bucket = bucket
         self._prefix = bucket + prefix
         self._changed = changed
-        self._names = sorted(names)  # of `changed`: those that may be asked for
+        self._names = sorted(names)  # the names of `changed` in the range
         self._at = 0  # in `_names`
         self._stored = database.cursor()
         self._is_own = False  # the row is one of `_changed`
@@ -46,13 +48,13 @@ class Rows:
         return value
 
     def seek(self, name: bytes) -> bool:
-        """Go to the first row from `name` on. False when there is none."""
+        """Move to the first row from `name` on. False if there is none."""
         self._stored.seek(max(self._bucket + name, self._prefix))
         self._at = bisect_left(self._names, name)
         return self._find()
 
     def next(self) -> bool:
-        """Go to the row behind the one that it is at. False when there is none."""
+        """Move to the next row. False if there is none."""
         if self._is_own:
             self._at += 1
         else:
@@ -60,7 +62,7 @@ class Rows:
         return self._find()
 
     def _find(self) -> bool:
-        """Be at the first row of both places: one in memory is instead of one in RocksDB."""
+        """Move to the lower of the next rows in memory and in RocksDB. A row in memory replaces that in RocksDB."""
         while True:
             stored = self._stored_name()
             own = self._names[self._at] if self._at < len(self._names) else None
@@ -84,8 +86,10 @@ class Rows:
 
 
 class State:
-    """Rows by bucket and name. Reads see every change at once; `drain` hands the changes to a checkpoint, `forget` is
-    for when that is written."""
+    """Rows by bucket and name. Reads see each change at once.
+
+    `drain` adds the changes to the batch of a checkpoint; call `forget` when that is written.
+    """
 
     __slots__ = ("_buckets", "_database", "count")
 
@@ -107,12 +111,12 @@ class State:
         self._change(bucket, name, None)
 
     def rows(self, bucket: bytes, prefix: bytes = b"") -> Rows:
-        """The rows of a bucket whose names begin with `prefix`, to be sought in. Change nothing while it is used."""
+        """A cursor over the rows of a bucket whose names begin with `prefix`. Change nothing while it is in use."""
         changed = self._buckets.get(bucket, {})
         return Rows(self._database, bucket, prefix, changed, (name for name in changed if name.startswith(prefix)))
 
     def scan(self, bucket: bytes, start: bytes = b"", after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """(name, value) from the name `start` on, or behind `after`, sorted. Change nothing while it runs."""
+        """Yield (name, value) from the name `start` on, or from after `after`, sorted. Change nothing meanwhile."""
         if after is not None:
             start = after + b"\0"
         changed = self._buckets.get(bucket, {})
@@ -123,7 +127,7 @@ class State:
             is_at_row = rows.next()
 
     def all(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
-        """(name, value) of all rows of a bucket of few, sorted: read at once, a third of what `scan` costs for them."""
+        """(name, value) of all rows of a small bucket, sorted. Costs a third of a `scan`."""
         stored = self._database.rows_of(bucket)
         changed = self._buckets.get(bucket)
         if not changed:
@@ -132,7 +136,7 @@ class State:
         return sorted((name, value) for name, value in rows.items() if value is not None)
 
     def drain(self, batch: WriteBatch) -> None:
-        """Put the changed rows into the batch. They are here until `forget`."""
+        """Add the changed rows to the batch. They stay in memory until `forget`."""
         for bucket in sorted(self._buckets):
             for name, value in sorted(self._buckets[bucket].items(), key=itemgetter(0)):
                 if value is None:
@@ -141,7 +145,7 @@ class State:
                     batch.put(bucket + name, value)
 
     def forget(self) -> None:
-        """What was drained is in RocksDB, and expected there when next asked for."""
+        """Drop the changed rows from memory. They must be in RocksDB."""
         self._buckets = {}
         self.count = 0
 
@@ -155,5 +159,5 @@ class State:
 
 
 def owned(view: bytes, owner: bytes) -> bytes:
-    """The bucket of one owner's rows in a view."""
+    """The bucket of an owner's rows in a view."""
     return view + len(owner).to_bytes(2, "big") + owner

@@ -1,10 +1,10 @@
-"""The ends of queues in memory: where each ends, and its references that are not in RocksDB yet.
+"""The ends of queues in memory, and their references that are not in RocksDB yet.
 
-A queue is known by the digest of its name. One that was touched since the last checkpoint has a tail; of others the
-end alone is kept, packed (`Ends`), so that a queue costs bytes and no object. Ends are a memory of what RocksDB would
-answer with a seek: what is forgotten is sought there again.
+A queue is known by the digest of its name. A queue that changed since the last checkpoint has a tail. For other
+queues only the end is kept, packed (`Ends`), so that a queue costs bytes and no object. Ends are a cache: RocksDB has
+them too, and finds them with a seek.
 
-Compiled from `_tails.pyx`; the plain classes stand in where there is no C compiler.
+`_tails.pyx` is the compiled version. The plain classes are used without it.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ _TAG = slice(12, 16)  # of a reference
 
 
 def plain_queue_digest(queue: bytes) -> bytes:
-    """What stands for a queue's name in index keys, 16 bytes: its BLAKE2b-128."""
+    """The digest of a queue's name in index keys: BLAKE2b-128, 16 bytes."""
     return blake2b(queue, digest_size=16).digest()
 
 
 class PlainEnds:
-    """Ends of queues by digest (16 bytes), at most `limit` of them: the oldest are forgotten."""
+    """Ends of queues by digest (16 bytes). The oldest are dropped beyond `limit`."""
 
     __slots__ = ("_ends", "_limit")
 
@@ -33,12 +33,12 @@ class PlainEnds:
         self._ends: dict[bytes, int] = {}
 
     def get(self, digest: bytes) -> int:
-        """The end that was put for the digest, -1 if there is none."""
+        """The end of the queue with this digest; -1 if it is not known here."""
         _check_digest(digest)
         return self._ends.get(digest, -1)
 
     def put(self, digest: bytes, end: int) -> None:
-        """Remember an end."""
+        """Add or replace an end."""
         _check_digest(digest)
         if digest not in self._ends and len(self._ends) >= self._limit:
             del self._ends[next(iter(self._ends))]
@@ -46,32 +46,33 @@ class PlainEnds:
 
 
 class PlainTails:
-    """Where queues end, and the references of theirs that are not in RocksDB yet; by digest of the queue's name.
+    """Ends of queues, and their references that are not in RocksDB yet, by digest of the queue's name.
 
-    `dirty` counts queues with references that wait, `references` those."""
+    `references` counts these references, and `dirty` the queues with some.
+    """
 
     __slots__ = ("_ends", "_partitions", "_tails", "dirty", "references")
 
     def __init__(self, max_ends: int, partitions: int) -> None:
-        self._ends = PlainEnds(max_ends)  # of queues that were touched before the last drain
+        self._ends = PlainEnds(max_ends)  # of queues without a tail
         self._partitions = partitions
-        self._tails: dict[bytes, tuple[int, list[bytes]]] = {}  # first offset that waits, and what waits
+        self._tails: dict[bytes, tuple[int, list[bytes]]] = {}  # the first reference's offset, and the references
         self.dirty = 0
         self.references = 0
 
     def end(self, digest: bytes) -> int:
-        """The offset that the queue's next reference gets; -1 if that is not known here."""
+        """The offset that the queue's next reference gets; -1 if it is not known here."""
         tail = self._tails.get(digest)
         return self._ends.get(digest) if tail is None else tail[0] + len(tail[1])
 
     def learn(self, digest: bytes, end: int) -> None:
-        """Where a queue ends: it is known at least until references are drained."""
+        """Set the end of a queue. It is known at least until the next `drain`."""
         if not self._is_known(digest):
             self._tails[digest] = (end, [])
 
     def enter(self, digest: bytes, reference: bytes) -> int:
-        """Add a reference (24 bytes) at the queue's end. Returns its offset; -1 if the end is not known: nothing is
-        added then."""
+        """Add a reference (24 bytes) at the queue's end. Returns its offset, or -1 and adds nothing if the end is not
+        known."""
         if len(reference) != _REFERENCE:
             raise ValueError("a reference has 24 bytes")
         return self._append(digest, reference) if self._is_known(digest) else -1
@@ -79,10 +80,10 @@ class PlainTails:
     def enter_messages(
         self, topics: list[bytes], references: list[bytes], offsets: list[int], unknown: Callable[[bytes], None]
     ) -> None:
-        """Add each message's reference to its topic queue and its partition, and its offset in the topic queue to
-        `offsets`. `unknown` is called with a topic of which an end is not known: it has to `learn` both.
+        """Add each message's reference to its topic queue and its partition, and its topic offset to `offsets`.
 
-        The partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
+        Calls `unknown` with a topic if the end of one of its two queues is not known; that has to `learn` both. The
+        partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
         """
         if len(topics) != len(references):
             raise ValueError("columns of different length")
@@ -100,13 +101,13 @@ class PlainTails:
             self._append(parted, reference)
 
     def first_waiting(self, digest: bytes) -> int:
-        """The offset of the queue's first reference that waits; -1 if none does."""
+        """The offset of the queue's first reference that is not in RocksDB; -1 if there is none."""
         _check_digest(digest)
         first, references = self._tails.get(digest, (-1, []))
         return first if references else -1
 
     def waiting(self, digest: bytes, offset: int, limit: int) -> bytes:
-        """Up to `limit` references that wait, packed, from `offset` on, which is not before the first of them."""
+        """Up to `limit` packed references from `offset` on, which must not be before `first_waiting`."""
         _check_digest(digest)
         if digest not in self._tails:
             return b""
@@ -116,8 +117,9 @@ class PlainTails:
         return b"".join(references[offset - first : offset - first + limit])
 
     def drain(self, prefix: bytes, put: Callable[[bytes, bytes], None]) -> None:
-        """Call `put` with the key and the references of every queue that has some, in order of keys, which are
-        `prefix`, digest, first offset (big-endian). They wait until `forget`.
+        """Call `put` with the key and the references of each queue that has some, in order of keys.
+
+        A key is `prefix`, the digest and the first offset (big-endian). The references stay here until `forget`.
         """
         for digest in sorted(self._tails):
             first, references = self._tails[digest]
@@ -126,12 +128,12 @@ class PlainTails:
                 put(prefix + digest + first.to_bytes(8, "big"), b"".join(references))
 
     def forget(self) -> None:
-        """What was drained is in RocksDB: none wait any more, and are expected there when next asked for."""
+        """Drop all references. They must be in RocksDB."""
         self._tails = {}
         self.dirty = self.references = 0
 
     def _is_known(self, digest: bytes) -> bool:
-        """Whether the queue's end is known; it has a tail then."""
+        """Whether the queue's end is known. Gives the queue a tail if so."""
         end = self._ends.get(digest)
         if digest not in self._tails and end >= 0:
             self._tails[digest] = (end, [])

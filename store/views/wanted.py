@@ -1,15 +1,15 @@
-"""The wildcard filters that somebody reads the queue of: durable sessions, and shared subscriptions."""
+"""The wildcard filters that need a queue, because durable sessions or shared subscriptions read it."""
 
 from typing import Final
 
 from store.views.dispatch import Dispatcher
 from store.views.state import State
 
-_WANTED: Final = b"f"  # wildcard filter → number of those who want it
+_WANTED: Final = b"f"  # wildcard filter → number of its readers
 
 
 class WantedFilters:
-    """Counts them, and tells the dispatcher of the first and the last."""
+    """Counts the readers of each filter. The dispatcher fills its queue from the first reader to the last."""
 
     __slots__ = ("_dispatcher", "_state")
 
@@ -18,7 +18,7 @@ class WantedFilters:
         self._dispatcher = dispatcher
 
     def load(self) -> None:
-        """Tell the dispatcher the filters that are wanted as of the checkpoint."""
+        """Pass the filters that are wanted as of the checkpoint to the dispatcher."""
         for topic_filter, _ in self._state.scan(_WANTED):
             self._dispatcher.want(topic_filter)
 

@@ -1,7 +1,7 @@
-"""The wills view: the will of each connection that has one, and when it is due once the connection has ended.
+"""The wills view: the will of each connection that has one, and its due time once the connection has ended.
 
-A will is set by its record. It goes when a record drops it, when the session is opened anew, or with the message that
-it is, which has FLAG_WILL: that one record sends it and ends it, so that no crash sends it twice.
+A WILL_SET record sets a will. It is removed when a record drops it, when the session is opened again, or with the
+will message itself, which has FLAG_WILL. That record both sends and removes the will, so no crash sends it twice.
 """
 
 from struct import Struct
@@ -31,7 +31,7 @@ class WillsView:
         self._state = state
 
     def set(self, client: bytes, event: WillSet) -> None:
-        """The connection has this will."""
+        """Set the will of a connection."""
         self.drop(client)
         message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
         marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED
@@ -39,13 +39,13 @@ class WillsView:
         self._state.put(_WILLS, client, head + event.gateway + event.user + message)
 
     def dropped(self, client: bytes, event: WillDropped) -> None:
-        """The connection of this epoch has no will any more."""
+        """Remove the will of the connection with this epoch or an older one."""
         row = self._state.get(_WILLS, client)
         if row is not None and _ROW.unpack_from(row)[0] <= event.epoch:
             self.drop(client)
 
     def drop(self, client: bytes) -> None:
-        """The client has no will any more."""
+        """Remove the will of a client."""
         row = self._state.get(_WILLS, client)
         if row is None:
             return
@@ -55,7 +55,7 @@ class WillsView:
         self._state.delete(_WILLS, client)
 
     def closed(self, client: bytes, at_ms: int, expiry_interval: int) -> None:
-        """The connection ended: the will is due after its delay, or with the end of the session."""
+        """Set the due time when the connection has ended: after the will delay, or at the end of the session."""
         row = self._state.get(_WILLS, client)
         if row is None:
             return
@@ -71,7 +71,7 @@ class WillsView:
         return None if row is None else _will(client, row)
 
     def page(self, after: bytes | None, limit: int) -> list[StoredWill]:
-        """Up to `limit` wills, behind that of the client `after`."""
+        """Up to `limit` wills in order of client ids, from after the client `after` on."""
         found: list[StoredWill] = []
         for client, row in self._state.scan(_WILLS, after=after):
             if len(found) == limit:
@@ -80,7 +80,7 @@ class WillsView:
         return found
 
     def waiting(self, limit: int) -> list[tuple[bytes, int]]:
-        """Up to `limit` (client id, due in ms) of connections that have ended, the next first."""
+        """Up to `limit` (client id, due in ms) of connections that have ended, in order of due times."""
         found: list[tuple[bytes, int]] = []
         for name, _ in self._state.scan(_WAITING):
             if len(found) == limit:
