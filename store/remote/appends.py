@@ -1,10 +1,10 @@
-"""A gateway's appends on their way to the store: gathered per turn of the loop, numbered, kept until answered.
+"""A gateway's appends to a remote store: gathered per turn of the loop, numbered, and kept until they are answered.
 
 The rules of the file:
 
-* What was handed in is committed in that order, or fails. An append is sent again to a store that does not know it.
-* What a store would refuse is refused here: nothing that has a number is refused for what it is.
-* Memory is bounded as in `store.log.commitlog`: beyond it appends fail with `StoreBusy`.
+* Appends are committed in the order of the calls, or fail. A store that does not know an append gets it again.
+* Invalid appends are refused here, before they get a number.
+* Memory is bounded as in `store.log.commitlog`: appends beyond the bound fail with `StoreBusy`.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from store.log.commitlog import refusal
 logger = logging.getLogger(__name__)
 
 SEQUENCE: Final = Struct("<Q")
-OUTCOME: Final = Struct("<QQQ")  # sequence, store time, position of the first record if they lie side by side
-_APART: Final = 0xFFFF_FFFF_FFFF_FFFF  # they do not: each has its position (u64) behind it
-_SIZE: Final = 256 << 10  # of one append, unless a single one is larger
-_UNKNOWN: Final = -1  # position of a record that was committed before the store knew that it was asked again
+OUTCOME: Final = Struct("<QQQ")  # sequence, store time, position of the first record if the records are adjacent
+_APART: Final = 0xFFFF_FFFF_FFFF_FFFF  # the records are not adjacent; the position of each (u64) follows
+_SIZE: Final = 256 << 10  # bytes of one parcel; a larger append has a parcel of its own
+_UNKNOWN: Final = -1  # position of a record that was committed before a restart of the store
 
 
 class _Unit:
-    """What somebody waits for."""
+    """One append of a caller."""
 
     __slots__ = ("done", "frames", "size")
 
@@ -40,18 +40,18 @@ class _Unit:
 
 
 class Parcel:
-    """Units that go as one append."""
+    """Appends that travel together as one append."""
 
     __slots__ = ("body", "sequence", "units")
 
     def __init__(self, sequence: int, body: bytes, units: list[_Unit]) -> None:
         self.sequence = sequence
-        self.body = body  # as it travels
+        self.body = body  # as it is sent
         self.units = units
 
 
 class Appends:
-    """What was appended and is not answered. `send` has a parcel go; `limit` and `max_record` are the store's."""
+    """The appends that are not answered. `send` sends a parcel; `limit` and `max_record` are the store's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, max_record: int, send: Callable[[bytes], None]):
         self._loop = loop
@@ -63,7 +63,7 @@ class Appends:
         self._sequence: int = 0
         self._scheduled: bool = False
         self._error: StoreError | None = None  # why appends are refused
-        self._idle: asyncio.Future[None] | None = None  # who waits until everything is answered
+        self._idle: asyncio.Future[None] | None = None  # done when everything is answered
         self.pending_bytes: int = 0
 
     def append(self, frames: list[bytes], done: Done) -> None:
@@ -82,7 +82,7 @@ class Appends:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered appends."""
         self._scheduled = False
         units = self._units
         while units:
@@ -95,9 +95,9 @@ class Appends:
             self._dispatch(parcel)
 
     def outcome(self, body: bytes) -> None:
-        """The store's answer to a parcel."""
+        """Answer the appends of a parcel that the store has committed."""
         sequence, store_time, first = OUTCOME.unpack_from(body)
-        parcel = self._take(sequence)
+        parcel = self._remove(sequence)
         if parcel is None:
             return
         if first != _APART:
@@ -114,14 +114,14 @@ class Appends:
             at += count
 
     def refused(self, sequence: int, error: StoreError) -> None:
-        """The store could not commit a parcel."""
-        parcel = self._take(sequence)
+        """Fail the appends of a parcel that the store did not commit."""
+        parcel = self._remove(sequence)
         if parcel is not None:
             for unit in parcel.units:
                 self._answer(unit, Appended(error=error))
 
     def resume(self, sequence: int) -> None:
-        """The store is another one now, which knows parcels up to `sequence` as committed: the others go again."""
+        """Continue with a restarted store, which has committed the parcels up to `sequence`. Send all others again."""
         while self._parcels and self._parcels[0].sequence <= sequence:
             for unit in self._parcels.popleft().units:
                 self._answer(unit, Appended([_UNKNOWN] * len(unit.frames), 0))
@@ -129,7 +129,7 @@ class Appends:
             self._send(parcel.body)
 
     def fail(self, error: StoreError) -> None:
-        """Whether what waits is committed nobody knows, and more is refused until `reopen`."""
+        """Fail all appends, which may be committed or not, and refuse new ones until `reopen`."""
         self._error = error
         units = [unit for parcel in self._parcels for unit in parcel.units]
         units += self._units
@@ -139,7 +139,7 @@ class Appends:
             self._answer(unit, Appended(error=error))
 
     def reopen(self, limit: int, max_record: int) -> None:
-        """Take appends (again)."""
+        """Accept appends."""
         self._limit = limit
         self._max_record = max_record
         self._error = None
@@ -168,8 +168,8 @@ class Appends:
         self._parcels.append(parcel)
         self._send(parcel.body)
 
-    def _take(self, sequence: int) -> Parcel | None:
-        """The parcel with this number. They are answered in order, but for those that a busy store refused."""
+    def _remove(self, sequence: int) -> Parcel | None:
+        """Remove and return the parcel with this number. Only refusals of a busy store come out of order."""
         parcels = self._parcels
         if parcels and parcels[0].sequence == sequence:
             return parcels.popleft()
@@ -189,8 +189,11 @@ class Appends:
 
 
 def outcome_of(sequence: int, store_time: int, positions: Sequence[int], spread: int) -> bytes:
-    """The answer to a parcel that is committed; between its first and its last record are `spread` bytes of it, or -1
-    when it is only the last records of a parcel."""
+    """The answer to a committed parcel.
+
+    `spread` is the distance in bytes from the first to the last record in the parcel; -1 if `positions` are only those
+    of the parcel's last records.
+    """
     first = positions[0] if positions else 0
     if spread >= 0 and (not positions or positions[-1] - first == spread):
         return OUTCOME.pack(sequence, store_time, first)
@@ -198,7 +201,7 @@ def outcome_of(sequence: int, store_time: int, positions: Sequence[int], spread:
 
 
 def _are_frames(data: bytes, count: int) -> bool:
-    """Whether `data` is so many unsealed frames."""
+    """Whether `data` consists of `count` unsealed frames."""
     try:
         return len(record.check_unsealed(data, False)) == count
     except ValueError:

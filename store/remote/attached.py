@@ -1,4 +1,4 @@
-"""One gateway in the store's process, for as long as it is attached or may come back."""
+"""The store's side of one gateway, from when it attaches until it leaves or does not come back."""
 
 import asyncio
 import logging
@@ -24,24 +24,24 @@ from store.remote.wire import NUMBER, Item, items
 
 log = logging.getLogger(__name__)
 
-_BUSY_S: Final = 0.005  # between two looks whether a busy store has room
+_BUSY_S: Final = 0.005  # pause before the next attempt to append to a busy store
 _DONE: Final = object()
 _Filters = tuple[list[bytes], list[bytes]]
 _decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
 
 
 class CommitFeed(Protocol):
-    """The commits that a gateway is told of; `notify.feed` has it."""
+    """The commits that are sent to a gateway; implemented by `notify.feed`."""
 
     def send_end(self) -> None:
-        """Send the log's end, unless the gateway knows it: it is about to hear of something that may rest on it."""
+        """Send the log's end unless the gateway knows it. Called before answers that may refer to it."""
 
     def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
         """Change the filters of a routed gateway, from the next commit on."""
 
 
 class Feeds(Protocol):
-    """The feeds of all gateways; `notify.hub` has them."""
+    """The feeds of all gateways; implemented by `notify.hub`."""
 
     def open(self, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]) -> CommitFeed: ...
 
@@ -49,7 +49,7 @@ class Feeds(Protocol):
 
 
 class Attached:
-    """A gateway: its link, its feed and what it has under way."""
+    """A gateway with its link, its feed and its open calls."""
 
     def __init__(
         self, store: Engine, feeds: Feeds, config: RemoteConfig, gateway: str, producer: bytes, routed: bool
@@ -58,59 +58,61 @@ class Attached:
         self.producer = producer
         self.link = Link(config.window_bytes)
         self.has_left = False
-        self.stream: Stream | None = None  # while it is connected
-        self.streamed: asyncio.Task[object] | None = None  # who serves that
-        self.timer: asyncio.TimerHandle | None = None  # while it is not
+        self.stream: Stream | None = None  # None while it is not connected
+        self.streamed: asyncio.Task[object] | None = None  # the task that serves the stream
+        self.timer: asyncio.TimerHandle | None = None  # of the grace time while it is not connected
         self._store = store
         self._config = config
         self._feeds = feeds
         self._feed = feeds.open(routed, self._has_room, partial(self._put, Item.EVENT))
-        self._cut: tuple[int, int] = (0, 0)  # (sequence, records) of an append of which only the last few are missing
+        self._cut: tuple[int, int] = (0, 0)  # (sequence, missing records) of an append that a crash cut
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._queued: deque[tuple[int, int, bytes]] = deque()  # calls while much waits to be sent
-        self._taking: asyncio.Task[None] | None = None  # a message that a busy store has no room for yet
+        self._queued: deque[tuple[int, int, bytes]] = deque()  # calls that wait until there is room for answers
+        self._handling: asyncio.Task[None] | None = None  # handles a message that a busy store has no room for yet
         self._is_closed = False
 
     def cut(self, sequence: int, missing: int) -> None:
-        """Of this append all but the last few records are in the log."""
+        """Note that the last `missing` records of this append are not in the log."""
         self._cut = (sequence, missing)
 
     def close(self) -> None:
-        """The gateway is gone: what it asked for is not done."""
+        """Cancel the open calls and end the stream. The gateway is gone."""
         self._is_closed = True
         self._feeds.close(self._feed)
         self._queued.clear()
         for task in self._calls.values():
             task.cancel()
-        if self._taking is not None:
-            self._taking.cancel()
+        if self._handling is not None:
+            self._handling.cancel()
         if self.timer is not None:
             self.timer.cancel()
         if self.stream is not None:
             self.stream.end()
 
-    async def take(self, message: bytes) -> None:
-        """A message of the gateway: as a whole, also where the stream breaks meanwhile, for it does not come again.
-        Raises `LinkBroken`."""
-        steps = self._steps(message)
-        if self._taking is None and next(steps, _DONE) is _DONE:
-            return
-        self._taking = asyncio.get_running_loop().create_task(self._go_on(steps, self._taking))
-        await asyncio.shield(self._taking)
+    async def handle_message(self, message: bytes) -> None:
+        """Handle a message of the gateway. Raises `LinkBroken`.
 
-    async def _go_on(self, steps: Iterator[None], before: asyncio.Task[None] | None) -> None:
-        """Take the rest of a message, behind that of the one `before`."""
+        It is handled to its end even if the stream breaks meanwhile, because the gateway does not send it again.
+        """
+        steps = self._steps(message)
+        if self._handling is None and next(steps, _DONE) is _DONE:
+            return
+        self._handling = asyncio.get_running_loop().create_task(self._finish(steps, self._handling))
+        await asyncio.shield(self._handling)
+
+    async def _finish(self, steps: Iterator[None], before: asyncio.Task[None] | None) -> None:
+        """Handle the rest of a message after the task `before`, which handles the previous message."""
         try:
             if before is not None:
                 await asyncio.wait((before,))
             for _ in steps:
-                await asyncio.sleep(_BUSY_S)  # the gateway is not read on
+                await asyncio.sleep(_BUSY_S)  # no further message is read meanwhile
         finally:
-            if self._taking is asyncio.current_task():
-                self._taking = None
+            if self._handling is asyncio.current_task():
+                self._handling = None
 
     def _steps(self, message: bytes) -> Iterator[None]:
-        """Take a message; each step is one look at a store that has no room. Raises `LinkBroken`."""
+        """Handle a message. Yields whenever the store has no room for an append. Raises `LinkBroken`."""
         try:
             for kind, body in items(message):
                 if self._is_closed:
@@ -131,16 +133,16 @@ class Attached:
             raise LinkBroken(f"a message that cannot be read: {error}") from error
 
     def sent(self) -> None:
-        """A message went out: there may be room for more answers."""
+        """Start queued calls after a message was sent, if there is room for their answers."""
         while self._queued and self._has_room():
             self._start(*self._queued.popleft())
 
-    def tell_stats(self, stats: bytes) -> None:
+    def send_stats(self, stats: bytes) -> None:
         self._feed.send_end()
         self._put(Item.STATS, stats)
 
     def check(self, held: Sequence[HeldMessage]) -> None:
-        """Publishers are to be asked what became of these."""
+        """Send half messages whose producers are to be checked with."""
         self._put(Item.CHECK, encode(held))
 
     def _put(self, kind: int, body: bytes) -> None:
@@ -176,10 +178,10 @@ class Attached:
         self._put(Item.OUTCOME, outcome_of(sequence, appended.store_time, appended.positions[1:], spread))
 
     def _refuse(self, sequence: int, error: StoreError) -> None:
-        if not isinstance(error, StoreClosed):  # else it is asked again, when the store is there again
+        if not isinstance(error, StoreClosed):  # else the gateway sends it again to the restarted store
             self._put(Item.REFUSED, SEQUENCE.pack(sequence) + encode(fault_of(error)))
 
-    # --- questions
+    # --- calls
 
     def _call(self, body: bytes) -> None:
         number: int = NUMBER.unpack_from(body)[0]
@@ -194,7 +196,7 @@ class Attached:
     def _start(self, number: int, method: int, arguments: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._run(number, METHODS[method], arguments))
         self._calls[number] = task
-        task.add_done_callback(lambda _: self._calls.pop(number, None))  # also where it is cancelled before it runs
+        task.add_done_callback(lambda _: self._calls.pop(number, None))  # also if it is cancelled before it runs
 
     async def _run(self, number: int, method: Method[Any], body: bytes) -> None:
         try:

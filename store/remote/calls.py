@@ -1,6 +1,6 @@
-"""The questions of `store.api.Store` on their way: which there are, and how arguments and results are laid out.
+"""The remote calls of `store.api.Store`: their numbers, and the encoding of arguments and results.
 
-Arguments travel as an array in MessagePack, results as one value, both typed by the signatures of `Store`.
+Arguments are a MessagePack array, results are one value. The signatures of `Store` give the types of both.
 """
 
 import typing
@@ -39,7 +39,7 @@ encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Method(Generic[Result]):
-    """A question. `is_read`: asking twice does no harm."""
+    """A method of `Store` that can be called remotely. `is_read`: it can be called twice without harm."""
 
     __slots__ = ("arguments", "is_read", "name", "number", "result")
 
@@ -56,7 +56,7 @@ class Method(Generic[Result]):
         METHODS.append(self)
 
 
-METHODS: Final[list[Method[Any]]] = []  # by number: new ones go to the end
+METHODS: Final[list[Method[Any]]] = []  # by number: append new ones at the end
 
 BOUNDS: Final = Method[Bounds]("bounds")
 FETCH: Final = Method[Fetched]("fetch")
@@ -105,13 +105,13 @@ SESSION_ROW: Final = Method[SessionState | None]("session_row")
 
 
 class RemoteCalls:
-    """The questions of a store, each asked over the link."""
+    """The methods of `Store` as remote calls."""
 
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
         raise NotImplementedError
 
     async def _ask_pop(self, request: PopRequest) -> PopResult:
-        """Pop. Messages leased for a caller that has been cancelled meanwhile are given back."""
+        """Pop. If the caller was cancelled meanwhile, the leases are returned."""
         raise NotImplementedError
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:

@@ -1,12 +1,12 @@
-"""A store in another process, as a gateway has it: `store.api.Store` over a socket.
+"""The gateway's side of a store in another process: `store.api.Store` over a socket.
 
 The rules of the file:
 
-* Everything goes over one link in order, so commits are told before the outcomes and answers that rest on them.
-* While the store cannot be reached, nothing is acknowledged: appends and questions wait, for the grace time. Then they
-  fail, and all others do, until the store is there again.
-* A store that was restarted is asked anew: appends by their numbers, so that nothing is written twice; what was
-  committed meanwhile is told as missed.
+* One link carries everything in order. So a commit arrives before the outcomes and answers that depend on it.
+* While the store cannot be reached, nothing is acknowledged. Appends and calls wait for the grace time. Then they fail
+  until the store can be reached again.
+* A restarted store gets open appends again with their numbers, so that nothing is written twice, and open reads.
+  Commits that happened meanwhile are reported as missed.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 Credentials = Callable[[], grpc.ChannelCredentials]
 
 _FIRST_PAUSE_S: Final = 0.02
-_LEAVING_S: Final = 2.0  # for what is left to be sent
+_LEAVING_S: Final = 2.0  # limit for sending the rest when closing
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -70,7 +70,7 @@ _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
 class CommitReceiver(Protocol):
-    """Makes commits of events; `notify.event_receiver` has it."""
+    """Turns events into commits; implemented by `notify.event_receiver`."""
 
     position: int
     gaps: int
@@ -81,11 +81,11 @@ class CommitReceiver(Protocol):
 
 
 class NotServed(StoreClosed):
-    """The store does not serve this gateway: its answer says why."""
+    """The store refuses to serve this gateway. The text has the reason."""
 
 
 class RemoteStore(RemoteCalls):
-    """Made by `open`; everything is called on the loop that opened it."""
+    """A store in another process. Create it with `open`, and call its methods only on the loop that opened it."""
 
     def __init__(
         self,
@@ -108,15 +108,15 @@ class RemoteStore(RemoteCalls):
         self._loop = asyncio.get_running_loop()
         self._link = Link(config.window_bytes)
         self._stream: Stream | None = None
-        self._store = b""  # names the process of the store
+        self._store = b""  # identifies the process of the store
         self._producer = _producer(gateway)
         self._appends = Appends(self._loop, config.max_pending_bytes, 1 << 62, partial(self._put, Item.APPEND))
         self._questions = Questions(config.max_calls, self._put)
         self._listeners = CommitListeners()
         self._check_listeners: list[TransactionListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
-        self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the first, and then the newest
-        self._returning: set[asyncio.Task[None]] = set()  # leases that nobody waited for
+        self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the newest stats
+        self._returning: set[asyncio.Task[None]] = set()  # tasks that return leases of cancelled callers
         self.wants = RemoteWants(self._loop, partial(self._put, Item.WATCH)) if routed else None
         self._grace: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
@@ -133,9 +133,12 @@ class RemoteStore(RemoteCalls):
         routed: bool = True,
         credentials: Credentials | None = None,
     ) -> "RemoteStore":
-        """Connect to the store at `host:port` or `unix:path`, as the gateway of this name. `routed`: be told only of
-        what is watched. `credentials`: for TLS, asked for each connection. Raises `StoreClosed` when it cannot be
-        reached in the grace time, or does not serve us."""
+        """Connect to the store at `host:port` or `unix:path` as the gateway of this name.
+
+        `routed`: receive only commits that match watched filters. `credentials` is called for the TLS credentials of
+        each connection. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses to serve
+        this gateway.
+        """
         store = cls(address, gateway, receiver, config or RemoteConfig(), routed, credentials)
         store._part()
         store._running = store._loop.create_task(store._run())
@@ -149,13 +152,13 @@ class RemoteStore(RemoteCalls):
         return store
 
     def break_off(self) -> None:
-        """Be gone without a word, as a process that was killed is."""
+        """Disconnect without leaving, as a killed process does."""
         self._closing = True
         if self._running is not None:
             self._running.cancel()
 
     async def close(self) -> None:
-        """Wait until what was appended is answered, and leave."""
+        """Wait until all appends are answered, and leave the store."""
         self._closing = True
         self._appends.flush()
         if self.is_connected:
@@ -191,44 +194,44 @@ class RemoteStore(RemoteCalls):
         return self._stats.result().sessions
 
     def stats(self) -> StoreStats:
-        """As of the last heartbeat, but for the log's end: that is what listeners were told of."""
+        """Statistics as of the last heartbeat; the log's end is that of the last commit that listeners got."""
         stats = self._stats.result()
         stats.log_end = self._event_receiver.position
         return stats
 
     async def _ask(self, method: Method[Result], *arguments: object) -> Result:
-        self._say_what_was_said()
+        self._flush()
         return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
 
     async def _ask_pop(self, request: PopRequest) -> PopResult:
-        self._say_what_was_said()
+        self._flush()
         ask = self._questions.ask
-        answer = await ask(cast("Method[object]", POP), (request,), partial(self._give_back, request.group))
+        answer = await ask(cast("Method[object]", POP), (request,), partial(self._return_orphaned, request.group))
         return POP.result.decode(answer)
 
-    def _say_what_was_said(self) -> None:
-        """Before a question: all goes in the order in which it was made."""
+    def _flush(self) -> None:
+        """Send gathered changes and appends before a call, so that the store gets everything in order."""
         if self.wants is not None:
             self.wants.flush()
         self._appends.flush()
 
-    def _give_back(self, group: bytes, answer: bytes) -> None:
-        """Nobody waits any more for what a pop answers: it was given to nobody."""
+    def _return_orphaned(self, group: bytes, answer: bytes) -> None:
+        """Return the leases of a pop whose caller was cancelled."""
         runs = POP.result.decode(answer).runs
         if runs:
             unsent = [(Receipts(run.queue, run.offset, run.count, run.deliveries), 0) for run in runs]
-            task = self._loop.create_task(self._take_back(group, unsent))
+            task = self._loop.create_task(self._return_leases(group, unsent))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    async def _take_back(self, group: bytes, unsent: list[tuple[Receipts, int]]) -> None:
-        with suppress(StoreError):  # the leases run out
+    async def _return_leases(self, group: bytes, unsent: list[tuple[Receipts, int]]) -> None:
+        with suppress(StoreError):  # otherwise the leases expire
             await self.settle(group, (), (), unsent)
 
-    # --- what only a remote store has
+    # --- only remote stores have these
 
     def figures(self) -> dict[str, int]:
-        """What there is to tell of the way to the store."""
+        """Figures about the connection to the store."""
         return {
             "store_reconnects": max(0, self.reconnects - 1),
             "store_gaps": self._event_receiver.gaps,
@@ -236,13 +239,13 @@ class RemoteStore(RemoteCalls):
         }
 
     def on_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the store gave this gateway up, or cannot be reached: others may have its sessions."""
+        """Call `listener` when the store cannot be reached or gave this gateway up: others may have its sessions."""
         self._lost_listeners.append(listener)
 
     # --- the connection
 
     async def _run(self) -> None:
-        """Connect again and again, until the store is closed."""
+        """Connect, and reconnect until this store is closed."""
         pause = _FIRST_PAUSE_S
         while not self._closing:
             before = self.reconnects
@@ -273,7 +276,7 @@ class RemoteStore(RemoteCalls):
         return grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS)
 
     def _troubled(self, was_connected: bool, why: str) -> None:
-        """The store is not there, or not there any more. The first reason is told at once, and the last at the end."""
+        """Log why the store cannot be reached. Only the first reason is logged; `_give_up_waiting` logs the last."""
         if was_connected:
             log.warning("the stream to the store broke: %s", why)
         elif not self._trouble:
@@ -281,7 +284,7 @@ class RemoteStore(RemoteCalls):
         self._trouble = why
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """One stream, until it breaks."""
+        """Open a stream and serve it until it breaks."""
         call = channel.stream_stream(METHOD, None, None)(None)
         try:
             async with asyncio.timeout(self._config.silence_s):
@@ -292,7 +295,7 @@ class RemoteStore(RemoteCalls):
             if wrong := refusal(first):
                 raise NotServed(f"the store at {self._address} is of another version: {wrong}")
             self._welcomed(_decode_welcome(first))
-            stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._take)
+            stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
             self.is_connected = True
             self._trouble = ""
             self.reconnects += 1
@@ -310,7 +313,7 @@ class RemoteStore(RemoteCalls):
         return Hello(VERSION, self._producer, self.gateway, self._store, self._link.received, self._routed)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        """Go on where both sides were, or begin anew."""
+        """Continue the link, or start a new one with a restarted store."""
         if welcome.error:
             raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.error}")
         if not welcome.is_known:
@@ -333,12 +336,12 @@ class RemoteStore(RemoteCalls):
             self._event_receiver.position = welcome.log_end
         if self.wants is not None:
             self.wants.resume()
-        self._told(self._event_receiver.advance(welcome.log_end))
+        self._notify(self._event_receiver.advance(welcome.log_end))
         self._appends.resume(welcome.sequence)
         self._questions.resume()
 
     def _part(self) -> None:
-        """The store is not there: for a while that is borne."""
+        """Start the grace time, in which the store may come back."""
         if self._grace is None and not self._closing:
             self._grace = self._loop.call_later(self._config.grace_s, self._give_up_waiting)
 
@@ -362,26 +365,26 @@ class RemoteStore(RemoteCalls):
             self.wants.fail(error)
         if not self._stats.done() and self._running is not None:
             self._stats.set_exception(error)
-            self._stats.exception()  # nobody need wait for it
+            self._stats.exception()  # mark the exception as retrieved
 
     def _put(self, kind: int, body: bytes) -> None:
         self._link.put(kind, body)
         if self._stream is not None:
             self._stream.wake()
 
-    async def _take(self, message: bytes) -> None:
-        """A message of the store."""
+    async def _handle_message(self, message: bytes) -> None:
+        """Handle a message of the store. Raises `LinkBroken`."""
         try:
             for kind, body in items(message):
-                self._take_item(kind, body)
+                self._handle_item(kind, body)
         except (ValueError, msgspec.MsgspecError) as error:
             raise LinkBroken(f"a message that cannot be read: {error}") from error
 
-    def _take_item(self, kind: int, body: bytes) -> None:
+    def _handle_item(self, kind: int, body: bytes) -> None:
         if kind == Item.OUTCOME:
             self._appends.outcome(body)
         elif kind == Item.EVENT:
-            self._told(self._event_receiver.commits_of(body))
+            self._notify(self._event_receiver.commits_of(body))
         elif kind == Item.ANSWER:
             self._questions.answered(body)
         elif kind == Item.FAULT:
@@ -389,7 +392,7 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.STATS:
             stats = _decode_stats(body)
             if self._stats.done():
-                self._told(self._event_receiver.advance(stats.log_end))
+                self._notify(self._event_receiver.advance(stats.log_end))
                 self._stats = self._loop.create_future()
             self._stats.set_result(stats)
         elif kind == Item.REFUSED:
@@ -400,7 +403,7 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 
-    def _told(self, commits: list[Commit]) -> None:
+    def _notify(self, commits: list[Commit]) -> None:
         for commit in commits:
             self._listeners.notify(commit)
 
@@ -413,7 +416,7 @@ class RemoteStore(RemoteCalls):
 
 
 def _producer(gateway: str) -> bytes:
-    """A name for this process of the gateway."""
+    """A unique producer name for this process of the gateway."""
     return f"{gateway}@{uuid.uuid4().hex}".encode()
 
 

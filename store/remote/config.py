@@ -1,20 +1,20 @@
-"""What can be set about the way between a store and its gateways. All bounds are here."""
+"""The settings of the connection between a store and its gateways, with all its bounds."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
 class RemoteConfig:
-    """Both sides have one; what only one of them reads says so. Raises ValueError for a value out of range."""
+    """Settings of both sides; comments name those of one side. Raises ValueError for a value out of range."""
 
-    window_bytes: int = 32 << 20  # sent and not known to have arrived
+    window_bytes: int = 32 << 20  # sent and not acknowledged
     max_pending_bytes: int = 32 << 20  # gateway: appended and not answered; the last eighth is for control records
-    max_outbox_bytes: int = 16 << 20  # store: waiting to be sent to a gateway, beyond which it is told of no commits
-    max_calls: int = 1024  # of a gateway, under way
-    max_gateways: int = 256  # store: attached, or gone for less than the grace time
-    heartbeat_s: float = 1.0  # a side that has nothing to say says so this often
-    silence_s: float = 5.0  # after which the other side is taken for gone, and the stream for broken
-    grace_s: float = 30.0  # for a gateway, or the store, to come back
+    max_outbox_bytes: int = 16 << 20  # store: waiting to be sent to a gateway; it gets no commits beyond them
+    max_calls: int = 1024  # open calls of a gateway
+    max_gateways: int = 256  # store: attached gateways, and those that may still come back
+    heartbeat_s: float = 1.0  # an idle side sends a heartbeat this often
+    silence_s: float = 5.0  # a stream without a message for this time is broken
+    grace_s: float = 30.0  # time for a gateway, or the store, to come back
     longest_pause_s: float = 1.0  # gateway: between two attempts to reach the store
 
     def __post_init__(self) -> None:

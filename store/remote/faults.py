@@ -1,4 +1,4 @@
-"""The store's errors on their way to a gateway: the same class, with the same words, is raised there."""
+"""Encodes the store's errors for gateways, which raise the same class with the same text."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ _PLAIN: Final[dict[str, type[Exception]]] = {
 
 
 class RemoteFault(msgspec.Struct, frozen=True, array_like=True):
-    """An error: its class, its words, and what some classes have besides."""
+    """An encoded error: its class, its text, and the fields of some classes."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class RemoteFault(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fault_of(error: BaseException) -> RemoteFault:
-    """Anything that is no error of the store is a `StoreError` there: it is not the gateway's fault."""
+    """Encode an error. Unexpected exceptions become a `StoreError`, because the gateway did not cause them."""
     if isinstance(error, OffsetOutOfRange):
         return RemoteFault("OffsetOutOfRange", str(error), error.queue, (error.offset, error.begin, error.end))
     if isinstance(error, LogCorrupt):
@@ -50,7 +50,7 @@ def fault_of(error: BaseException) -> RemoteFault:
 
 
 def error_of(fault: RemoteFault) -> Exception:
-    """The error again."""
+    """Decode an error."""
     if fault.name == "OffsetOutOfRange":
         offset, begin, end = fault.numbers
         return OffsetOutOfRange(fault.subject, offset, begin, end)
@@ -59,6 +59,6 @@ def error_of(fault: RemoteFault) -> Exception:
     if fault.name == "SelectorError":
         return SelectorError(fault.text, fault.numbers[0], fault.subject.decode())
     kind = _PLAIN.get(fault.name, StoreError)
-    error = kind.__new__(kind)  # past its constructor: the words are made
+    error = kind.__new__(kind)  # without its constructor, which would build the text again
     error.args = (fault.text,)
     return error

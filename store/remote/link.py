@@ -1,11 +1,11 @@
-"""One side of a link: numbered messages in order, whatever becomes of the streams that carry them. No I/O.
+"""One side of a link: numbered messages in order over a sequence of streams. No I/O.
 
 The rules of the file:
 
-* What was put arrives once, in order, as long as both sides remember the link: a message is kept until the other side
-  says that it arrived, and goes again over the next stream.
-* Memory is bounded: no message goes while more than a window is kept. What waits then is bounded by who puts it.
-* Everything that waits goes as one message: a gRPC message costs the same whatever it carries.
+* Each item arrives once and in order while both sides have the link. A message is kept until the other side
+  acknowledges it, and is sent again over the next stream.
+* Memory is bounded: no message is sent while more than a window is kept. The callers of `put` bound the waiting items.
+* All waiting items are sent as one message, because a gRPC message has a fixed cost.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ from store.remote.wire import HEAD, ITEM
 
 
 class LinkBroken(Exception):
-    """The other side sent what cannot be: the stream is to be ended."""
+    """The other side violated the protocol. The stream has to be ended."""
 
 
 class Link:
-    """What is on its way to the other side, and what came from there."""
+    """The messages to the other side, and the number of the last one from there."""
 
     __slots__ = (
         "_kept",
@@ -37,9 +37,9 @@ class Link:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: what was on its way is forgotten."""
+        """Start a new link. Unsent and unacknowledged messages are dropped."""
         self.received = 0  # number of the last message that arrived
-        self._unsaid = 0  # bytes that arrived since it was told
+        self._unsaid = 0  # bytes that arrived since the last acknowledgement
         self._sent = 0  # number of the last message sent
         self._waiting: list[bytes] = []  # heads and bodies of items
         self.waiting_bytes = 0
@@ -48,13 +48,13 @@ class Link:
         self._resends: deque[bytes] = deque()
 
     def put(self, kind: int, body: bytes) -> None:
-        """Have an item sent behind all others."""
+        """Add an item to the next message."""
         self._waiting.append(ITEM.pack(kind, len(body)))
         self._waiting.append(body)
         self.waiting_bytes += ITEM.size + len(body)
 
     def next(self) -> bytes | None:
-        """The next message to be written, if there is one."""
+        """The next message to be sent, if there is one."""
         if self._resends:
             return self._resends.popleft()
         if self._waiting and self.kept_bytes < self._window:
@@ -64,7 +64,7 @@ class Link:
             self.waiting_bytes = 0
             self._kept.append((self._sent, message))
             self.kept_bytes += len(message)
-            self._has_told()
+            self._unsaid = 0
             return message
         if self.owes:
             return self.acknowledgement()
@@ -72,16 +72,16 @@ class Link:
 
     @property
     def owes(self) -> bool:
-        """Whether the other side is to be told soon of what arrived: it keeps that."""
+        """Whether an acknowledgement should be sent soon, so that the other side can drop its messages."""
         return self._unsaid > self._window // 4
 
     def acknowledgement(self) -> bytes:
-        """A message without items: a sign of life, and of what arrived."""
-        self._has_told()
+        """A message without items, which acknowledges messages and serves as a heartbeat."""
+        self._unsaid = 0
         return HEAD.pack(0, self.received)
 
     def accept(self, message: bytes) -> bool:
-        """Whether a message that came has items that did not come before. Raises `LinkBroken`."""
+        """Receive a message. Returns whether its items are new. Raises `LinkBroken`."""
         if len(message) < HEAD.size:
             raise LinkBroken(f"a message of {len(message)} bytes")
         number, arrived = HEAD.unpack_from(message)
@@ -95,7 +95,7 @@ class Link:
         return True
 
     def resume(self, arrived: int) -> None:
-        """Go on over a new stream; of what was sent, messages up to `arrived` did arrive. Raises `LinkBroken`."""
+        """Continue over a new stream. Messages up to `arrived` have arrived. Raises `LinkBroken`."""
         self._arrived(arrived)
         self._resends = deque(message for _, message in self._kept)
 
@@ -105,6 +105,3 @@ class Link:
         kept = self._kept
         while kept and kept[0][0] <= number:
             self.kept_bytes -= len(kept.popleft()[1])
-
-    def _has_told(self) -> None:
-        self._unsaid = 0

@@ -1,4 +1,4 @@
-"""A gateway's questions that are under way: each with who waits for its answer."""
+"""A gateway's open calls to a remote store."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,18 +17,18 @@ _decode_fault = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
 class _Question:
-    """What somebody waits for."""
+    """An open call."""
 
     __slots__ = ("answer", "body", "is_read")
 
     def __init__(self, body: bytes, is_read: bool, answer: "asyncio.Future[bytes]") -> None:
-        self.body = body  # as it travels
+        self.body = body  # as it is sent
         self.is_read = is_read
         self.answer = answer
 
 
 class Questions:
-    """Questions by number. `send` has an item go."""
+    """Open calls by number. `send` sends an item."""
 
     def __init__(self, limit: int, send: Send) -> None:
         self._send = send
@@ -40,15 +40,17 @@ class Questions:
     async def ask(
         self, method: Method[object], arguments: tuple[object, ...], orphaned: Orphaned | None = None
     ) -> bytes:
-        """The answer, as it travels. Raises what the store raises; `StoreClosed` where nobody knows the outcome. Where
-        nobody waits for it any more the question is taken back; or, for one whose answer must not be lost, `orphaned`
-        gets that, if it comes."""
+        """Call a method and return the encoded answer.
+
+        Raises what the store raises, and `StoreClosed` if the outcome is unknown. If the caller is cancelled, the call
+        is cancelled too; but with `orphaned` it continues, and `orphaned` gets the answer.
+        """
         try:
             body = bytes([method.number]) + encode(arguments)
         except OverflowError as error:
             raise ValueError(f"a number is too large: {error}") from error
         await self._room.acquire()
-        is_left = False  # to `orphaned`, until its answer is there
+        is_left = False  # `orphaned` will get the answer
         try:
             if self._error is not None:
                 raise self._error
@@ -70,14 +72,14 @@ class Questions:
                 self._room.release()
 
     def _leave(self, question: _Question, answer: "asyncio.Future[bytes]", orphaned: Orphaned) -> None:
-        """Have `orphaned` get the answer to a question that nobody waits for any more."""
+        """Pass the answer of a call whose caller was cancelled to `orphaned`."""
 
         def came(late: "asyncio.Future[bytes]") -> None:
             self._room.release()
             if not late.cancelled() and late.exception() is None:
                 orphaned(late.result())
 
-        if answer.cancelled():  # it is not there yet
+        if answer.cancelled():  # the answer has not arrived yet
             answer = question.answer = asyncio.get_running_loop().create_future()
         answer.add_done_callback(came)
 
@@ -92,18 +94,18 @@ class Questions:
             question.answer.set_exception(error_of(_decode_fault(body[NUMBER.size :])))
 
     def resume(self) -> None:
-        """The store is another one now: ask again what does no harm if it is asked twice."""
+        """Repeat open reads in a restarted store, and fail all other open calls."""
         for number, question in list(self._open.items()):
             if question.is_read:
                 self._send(Item.CALL, question.body)
             else:
                 del self._open[number]
                 if not question.answer.done():
-                    error = StoreClosed("the store was restarted meanwhile: whether it did this nobody knows")
+                    error = StoreClosed("the store was restarted meanwhile: the outcome of this call is unknown")
                     question.answer.set_exception(error)
 
     def fail(self, error: StoreError) -> None:
-        """Nothing is answered until `reopen`."""
+        """Fail all open calls, and all new ones until `reopen`."""
         self._error = error
         questions, self._open = list(self._open.values()), {}
         for question in questions:

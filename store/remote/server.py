@@ -1,7 +1,7 @@
 """Serves an engine to gateways in other processes: one gRPC stream each.
 
-A gateway whose stream breaks may come back for a while and goes on where it was. Then it is gone: what it appended is
-in the log, and it appends nothing any more.
+A gateway whose stream breaks may come back within the grace time and continues. After that it is gone: its committed
+appends stay in the log, and it cannot append any more.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 _decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 _PAGE: Final = 1000
-_LOOK_S: Final = 600.0  # between two looks for gateways that are gone, whose end could not be recorded
-_RESERVE: Final = 1024  # bytes of the record in front of an append
+_ABSENT_S: Final = 600.0  # time between two searches for gateways whose end could not be recorded
+_RESERVE: Final = 1024  # bytes of the PRODUCED record before an append
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # both sides bound what they send
     ("grpc.max_send_message_length", -1),
@@ -49,7 +49,7 @@ Gone = Callable[[str, bytes], None]
 
 
 class StoreServer:
-    """Serves `engine`, and tells gateways of commits through `feeds`. Starts once, stops once."""
+    """Serves `engine` to gateways, which get commits from `feeds`. Start and stop it once."""
 
     def __init__(self, engine: Engine, feeds: Feeds, config: RemoteConfig | None = None) -> None:
         self._engine = engine
@@ -66,19 +66,23 @@ class StoreServer:
         engine.on_transaction_check(self._check)
 
     def on_gone(self, listener: Gone) -> None:
-        """Call `listener` with name and producer of each gateway that is gone for good; the name is empty where only
-        the log knows of it."""
+        """Call `listener` with the name and producer of each gateway that is gone for good.
+
+        The name is empty if only the log knows the gateway.
+        """
         self._gone.append(listener)
 
     def end(self, name: str) -> None:
-        """The gateway of this name was taken for dead: what it says does not count any more."""
+        """End the service of a gateway that counts as dead."""
         for gateway in [each for each in self.gateways.values() if each.gateway == name]:
             gateway.has_left = True
             self._give_up(gateway)
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Listen on `host:port` (0 picks a free one) or `unix:path`, with `credentials` over TLS. Returns the port.
-        OSError when it is taken."""
+        """Listen on `host:port` (port 0: any free port) or `unix:path`; with `credentials` over TLS.
+
+        Returns the port. Raises OSError when the address is in use.
+        """
         _check_free(address)
         server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
@@ -94,12 +98,12 @@ class StoreServer:
             raise OSError(f"cannot listen for gateways on {address}: {error}") from error
         await server.start()
         self._server = server
-        self._spawn(self._tell())
+        self._spawn(self._send_stats())
         self._spawn(self._end_absent())
         return port
 
     async def stop(self) -> None:
-        """Serve no gateway any more. What they appended is answered by who serves the store next."""
+        """Stop serving. After a restart, gateways learn the outcome of their open appends."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()
@@ -123,10 +127,10 @@ class StoreServer:
         except (msgspec.MsgspecError, TypeError) as error:
             hello, wrong = None, f"no greeting: {error}"
         if hello is None:
-            log.warning("who asks at %s is not served: %s", context.peer(), wrong)
+            log.warning("refusing the peer at %s: %s", context.peer(), wrong)
             await context.write(encode(self._welcome(error=wrong)))
             return
-        async with self._finding:  # one after the other: a gateway that hears nothing asks again over another stream
+        async with self._finding:  # one at a time: a gateway without an answer asks again over another stream
             try:
                 gateway, welcome = await self._find(hello)
             except StoreError as error:
@@ -138,24 +142,24 @@ class StoreServer:
             await self._carry(gateway, stream, welcome, context)
 
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
-        """The gateway that says hello, and the answer. None: it is not served."""
+        """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
         known = self.gateways.get(hello.producer)
         if known is not None and hello.store == self.name:
             await self._part(known)
             known.link.resume(hello.received)
             return known, self._welcome(goes_on=True, is_known=True, received=known.link.received)
-        if known is not None:  # it never heard the answer to its first greeting
+        if known is not None:  # it did not get the answer to its first greeting
             self._forget(known)
         if len(self.gateways) >= self._config.max_gateways:
             return None, self._welcome(error=f"{len(self.gateways)} gateways are attached, which is the limit")
         produced = await self._engine.produced(hello.producer)
         if produced is None:
             if hello.store:
-                return None, self._welcome()  # it was given up
+                return None, self._welcome()  # its end is recorded
             await self._record([control.Produced(0, 0).frame(hello.producer)])
             produced = (0, 0, 0)
         if hello.store and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
-            # While it was away, a restart of the store ago: what it has under way others may have sent again by now.
+            # It ended while it was disconnected. Other gateways may have sent its messages again since then.
             return None, self._welcome()
         gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
         sequence, missing, _ = produced
@@ -163,7 +167,7 @@ class StoreServer:
             gateway.cut(sequence, missing)
             sequence -= 1
         self.gateways[hello.producer] = gateway
-        gateway.tell_stats(encode(self._engine.stats()))
+        gateway.send_stats(encode(self._engine.stats()))
         return gateway, self._welcome(is_known=True, sequence=sequence)
 
     def _welcome(
@@ -175,7 +179,7 @@ class StoreServer:
         return Welcome(VERSION, self.name, goes_on, is_known, received, sequence, *limits, end, error)
 
     def _begin(self, gateway: Attached, context: _Context) -> Stream:
-        """Have the gateway served over this stream."""
+        """Create the stream of a gateway."""
         if gateway.timer is not None:
             gateway.timer.cancel()
             gateway.timer = None
@@ -184,7 +188,7 @@ class StoreServer:
             await context.write(message)
             gateway.sent()
 
-        stream = Stream(gateway.link, self._config, context.read, write, gateway.take)
+        stream = Stream(gateway.link, self._config, context.read, write, gateway.handle_message)
         gateway.stream, gateway.streamed = stream, asyncio.current_task()
         return stream
 
@@ -200,7 +204,7 @@ class StoreServer:
             self._parted(gateway, fault)
 
     def _parted(self, gateway: Attached, fault: BaseException | None) -> None:
-        """The stream of a gateway has ended."""
+        """Start the grace time of a gateway whose stream has ended, or remove the gateway if it has left."""
         if self._stopping or self.gateways.get(gateway.producer) is not gateway or gateway.stream is not None:
             return
         if gateway.has_left:
@@ -210,14 +214,14 @@ class StoreServer:
         gateway.timer = self._loop.call_later(self._config.grace_s, self._give_up, gateway)
 
     async def _part(self, gateway: Attached) -> None:
-        """End the stream that a gateway still has."""
+        """End the old stream of a gateway, and wait for it."""
         if gateway.stream is not None:
             gateway.stream.end()
         if gateway.streamed is not None:
             await asyncio.wait([gateway.streamed])
 
     def _give_up(self, gateway: Attached) -> None:
-        """A gateway has left, or did not come back."""
+        """Remove a gateway that has left or did not come back."""
         if not gateway.has_left:
             log.warning("gateway %s did not come back in %s s", gateway.gateway, self._config.grace_s)
         self._forget(gateway)
@@ -240,29 +244,29 @@ class StoreServer:
                 log.exception("a listener for gateways that are gone failed")
 
     async def _end_absent(self) -> None:
-        """Gateways that were attached to the store before it was restarted may come back for a while."""
+        """End gateways from before a restart of the store that have not come back in the grace time."""
         pause = self._config.grace_s
         while True:
             await asyncio.sleep(pause)
-            pause = max(_LOOK_S, self._config.grace_s)
+            pause = max(_ABSENT_S, self._config.grace_s)
             after: bytes | None = None
             while page := await self._engine.producers(after, _PAGE):
                 for row in page:
                     if is_gateway(row.producer):
-                        async with self._finding:  # none is about to be attached
+                        async with self._finding:  # no greeting is handled meanwhile
                             if row.producer not in self.gateways:
                                 await self._end("", row.producer)
                 after = page[-1].producer
 
-    # --- what all of them hear
+    # --- to all gateways
 
-    async def _tell(self) -> None:
+    async def _send_stats(self) -> None:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             stats = encode(self._engine.stats())
             for gateway in self.gateways.values():
                 if gateway.stream is not None:
-                    gateway.tell_stats(stats)
+                    gateway.send_stats(stats)
 
     def _check(self, held: Sequence[HeldMessage]) -> None:
         for gateway in self.gateways.values():
@@ -271,7 +275,7 @@ class StoreServer:
     async def _record(self, frames: list[bytes]) -> None:
         answer: asyncio.Future[Appended] = self._loop.create_future()
         self._engine.append(frames, answer.set_result)
-        appended = await asyncio.shield(answer)  # it comes also when nobody waits any more
+        appended = await asyncio.shield(answer)  # the append continues if the caller is cancelled
         if appended.error is not None:
             raise appended.error
 
@@ -282,8 +286,10 @@ class StoreServer:
 
 
 def _check_free(address: str) -> None:
-    """gRPC takes the place of a Unix socket that somebody listens on: his gateways would find another store there, once
-    they have to connect again. Raises OSError."""
+    """Raise OSError if another process listens on the Unix socket.
+
+    gRPC would replace the socket, and the gateways of that process would reconnect to this store.
+    """
     if not address.startswith("unix:"):
         return
     path = Path(address.removeprefix("unix:"))
@@ -293,8 +299,8 @@ def _check_free(address: str) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             if path.is_socket():
-                return  # of a process that is gone
-            text = f"cannot listen for gateways on {address}: it is there, and no socket"
+                return  # the process that created it is gone
+            text = f"cannot listen for gateways on {address}: the path exists and is not a socket"
             raise OSError(errno.EADDRINUSE, text) from None
         except FileNotFoundError:
             return

@@ -1,7 +1,7 @@
-"""Carries a link over one gRPC stream until that breaks.
+"""Carries a link over one gRPC stream until the stream breaks.
 
-Both sides run this: one task writes what the link has, one reads. A side that has nothing to say says that now and
-then, so that silence means that the other side, or the way to it, is gone.
+Both sides run this: one task writes the link's messages, and one reads. An idle side sends heartbeats, so that
+silence means that the other side or the network has failed.
 """
 
 import asyncio
@@ -12,31 +12,31 @@ from store.remote.link import Link
 
 Read = Callable[[], Awaitable[object]]  # bytes, or something else when the stream has ended
 Write = Callable[[bytes], Awaitable[None]]
-Take = Callable[[bytes], Awaitable[None]]
+OnMessage = Callable[[bytes], Awaitable[None]]
 
 
 class Stream:
-    """One stream. `wake` it when the link has something."""
+    """One stream. Call `wake` when the link has something to send."""
 
-    def __init__(self, link: Link, config: RemoteConfig, read: Read, write: Write, take: Take) -> None:
+    def __init__(self, link: Link, config: RemoteConfig, read: Read, write: Write, on_message: OnMessage) -> None:
         self._link = link
         self._config = config
         self._read = read
         self._write = write
-        self._take = take  # a message that has not come before; no other is read meanwhile
+        self._on_message = on_message  # called with each new message; no other is read until it returns
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._heard_at = self._loop.time()
-        self._is_taking = False
+        self._is_handling = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._stops = False  # when everything is sent
+        self._stops = False  # end when everything is sent
         self._is_over = False
 
     def wake(self) -> None:
         self._ready.set()
 
     def finish(self) -> None:
-        """End when what waits is sent."""
+        """End when everything is sent."""
         self._stops = True
         self._ready.set()
 
@@ -47,7 +47,7 @@ class Stream:
             task.cancel()
 
     async def run(self) -> BaseException | None:
-        """Until the stream breaks, or ends. Returns what broke it."""
+        """Run until the stream ends or breaks. Returns the error that broke it."""
         if self._is_over:
             return None
         tasks = self._tasks = [self._loop.create_task(step) for step in (self._send(), self._receive(), self._watch())]
@@ -80,15 +80,15 @@ class Stream:
             kept = link.kept_bytes
             is_new = link.accept(message)
             if is_new:
-                self._is_taking = True
-                await self._take(message)
-                self._is_taking = False
+                self._is_handling = True
+                await self._on_message(message)
+                self._is_handling = False
             self._heard_at = self._loop.time()
             if link.owes or (link.waiting_bytes and link.kept_bytes < kept):
                 self._ready.set()
 
     async def _watch(self) -> None:
         silence = self._config.silence_s
-        while (left := self._heard_at + silence - self._loop.time()) > 0 or self._is_taking:  # noqa: ASYNC110
+        while (left := self._heard_at + silence - self._loop.time()) > 0 or self._is_handling:  # noqa: ASYNC110
             await asyncio.sleep(max(left, silence / 4))
         raise TimeoutError(f"nothing was heard for {silence} s")

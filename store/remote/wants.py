@@ -1,7 +1,7 @@
-"""What a gateway wants to be told of, of a store that tells nothing else: topic filters, each as often as it is wanted.
+"""The topic filters that a gateway watches. The store sends it only commits with messages that match one.
 
-Changes go ahead of everything that is asked behind them, so whoever asks for the end of a queue after `add` misses
-nothing that comes behind that end. Who has no queue to ask waits until the store knows (`settled`).
+Changes are sent before all later calls. So a caller that adds a filter and then reads the end of a queue gets each
+message behind that end. Callers without a queue wait until the store knows the filter (`settled`).
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from store.errors import StoreError
 from store.remote.calls import encode
 from store.remote.wire import NUMBER
 
-_MOST: Final = 1 << 30  # changes that are numbered before the numbers begin anew
+_MOST: Final = 1 << 30  # the highest number of a change; 1 follows
 
 
 class RemoteWants:
-    """The filters by how often they are wanted. `send` has changes go."""
+    """Watched filters, with the number of their watchers. `send` sends a change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes], None]) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class RemoteWants:
         self._removed: dict[bytes, None] = {}
         self._scheduled = False
         self._sent = 0  # number of the last change
-        self._known = 0  # of the last that the store has heard
+        self._known = 0  # number of the last change that the store knows
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for a change, in order
 
     def add(self, topic_filter: bytes) -> None:
@@ -52,7 +52,7 @@ class RemoteWants:
             self._schedule()
 
     def flush(self) -> None:
-        """Have what has changed go now."""
+        """Send the changes now."""
         self._scheduled = False
         if self._added or self._removed:
             self._sent = self._sent % _MOST + 1
@@ -61,11 +61,11 @@ class RemoteWants:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the store knows of everything."""
+        """Whether the store knows all changes."""
         return self._known == self._sent and not self._added
 
     async def settled(self) -> None:
-        """Wait until the store knows of what is wanted now."""
+        """Wait until the store knows all changes of before."""
         self.flush()
         if not self.is_settled:
             known = self._loop.create_future()
@@ -73,7 +73,7 @@ class RemoteWants:
             await known
 
     def heard(self, body: bytes) -> None:
-        """The store knows of a change, and of those before it."""
+        """Handle the store's answer that it knows a change, and all changes before."""
         self._known = NUMBER.unpack(body)[0]
         while self._waiting:
             number, known = self._waiting[0]
@@ -84,13 +84,13 @@ class RemoteWants:
                 known.set_result(None)
 
     def resume(self) -> None:
-        """The store is another one now, which tells everything until it hears what is wanted."""
+        """Send all filters to a restarted store, which sends all commits until it gets them."""
         self._added, self._removed = {}, {}
         self._sent = self._sent % _MOST + 1
         self._send(NUMBER.pack(self._sent) + encode((list(self._counts), [])))
 
     def fail(self, error: StoreError) -> None:
-        """The store is not there: nobody need wait for it."""
+        """Fail the callers that wait in `settled`."""
         waiting, self._waiting = self._waiting, []
         for _, known in waiting:
             if not known.done():

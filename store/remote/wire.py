@@ -1,4 +1,4 @@
-"""The layout of what travels between a store and a gateway. Integers are little-endian.
+"""The layout of messages between a store and a gateway. Integers are little-endian.
 
 A gRPC message begins with its number (u64) and that of the last message that arrived from the other side (u64); items
 follow, each with its kind (u8) and length (u32) in front. Number 0 has no items. The first message of a stream is a
@@ -14,7 +14,7 @@ import msgspec
 
 METHOD: Final = "/sluice.store.v1.Store/Attach"
 SERVICE: Final = "sluice.store.v1.Store"
-VERSION: Final = 1  # of this layout and of what the items hold
+VERSION: Final = 1  # of this layout and of the items
 
 HEAD: Final = Struct("<QQ")
 ITEM: Final = Struct("<BI")
@@ -22,25 +22,25 @@ NUMBER: Final = Struct("<I")
 
 
 class Item(IntEnum):
-    """What an item is. To the store: below 16."""
+    """The kind of an item. Kinds below 16 go to the store."""
 
     APPEND = 1  # sequence u64, unsealed frames
     CALL = 2  # number u32, method u8, arguments in MessagePack
     CANCEL = 3  # number u32
-    WATCH = 4  # number u32, filters that it wants and that it wants no more, in MessagePack
-    LEAVE = 5  # the gateway stops: it is not waited for
+    WATCH = 4  # number u32, added and removed filters in MessagePack
+    LEAVE = 5  # the gateway stops and does not come back
     OUTCOME = 16  # see `store.remote.appends`
     ANSWER = 17  # number u32, result in MessagePack
     FAULT = 18  # number u32, error in MessagePack
     EVENT = 19  # a commit, see `notify.wire`
-    CHECK = 20  # held messages whose transaction should have ended, in MessagePack
+    CHECK = 20  # half messages whose transactions are to be checked, in MessagePack
     STATS = 21  # `store.api.StoreStats` in MessagePack
-    KNOWN = 23  # number u32 of a WATCH that counts from here on
+    KNOWN = 23  # number u32 of a WATCH that is in effect from here on
     REFUSED = 22  # sequence u64, error in MessagePack
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True):
-    """What the first messages of all versions have in common."""
+    """The common part of the first messages of all versions."""
 
     version: int
 
@@ -49,23 +49,23 @@ _decode_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """A gateway's greeting. `producer` names this process of it, `store` the one of the store that it knows."""
+    """A gateway's greeting. `producer` identifies its process, `store` the store process that it knows."""
 
     version: int
     producer: bytes
     gateway: str
     store: bytes  # empty: none yet
     received: int  # last message that arrived
-    routed: bool  # it names the filters of what it wants to be told of; else that is everything
+    routed: bool  # it gets only commits that match its filters; otherwise all commits
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
-    """The store's. Where `goes_on`, both sides go on where they were; else all begins anew."""
+    """The store's greeting. With `goes_on`, both sides continue the link; otherwise they start a new one."""
 
     version: int
-    store: bytes  # names this process of the store
+    store: bytes  # identifies the store's process
     goes_on: bool
-    is_known: bool  # the log has the producer: what it appended last is `sequence`
+    is_known: bool  # the log has the producer; its last append is `sequence`
     received: int
     sequence: int
     max_pending: int  # bytes of one append
@@ -76,14 +76,16 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 def refusal(message: bytes) -> str:
-    """Why who sent this first message cannot be spoken with: of another version it may not even be read. "": he can.
-    Raises msgspec.MsgspecError for what is none."""
+    """Why the sender of this first message cannot be served: its version differs. Empty if it can be served.
+
+    Raises msgspec.MsgspecError if the message is not a greeting.
+    """
     version = _decode_greeting(message).version
-    return "" if version == VERSION else f"it speaks version {version} of their language, and this side {VERSION}"
+    return "" if version == VERSION else f"it speaks version {version} of the protocol, and this side version {VERSION}"
 
 
 def items(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(kind, body) of each. Raises ValueError for what is none."""
+    """Yield (kind, body) of each item. Raises ValueError for a malformed message."""
     at, end = HEAD.size, len(message)
     while at < end:
         if at + ITEM.size > end:

@@ -21,7 +21,7 @@ async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(t
     message = way.next()
     assert message is not None
     try:
-        await gateway.take(message)
+        await gateway.handle_message(message)
         async with asyncio.timeout(10):
             while gateway._calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)

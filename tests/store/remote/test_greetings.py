@@ -95,7 +95,7 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
 @pytest.mark.parametrize(
     ("greeting", "answer"),
     [
-        (hello(version=9), f"it speaks version 9 of their language, and this side {VERSION}"),
+        (hello(version=9), f"it speaks version 9 of the protocol, and this side version {VERSION}"),
         (msgspec.msgpack.encode([9, "other", b"layout"]), "it speaks version 9"),
         (msgspec.msgpack.encode([VERSION, "other", b"layout"]), "no greeting"),
         (b"\xff\x00\x01", "no greeting"),
@@ -122,7 +122,7 @@ async def test_a_socket_that_somebody_listens_on_is_left_to_him(served: Served, 
     with pytest.raises(OSError, match="another process does"):
         await second.start(served.address)
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="it is there, and no socket"):
+    with pytest.raises(OSError, match="the path exists and is not a socket"):
         await second.start(f"unix:{tmp_path / 'file'}")
     with pytest.raises(OSError, match="cannot listen for gateways"):
         await second.start(f"unix:{tmp_path / 'none' / 's'}")
