@@ -1,4 +1,4 @@
-"""How two topic filters lie to each other: whether one has every topic of the other, and whether they share one.
+"""Relations of two topic filters: whether one covers the other, and whether they overlap.
 
 As in `matcher.names`, arguments are valid filters, not shared ones.
 """
@@ -12,7 +12,7 @@ def covers(wide: bytes, narrow: bytes) -> bool:
 
 
 class Shape:
-    """A filter that is held against many others: most that lie apart are told so by what comes before a wildcard."""
+    """A filter that is compared with many others. The part before its first wildcard decides most comparisons."""
 
     __slots__ = ("_levels", "_literal")
 
@@ -21,7 +21,7 @@ class Shape:
         self._literal: bytes = topic_filter.partition(b"+")[0].partition(b"#")[0]  # b"": it begins with a wildcard
 
     def overlaps(self, other: "Shape") -> bool:
-        """Whether there is a topic that both match."""
+        """Whether both filters match some topic."""
         one, its = self._literal, other._literal
         if not (one.startswith(its) or its.startswith(one)):
             return False
@@ -31,13 +31,13 @@ class Shape:
 
 
 def covers_levels(wide: list[bytes], narrow: list[bytes]) -> bool:
-    """The same for levels, without the rule on $."""
+    """Whether the filter levels `wide` match every topic that `narrow` matches, without the rule on $."""
     if narrow[-1] == b"#" and wide[-1] != b"#":
         return False
     at = 0
     for level in wide:
         if level == b"#":
-            return True  # also the level above it: `a/#` matches `a` (4.7.1.2)
+            return True  # `a/#` also matches `a` (MQTT 5.0, 4.7.1.2)
         if at == len(narrow):
             return False
         here = narrow[at]
@@ -48,7 +48,7 @@ def covers_levels(wide: list[bytes], narrow: list[bytes]) -> bool:
 
 
 def overlap_levels(one: list[bytes], other: list[bytes]) -> bool:
-    """The same for levels, without the rule on $."""
+    """Whether two lists of filter levels match a common topic, without the rule on $."""
     at = 0
     while at < len(one) and at < len(other):
         left, right = one[at], other[at]
@@ -58,11 +58,11 @@ def overlap_levels(one: list[bytes], other: list[bytes]) -> bool:
             if left != b"+" and right != b"+":
                 return False
         at += 1
-    # What is left of one of them may stand for no level at all.
+    # The longer filter may end in #, which also matches no level at all.
     rest = one[at:] or other[at:]
     return not rest or rest == [b"#"]
 
 
 def _of_other_tree(wide: bytes, narrow: bytes) -> bool:
-    """Whether one begins with a wildcard, which does not match the topics of $ that the other names (MQTT-4.7.2-1)."""
+    """Whether `wide` begins with a wildcard and `narrow` with $, so that they match no common topic (MQTT-4.7.2-1)."""
     return wide[:1] in (b"+", b"#") and narrow[:1] == b"$"

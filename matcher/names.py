@@ -1,9 +1,9 @@
-"""Topic names and topic filters: what is valid, and what matches what (MQTT 5.0 section 4.7).
+"""Topic names and topic filters: their validity, and whether a filter matches a topic (MQTT 5.0 section 4.7).
 
 The rules of this file:
 
-* Names are `bytes` as they come off the wire, and stay bytes. Nothing here decodes for keeps.
-* Only the `is_valid_*` functions doubt their argument. Every other function takes a valid name or filter.
+* Names are `bytes` as they come off the wire. No function returns decoded text.
+* Only the `is_valid_*` functions validate their argument. All others expect a valid name or filter.
 """
 
 from typing import Final

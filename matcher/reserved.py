@@ -1,6 +1,7 @@
-"""Names that begin with $ and mean something to a node: `docs/mqtt.md` says what each is for.
+"""Names that begin with $ and have a meaning in Sluice. `docs/mqtt.md` describes each.
 
-Every other name with a $ is an ordinary topic, but that filters beginning with a wildcard pass it by (MQTT-4.7.2-1).
+Every other name that begins with $ is an ordinary topic, except that filters that begin with a wildcard do not match
+it (MQTT-4.7.2-1).
 """
 
 import re
@@ -11,7 +12,7 @@ SYS: Final = b"$SYS"  # figures of the node
 DELAYED: Final = b"$delayed"  # $delayed/<seconds>/<topic>: a message for later
 REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past
 INBOX: Final = b"$inbox"  # $inbox/<client id>: messages to one client
-TOPICS: Final = b"$topics"  # $topics/<levels>/+: what topics there are
+TOPICS: Final = b"$topics"  # $topics/<levels>/+: a list of topics
 SHARE: Final = b"$share"  # $share/<group>/<filter>: a subscription of several clients (MQTT-4.8.2)
 
 _INBOX: Final = INBOX + b"/"
@@ -33,12 +34,12 @@ def client_of(topic: bytes) -> bytes | None:
 
 
 def replay_name(topic_filter: bytes) -> bytes:
-    """What the log calls the history of a subscription that began in the past."""
+    """The name in the log of the replay of a subscription."""
     return REPLAY + b"/" + topic_filter
 
 
 def filter_of(name: bytes) -> bytes:
-    """The subscription whose history `name` is; b"" for another name."""
+    """The filter of the subscription whose replay has this name; b"" for another name."""
     return name[len(REPLAY) + 1 :] if name.startswith(REPLAY + b"/") else b""
 
 

@@ -1,7 +1,6 @@
-"""What leaves a store, and how it comes back: backups, restored folders, a store as it was at a moment.
+"""Backups, restores, and read-only snapshots of a store at a moment.
 
-`stage` is a moment of a running store that stands still; `backup` makes a data folder of it, or of one that nobody has
-open, and `restore` the way back; `snapshot` answers what the store answered then. `until` is how people name a moment,
-`base` finds views to begin from, `checking` reads a copy before anybody relies on it. May import the rest of `store`
-but `engine`, which stages.
+`stage` freezes a moment of a running store. `backup` turns a stage, or a data folder that no process has open, into a
+backup, and `restore` reverses that. `snapshot` is a read-only store as of a moment. `until` names a moment, `base`
+finds views to start folding from, and `checking` verifies a copy. May import the rest of `store` except `engine`.
 """

@@ -1,9 +1,10 @@
-"""Views to begin from, for a log that is to be folded up to a moment in its past.
+"""Finds views to start from when a log is folded up to a moment in its past.
 
-Views only go forward. Those of the folder itself are behind the moment when it is recent enough; else those of an
-older backup of the same log will do; else, if retention has taken nothing yet, the log is folded from its beginning.
+Views only move forward, so they must not be beyond the moment. The folder's own views are used if possible, then those
+of an older backup of the same log. If retention has removed nothing yet, the log can be folded from its beginning.
 
-Views of a time before retention took something refer to what went. Where it is to be kept, their own log has it still.
+Older views may refer to records that retention has removed since. Those that must be kept are copied from the log of
+the older backup.
 """
 
 import os
@@ -31,23 +32,23 @@ from store.views.state import State
 
 _TRIES: Final = 10
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept
-_PAGE: Final = 256  # rows looked at before what is kept of them is written
+_PAGE: Final = 256  # rows per page
 
 
 @dataclass(slots=True)
 class Base:
-    """Where views are gathered for a log that is to be folded up to `end`."""
+    """Copies views into a folder, as a base for folding a log."""
 
-    into: Path  # a folder that there is not yet
+    into: Path  # must not exist yet
     copier: Copier
-    may_link: bool  # tables of the views that are taken
+    may_link: bool  # link tables instead of copying them
 
     def choose(self, segments: Segments, end: int, own: int | None, others: Sequence[Path]) -> int:
-        """Have the furthest views that are not beyond `end` in `into`. The log's own, as of position `own`, are there
-        already, if it has any; `others` are data folders or backups of the same log. Returns their position; 0, and
-        nothing is there, when the log is to be folded from its beginning.
+        """Choose the latest views that are not beyond `end`, and put them into `into`.
 
-        Raises `StoreError` when there are none to begin from: it names the earliest moment there is.
+        The log's own views, as of position `own`, are there already if it has any. `others` are data folders or
+        backups of the same log. Returns the position of the views; 0, with an empty `into`, if the log has to be
+        folded from its beginning. Raises `StoreError`, which names the earliest possible position, if there are none.
         """
         begin = segments.bases[0] if segments.bases else 0
         positions = [] if own is None or own < begin else [own]
@@ -57,7 +58,7 @@ class Base:
             shutil.rmtree(self.into, ignore_errors=True)
         for folder in others:
             trial = self.into.with_name(self.into.name + ".trial")
-            position = self.take(folder, trial, end)
+            position = self.copy_from(folder, trial, end)
             if position is not None and position >= begin and _is_same_log(segments, folder, position):
                 positions.append(position)
                 if found < position <= end:
@@ -78,9 +79,11 @@ class Base:
             _keep_reclaimed(self.into, source, begin)
         return found
 
-    def take(self, folder: Path, into: Path, end: int | None = None) -> int | None:
-        """Copy the views of a data folder or backup. Returns their position, None when it has none that this version
-        reads. Nothing is copied when a backup says that they are beyond `end`. Raises `ViewsDamaged`, OSError."""
+    def copy_from(self, folder: Path, into: Path, end: int | None = None) -> int | None:
+        """Copy the views of a data folder or backup. Returns their position; None if it has no readable views.
+
+        Nothing is copied if a backup's manifest says that they are beyond `end`. Raises `ViewsDamaged` and OSError.
+        """
         said = _said_position(folder)
         if said is not None and end is not None and said > end:
             return said
@@ -89,15 +92,17 @@ class Base:
 
 
 def copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> Checkpoint | None:
-    """Copy views that a node may have open into a new folder. What it has not put on disk is not in them: their
-    checkpoint says so. None: there are none. Raises `ViewsDamaged`, OSError."""
+    """Copy views that a node may have open into a new folder. Returns their checkpoint; None if there are none.
+
+    The copy has only what the node has flushed. Raises `ViewsDamaged` and OSError.
+    """
     for attempt in range(_TRIES):
         if not (source / "CURRENT").exists():
             return None
         try:
             _copy_views(source, target, copier, may_link)
             return saved_checkpoint(target)
-        except (FileNotFoundError, ViewsDamaged):  # a compaction took a file meanwhile, or they are damaged
+        except (FileNotFoundError, ViewsDamaged):  # a compaction removed a file meanwhile, or the views are damaged
             shutil.rmtree(target, ignore_errors=True)
             if attempt == _TRIES - 1:
                 raise
@@ -106,7 +111,7 @@ def copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> Ch
 
 def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> None:
     target.mkdir(mode=0o750)
-    # The manifest first: of the tables that it names each is there, unless it went since.
+    # The manifest comes first: each table that it names exists, unless a compaction removed it since.
     small = ["CURRENT", (source / "CURRENT").read_text().strip(), RDICT_CONFIG]
     for name in (*small, *(path.name for path in source.glob("OPTIONS-*"))):
         (target / name).write_bytes((source / name).read_bytes())
@@ -123,8 +128,10 @@ def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> N
 
 
 def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
-    """Have views hold the records before `begin` that they need, as retention has those of a running store do it: from
-    the log of `folder`, which they are from. One that is damaged there is gone."""
+    """Copy the records before `begin` that views refer to into them, as retention does in a running store.
+
+    The views are from `folder`, and so are the records. Damaged ones are left out.
+    """
     segments = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
     try:
         segments.find()
@@ -158,7 +165,7 @@ def _keep(view: Keeper, begin: int, segments: Segments, database: Database, stat
 
 
 def _record_at(segments: Segments, position: int, length: int) -> bytes:
-    """The record at `position`; empty where it is not sound."""
+    """The record at `position`; empty if it is damaged."""
     base = segments.base_of(position)
     if not segments.has(base):
         return b""
@@ -167,7 +174,7 @@ def _record_at(segments: Segments, position: int, length: int) -> bytes:
 
 
 def _said_position(folder: Path) -> int | None:
-    """Where a backup says that its views are, None when nothing says so."""
+    """The position of a backup's views according to its manifest; None without a manifest."""
     try:
         return read_manifest(folder).views
     except (StoreError, OSError):
@@ -175,7 +182,7 @@ def _said_position(folder: Path) -> int | None:
 
 
 def _is_same_log(segments: Segments, folder: Path, position: int) -> bool:
-    """Whether the log of `folder` has the same record before `position`: time, writer, content."""
+    """Whether the log of `folder` has the same record before `position`, with equal time, writer and content."""
     own = _record_before(segments, position)
     others = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
     try:
@@ -186,7 +193,7 @@ def _is_same_log(segments: Segments, folder: Path, position: int) -> bool:
 
 
 def _record_before(segments: Segments, position: int) -> bytes:
-    """The record that ends at `position`; empty when none does, or it is gone."""
+    """The record that ends at `position`; empty if there is none."""
     if position == 0 or cut(segments, Until(position=position)) != position:
         return b""
     for batch in segment_batches(segments, segments.base_of(position - 1)):

@@ -1,4 +1,4 @@
-"""Reads a copy of a log whole, before anybody relies on it."""
+"""Verifies a copy of a log by reading all of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from store.log.segments import Segments, segment_name
 
 @dataclass(slots=True, frozen=True)
 class Checked:
-    """What a copy holds."""
+    """The content of a verified copy."""
 
     ends: dict[int, int]  # by segment: the end of its last record
     time_ms: int  # store time of the newest record that was read; 0: none
@@ -20,9 +20,9 @@ class Checked:
 def check_log(
     segments: Segments, position: int, known: Mapping[int, int], tell: Callable[[int], None] = lambda _: None
 ) -> Checked:
-    """Read the segments, but for those whose end is `known`. `tell` hears of bytes as they are read.
+    """Read all segments except those whose end is `known`. Calls `tell` with the bytes of each batch.
 
-    Raises `LogCorrupt` unless they hold sound records without a gap, up to `position` and none behind.
+    Raises `LogCorrupt` unless they have valid records without a gap up to exactly `position`.
     """
     ends: dict[int, int] = {}
     end, time_ms = segments.bases[0] if segments.bases else position, 0

@@ -94,7 +94,7 @@ class _Restore:
             end = min(cut(source, until), whole)
             if end == (source.bases[0] if source.bases else 0) < whole:
                 raise StoreError(f"nothing of the log is as old as that: it begins at {end}")
-            views = self._take_views(source, end, others)
+            views = self._choose_views(source, end, others)
             self._copy_log(source, end)
         finally:
             source.close()
@@ -105,9 +105,9 @@ class _Restore:
         self._finish()
         return Restored(copy.bases[0] if copy.bases else 0, end, checked.time_ms, views, whole - end)
 
-    def _take_views(self, source: Segments, end: int, others: Sequence[Path]) -> int:
+    def _choose_views(self, source: Segments, end: int, others: Sequence[Path]) -> int:
         base = Base(self._unfinished / "views", self._copier, may_link=False)
-        own = base.take(self._backup, base.into, end)
+        own = base.copy_from(self._backup, base.into, end)
         return base.choose(source, end, own, others)
 
     def _copy_log(self, source: Segments, end: int) -> None:

@@ -90,7 +90,7 @@ def _open(
         folder = Path(tempfile.mkdtemp(prefix="sluice-", dir=temporary))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         base = Base(folder / "views", Copier(Disk()), may_link=True)
-        segments, own = _take(path, meta.segment_size, base, until)
+        segments, own = _pin_with_views(path, meta.segment_size, base, until)
         undo.callback(segments.close)
         end = cut(segments, until)
         base.choose(segments, end, own, others)
@@ -108,7 +108,7 @@ def _open(
         return Snapshot(segments, views, meta.partitions, undo.pop_all())
 
 
-def _take(path: Path, size: int, base: Base, until: Until) -> tuple[Segments, int | None]:
+def _pin_with_views(path: Path, size: int, base: Base, until: Until) -> tuple[Segments, int | None]:
     """The log's segments, and the position of its own views, which are copied: of a moment in which retention took
     nothing. The views refer to records that are in the segments then."""
     for _ in range(_TRIES):
@@ -116,7 +116,7 @@ def _take(path: Path, size: int, base: Base, until: Until) -> tuple[Segments, in
         begin = segments.bases[:1]
         end = None if until == Until() else cut(segments, until)
         segments.close()
-        own = base.take(path, base.into, end)
+        own = base.copy_from(path, base.into, end)
         segments = _pin(path, size)  # again: the views may have come further than the log that was seen before
         if segments.bases[:1] == begin:
             return segments, own

@@ -1,10 +1,10 @@
-"""A moment of a store that stands still: hard links of its files, in a folder of the data folder's own file system.
+"""A stage: hard links to the files of a store at a moment, in a folder of the data folder's file system.
 
-Linking takes milliseconds. Whoever copies from it afterwards takes as long as it likes: what retention and
-compactions remove lives on under the links, and what is written to the last segment lies behind the position.
+Linking takes milliseconds, and copying from the stage may then take any time. Files that retention and compactions
+remove live on under the links, and later writes to the last segment are behind the stage's position.
 
-A stage lives in `staging/` of the data folder and is locked by the process that works with it; one that nobody has
-locked is what a killed process left, and goes.
+A stage is in `staging/` of the data folder. The process that uses it has it locked. One without a lock was left by a
+killed process and is removed.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ STAGING: Final = "staging"
 
 @dataclass(slots=True, frozen=True)
 class Staged:
-    """What is in a stage: the log from `begin` to `position`, whose newest record was stored at `time_ms`."""
+    """The content of a stage: the log from `begin` to `position`. Its newest record was stored at `time_ms`."""
 
     begin: int
     position: int
@@ -34,12 +34,12 @@ class Staged:
 
 @contextmanager
 def stage(data: Path) -> Iterator[Path]:
-    """A new, empty folder for a stage, removed afterwards. Raises OSError."""
+    """Create an empty folder for a stage, and remove it afterwards. Raises OSError."""
     above = data / STAGING
     _make(above, data)
     remove_left(data)
     lock: int | None = None
-    while lock is None:  # else another process took it for one that was left
+    while lock is None:  # another process may remove the folder before it is locked
         folder = above / secrets.token_hex(8)
         _make(folder, data)
         lock = lock_folder(folder)
@@ -51,7 +51,7 @@ def stage(data: Path) -> Iterator[Path]:
 
 
 def remove_left(data: Path) -> None:
-    """Remove stages that nobody works with."""
+    """Remove stages that no process has locked."""
     for folder in (data / STAGING).glob("*"):
         lock = lock_folder(folder)
         if lock is not None:
@@ -60,7 +60,7 @@ def remove_left(data: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Lock the folder: a descriptor that holds the lock, None when another process has it or it is gone."""
+    """Lock the folder and return the descriptor of the lock; None if another process has it or the folder is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -77,8 +77,10 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def link_segments(segments: Segments, position: int, folder: Path) -> None:
-    """Link what the log has before `position` into a new `folder`, with what is known of damage. Nothing may remove
-    segments meanwhile."""
+    """Link the segments before `position` into a new `folder`, and write the known damage there.
+
+    No segment may be removed meanwhile.
+    """
     folder.mkdir()
     for base in [base for base in segments.bases if base < position]:
         os.link(segments.folder / segment_name(base), folder / segment_name(base))
@@ -86,7 +88,7 @@ def link_segments(segments: Segments, position: int, folder: Path) -> None:
 
 
 def _make(folder: Path, data: Path) -> None:
-    """Make a folder that the owner of the data folder may write to, whoever we are."""
+    """Create a folder that belongs to the owner of the data folder."""
     folder.mkdir(mode=0o700, exist_ok=True)
     owner = data.stat()
     if owner.st_uid != os.geteuid():

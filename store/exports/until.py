@@ -12,22 +12,22 @@ from store.repair.verify import Damage, pieces
 
 @dataclass(slots=True, frozen=True)
 class Until:
-    """The records before `position`, and those that were stored no later than `time_ms`; one of the two is None."""
+    """A moment: the records before `position`, or those stored at `time_ms` or earlier. None for both: all records."""
 
     position: int | None = None
     time_ms: int | None = None
 
     def has(self, data: bytes, at: int) -> bool:
-        """Whether the record at `at` was there at that moment."""
+        """Whether the record at byte `at` of `data` existed at that moment."""
         if self.position is not None:
             return record.position_of(data, at) < self.position
         return self.time_ms is None or record.store_time_of(data, at) <= self.time_ms
 
 
 def cut(segments: Segments, until: Until) -> int:
-    """The end of the last record that was there; the log's begin if none was.
+    """The end of the last record that existed at a moment; the log's begin if none did.
 
-    Of the log a segment or two are read, and the beginnings of some. Raises `LogCorrupt` for damage there, OSError.
+    Reads one or two segments and the beginnings of some others. Raises `LogCorrupt` for damage there, and OSError.
     """
     bases = segments.bases
     if not bases:
@@ -46,7 +46,7 @@ def cut(segments: Segments, until: Until) -> int:
 
 
 def _begins_with(segments: Segments, base: int, until: Until) -> bool:
-    """Whether the segment's first record was there."""
+    """Whether the segment's first record existed at that moment."""
     for batch in segment_batches(segments, base):
         return until.has(batch.data, 0)
     return False
