@@ -1,9 +1,7 @@
-"""Finds every damaged place of a log and writes it down, so that the store serves around it: for a log that does not
-open, when there is no backup to go back to.
+"""Finds all damage of a log and records it, so that reads skip it. For a log that does not open and has no backup.
 
-No record goes that could be read. A segment that is missing between others, or is shorter than it was, is completed
-with zeros, which are damage like any other. Where records at the end are gone that the views know of, the log goes on
-in the next segment: their positions are not given to others.
+No readable record is lost. A missing or shortened segment is completed with zeros, which count as damage. If records
+at the end are lost that the views have, the log continues in the next segment, so that no position is used twice.
 """
 
 import os
@@ -22,7 +20,7 @@ _PAGE: Final = 4096
 
 
 class _Indulgent(Disk):
-    """Reads something else where the device does not give what was written: random bytes, which no record has."""
+    """Returns random bytes, which no record contains, where the device cannot read."""
 
     __slots__ = ("_disk",)
 
@@ -50,10 +48,10 @@ class _Indulgent(Disk):
 
 
 def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[Damage]:
-    """Read the whole log in the folder, whose segments have `size`, and write down where it is damaged. `saved` is what
-    the views know. Needs the folder's lock. Returns what is new. After a crash in here, do it again.
+    """Read the whole log in the folder and record its damage. Returns the new damage. The caller has the folder's lock.
 
-    Raises `LogCorrupt` for a segment that is none of this log, OSError.
+    `size` is that of the segments, `saved` the checkpoint of the views. It can be repeated after a crash. Raises
+    `LogCorrupt` for a segment that does not belong to this log, and OSError.
     """
     if not _complete(log, size, 0, disk):
         return []
@@ -80,7 +78,7 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
 
 
 def forget_reclaimed(segments: Segments) -> None:
-    """Strike out what retention has taken with its segments."""
+    """Drop damaged ranges in segments that retention has removed."""
     begin = segments.bases[0] if segments.bases else 0
     kept = DamagedRanges((first, end) for first, end in segments.damaged if end > begin)
     if kept.size() != segments.damaged.size():
@@ -89,7 +87,7 @@ def forget_reclaimed(segments: Segments) -> None:
 
 
 def _complete(log: Path, size: int, end: int, disk: Disk) -> bool:
-    """Have every segment of the log up to position `end` there, as long as it was. False: there is none at all."""
+    """Complete missing and shortened segments up to position `end`. Returns False if there is no segment at all."""
     for unfinished in log.glob("*.new"):
         unfinished.unlink()
     bases = sorted(int(path.stem) for path in log.glob("*.log") if path.stem.isdecimal())
@@ -104,7 +102,7 @@ def _complete(log: Path, size: int, end: int, disk: Disk) -> bool:
 
 
 def _replace(path: Path, length: int, size: int, disk: Disk) -> None:
-    """Have zeros behind `length` of a segment, in a file of its own: a backup may share the old one."""
+    """Replace a segment by a copy with zeros behind `length`. The old file may be shared with a backup."""
     unfinished = path.with_suffix(".new")
     source = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:

@@ -1,7 +1,7 @@
-"""Looks at a log that no node may have open: where it ends, and every place where it is damaged. Changes nothing.
+"""Verifies a whole log and finds its end and all its damage, without changing anything.
 
-Opening a log checks the part that its views do not have yet and stops at the first damage; this reads all of it
-and goes on behind. `repair` cuts it at the first damage.
+Opening a log verifies only the part that its views do not have, and stops at the first damage. `audit` reads all of
+it and continues behind damage. `repair` cuts the log at the first damage; no node may have it open then.
 """
 
 import os
@@ -28,7 +28,7 @@ ASIDE: Final = "damaged"
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """Bytes from `position` on that are no sound record, though they were durable once."""
+    """Bytes from `position` on that were durable once and are not a valid record."""
 
     segment: str
     position: int
@@ -49,7 +49,7 @@ class SegmentAudit:
 
 @dataclass(slots=True)
 class Audit:
-    """What a whole log is like."""
+    """The result of verifying a whole log."""
 
     begin: int
     end: int  # behind the last sound record
@@ -59,7 +59,7 @@ class Audit:
 
     @property
     def unknown_damage(self) -> list[Damage]:
-        """What keeps the log from being opened, or readers from reading on."""
+        """Damage that is not known yet, which stops opening and reading."""
         return [damage for damage in self.damage if not damage.is_known]
 
     @property
