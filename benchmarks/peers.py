@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
+from sluice.kernel import release
 
 _RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not Debian's wrapper, which changes the user
 _TRIES: Final = 3  # a port that was free may not be any more when the broker wants it
@@ -62,7 +63,7 @@ def _sluice(folder: Path, port: int) -> Launch:
     ]
     config.write_text("\n".join([*lines, ""]), encoding="utf-8")
     command = [sys.executable, "-m", "sluice", "serve", "--config", str(config)]
-    return Launch(command, _package("sluice"), tls_port=tls_port)
+    return Launch(command, release(), tls_port=tls_port)
 
 
 def _mosquitto(folder: Path, port: int) -> Launch:

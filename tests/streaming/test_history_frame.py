@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from cloud_sdk.arrow import SCHEMA as ARROW_SCHEMA
 from cloud_sdk.blocking import Client
-from sluice.demo.analytics import keep
+from sluice.demo.analytics import export_history
 from streaming.history.compaction import Compactor, clean_up
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
@@ -257,7 +257,7 @@ def test_a_store_that_java_does_not_know_is_read_by_tasks(
 def test_the_demo_tells_what_it_kept(spark: "SparkSession", node: FakeNode, tmp_path: Path):
     node.publish(0, 20)
     node.publish(2, 3)
-    assert keep(spark, node.endpoint, tmp_path) == {"exported": 23, "read_back": 23, "read_once": 23}
+    assert export_history(spark, node.endpoint, tmp_path) == {"exported": 23, "read_back": 23, "read_once": 23}
 
 
 def test_no_history_is_said(spark: "SparkSession", tmp_path: Path):
