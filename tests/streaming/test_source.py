@@ -234,8 +234,8 @@ def test_pages_of_payloads_are_small(node: Any, columns: str, given: dict[str, s
 def test_a_pattern_is_the_tasks_work(node: Any) -> None:
     node.publish(0, 4)
     node.publish(1, 2)
-    wanted = Topics.of_filters("sensors/1,sensors/2/#").wanted("sensors")
-    parts = (LogRange("sensors", 0, 0, 4, wanted), LogRange("sensors", 1, 0, 2, wanted))
+    selection = Topics.of_filters("sensors/1,sensors/2/#").selection("sensors")
+    parts = (LogRange("sensors", 0, 0, 4, selection), LogRange("sensors", 1, 0, 2, selection))
     found = [
         row
         for part in parts
