@@ -53,7 +53,7 @@ class LeasedMessage(Inflight):
 
 
 class Leases:
-    """What a group has leased. `on_returned` is called when the store has messages for the group again."""
+    """What a group has leased. `on_returned` is called when the store may have messages for the group again."""
 
     def __init__(
         self,
@@ -126,6 +126,8 @@ class Leases:
         """Remove a message that has become its session's own."""
         if self.in_flight.get(leased.offset) is leased:
             del self.in_flight[leased.offset]
+        if self.is_limited:
+            self._on_returned()
 
     def give_back(self, messages: Iterable[LeasedMessage]) -> None:
         """Have messages go to other members. Those that were not sent yet do not count as delivered."""
@@ -186,6 +188,8 @@ class Leases:
             await self._store.bury(self.group, receipts)
         except StoreError as error:
             tell_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
+        if self.is_limited:
+            self._on_returned()
 
 
 def _receipts(queue: bytes, offsets: Offsets) -> list[Receipts]:

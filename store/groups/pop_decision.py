@@ -250,7 +250,9 @@ class PopDecision:
                 self.is_limited = True
                 for other in self._queues:
                     self._is_cut_short |= bool(other.gone or other.dead)  # which makes room
-            elif self._selected is not None:
+                continue
+            self.is_limited |= room < min(self._records, end - first)
+            if self._selected is not None:
                 leased += self._lease_selected(queue, first, end, self._selected[queue.queue], room)
             else:
                 leased += self._lease_all(queue, first, min(end, first + min(room, self._records)), end)
