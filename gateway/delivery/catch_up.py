@@ -94,9 +94,9 @@ class CatchUp:
 
     def _left(self, session: Session) -> None:
         """The session is out of the line: it has caught up, has no room, or is closed."""
-        has_work = self._has_work(session)
+        has_work = not session.closed and self._has_work(session)
         session.end_catch_up(has_work)
-        if session.closed or not has_work:
+        if not has_work:
             self.forget(session)
         self._replays.start(session)
         session.shrink()
@@ -164,7 +164,7 @@ class CatchUp:
 
 
 def _may_send(session: Session) -> bool:
-    return session.exchanges.has_room and not session.closed
+    return not session.closed and session.exchanges.has_room
 
 
 def _has_messages(session: Session) -> bool:

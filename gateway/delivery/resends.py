@@ -22,7 +22,7 @@ class Resends:
     async def send(self, session: Session) -> None:
         """Send what there is room for. Raises StoreError."""
         for _ in range(_MOST):
-            if not session.exchanges.resends or not session.exchanges.has_room or session.closed:
+            if session.closed or not session.exchanges.resends or not session.exchanges.has_room:
                 return
             await self._send_first(session)
 

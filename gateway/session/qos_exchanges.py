@@ -50,6 +50,7 @@ class QosExchanges:
         "subscriber",
         "window",
     )
+    __deletable__ = ("subscriber",)  # by `release`
 
     def __init__(self, subscriber: Subscriber, window: int) -> None:
         self.subscriber = subscriber
@@ -94,6 +95,11 @@ class QosExchanges:
             self.inflight = _NO_INFLIGHT
         if not self.resends:
             self.resends = _NO_RESENDS
+
+    def release(self) -> None:
+        """The session is closed: drop what refers back to it."""
+        self.inflight = _NO_INFLIGHT
+        del self.subscriber
 
     # --- messages out
 

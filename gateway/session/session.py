@@ -99,6 +99,7 @@ class Session(Subscriber):
         wait for the garbage collector, which walks through all objects at once."""
         self._subscriptions = None
         self._pending = None
+        self.exchanges.release()
 
     def shrink(self) -> None:
         """Free what takes memory and is empty."""
@@ -162,7 +163,7 @@ class Session(Subscriber):
     @property
     def subscriptions(self) -> Subscriptions:
         if self._subscriptions is None:
-            self._subscriptions = Subscriptions(self)
+            self._subscriptions = Subscriptions()
         return self._subscriptions
 
     @property
@@ -316,7 +317,7 @@ class Session(Subscriber):
         """Reading has stopped: at the end, or (`lagging`) until there is room."""
         self.catching_up = False
         self.lagging = lagging
-        if self.closed or not lagging:
+        if not lagging:
             self.exchanges.limit_window(self.exchanges.max_window)
 
     def fall_behind(self, position: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from gateway.session.subscription import Route, Subscriber, Subscription
+from gateway.session.subscription import Route, Subscription
 from matcher.names import matches
 from matcher.trie import Trie
 
@@ -15,10 +15,9 @@ _FEW: Final = 16  # subscriptions that are matched one by one
 class Subscriptions:
     """A part of `gateway.session.session.Session`."""
 
-    __slots__ = ("_by_filter", "_routes", "_subscriber", "_trie")
+    __slots__ = ("_by_filter", "_routes", "_trie")
 
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
+    def __init__(self) -> None:
         self._by_filter: dict[bytes, Subscription] = {}
         self._routes: dict[bytes, Route | None] | None = None
         self._trie: Trie[Subscription] | None = None  # of all filters, if there are many
@@ -73,7 +72,7 @@ class Subscriptions:
         if len(found) == 1:
             route = found[0].route
         elif found:
-            route = Route(self._subscriber, found)
+            route = Route(found[0].session, found)
         if len(topic) <= _MAX_CACHED:
             if len(routes) >= _MAX_ROUTES:
                 routes.clear()
@@ -83,7 +82,7 @@ class Subscriptions:
     def route_without_cursors(self, topic: bytes) -> Route | None:
         """The same of subscriptions that have no cursor: a message older than the cursors is not theirs."""
         found = [s for s in self._matching(topic) if s.cursor is None and s.is_live]
-        return Route(self._subscriber, found) if found else None
+        return Route(found[0].session, found) if found else None
 
     def _matching(self, topic: bytes) -> list[Subscription]:
         by_filter = self._by_filter
