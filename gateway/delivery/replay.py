@@ -167,6 +167,9 @@ class Replays:
                         cursor.resize_reads(True)
                         return
                 cursor.pass_message()
+            # At once: if the connection ends while the next record is looked up, this one does not come again.
+            behind = chunk.position + starts[i + 1] if i + 1 < len(starts) else chunk.next_position
+            cursor.move(min(behind, cursor.end))
         cursor.note_read(is_empty)
         cursor.resize_reads(False)
         cursor.move(min(chunk.next_position, cursor.end))

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import record
+from gateway.delivery.released_messages import Released, ReleasedMessages
 from gateway.node.node import Node
 from record.layout import FLAG_DELAYED, Kind
 from store import control
@@ -192,4 +193,34 @@ async def test_unsubscribing_half_way_frees_the_packet_ids(node: Node, again: bo
         await is_over(node, device)
         return
     await finish(device, 8)
+    await is_over(node, device)
+
+
+@pytest.mark.parametrize("how", ["disconnect", "drop"])
+async def test_a_record_that_was_sent_does_not_come_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Though the connection ends while the messages that the next record released are looked up."""
+    expected = await history(node, 2)
+    by_record = ReleasedMessages.by_record
+    calls = 0
+
+    async def slow(self: ReleasedMessages, data: bytes, start: int) -> Released:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # of the early messages, behind 16 others
+            await asyncio.sleep(0.5)
+        return await by_record(self, data, start)
+
+    monkeypatch.setattr(ReleasedMessages, "by_record", slow)
+    device = Device(node.ports.mqtt, b"d", 5, 30)
+    await device.connect()
+    await device.subscribe(b"$replay/earliest/" + FILTER, 2)
+    while calls < 2 or len(device.seen) < 16:
+        await device.poll()
+    assert len(device.seen) == 16
+    await (device.disconnect() if how == "disconnect" else device.drop())
+    await device.connect()
+    await finish(device, len(expected))
+    assert [payload for _, payload, _ in device.seen] == expected
     await is_over(node, device)
