@@ -113,7 +113,7 @@ class SessionCheckpoint:
         def done(appended: Appended) -> None:
             if appended.error is not None:
                 tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
-                refused(appended)
+                self._refused(session, frames, appended.error)
             elif not session.closed:
                 for cursor, place in zip(moved, places, strict=True):
                     cursor.commit_done(place)
@@ -121,15 +121,19 @@ class SessionCheckpoint:
                 if session.lagging:
                     session.catch_up()
 
-        def refused(appended: Appended) -> None:
-            if appended.error is not None and not session.closed:
-                session.keep_unrecorded(frames, appended.error)
-                self._on_failed(session, appended.error)
+        def ahead_done(appended: Appended) -> None:  # unknown to `done`: compiled, each would keep the other in memory
+            if appended.error is not None:
+                self._refused(session, frames, appended.error)
 
         *ahead, last = pieces(frames)
         for piece in ahead:
-            self._store.append(piece, refused)
+            self._store.append(piece, ahead_done)
         self._store.append(last, done)
+
+    def _refused(self, session: Session, frames: list[bytes], error: StoreError) -> None:
+        if not session.closed:
+            session.keep_unrecorded(frames, error)
+            self._on_failed(session, error)
 
 
 def last_records(session: Session) -> list[bytes]:

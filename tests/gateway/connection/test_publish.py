@@ -233,7 +233,7 @@ async def test_packet_ids_begin_anew_and_leave_out_those_in_use(node: Node, vers
     await publisher.publish(b"t", b"held 1", 1)
     await publisher.publish(b"t", b"held 2", 2)
     assert [(await client.message()).packet_id for _ in range(2)] == [1, 2]
-    session._next_packet_id = 65_533
+    session.exchanges._next_packet_id = 65_533
     if cursor is not None:
         cursor._first_id = 65_531
     for qos in (1, 2, 1, 2):
