@@ -148,7 +148,7 @@ def test_what_is_wrong_with_a_certificate_a_password_or_a_right_is_one_line(
         return done.stderr
 
     trusted = ("--ca-file", str(authority))
-    assert said(*trusted) == "sluice topics: # may not be subscribed to, which this asks for\n"
+    assert said(*trusted) == "sluice topics: # may not be subscribed to, and this call requires it\n"
     assert said(*trusted, password="guess") == "sluice topics: wrong user name or password\n"
     untrusted = "sluice topics: the certificate of the node is not trusted: "
     other = Authority(tmp_path / "other").file
