@@ -39,6 +39,8 @@ class Resends:
         message = await self._message_of(entry)
         if session.closed or not session.exchanges.resends or session.exchanges.resends[0] != packet_id:
             return
+        if not session.exchanges.has_room:  # a shared subscription has used it meanwhile (MQTT-3.3.4-9)
+            return
         session.exchanges.end_resend()
         if message is None:
             session.dropped().add_reclaimed(1)

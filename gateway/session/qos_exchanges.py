@@ -99,7 +99,8 @@ class QosExchanges:
     def release(self) -> None:
         """The session is closed: drop what refers back to it."""
         self.inflight = _NO_INFLIGHT
-        del self.subscriber
+        if hasattr(self, "subscriber"):
+            del self.subscriber
 
     # --- messages out
 

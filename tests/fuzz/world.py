@@ -109,7 +109,7 @@ class World:
     def _listen(self, config: ListenerConfig) -> Listener:
         front = self._node._front
         server = self._node._devices.websocket if config.is_websocket else front
-        return Listener(config, self._add_admission(config), server, front.room)
+        return Listener(config, self._add_admission(config), server, front.capacity)
 
     def _accept(self, peer: Peer) -> Peer:
         if isinstance(peer, SocketPeer):

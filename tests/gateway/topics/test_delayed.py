@@ -270,7 +270,7 @@ async def test_services_hear_that_no_more_may_wait(make_node: MakeNode) -> None:
     node = await make_node(store__max_held=1)
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
         await client.send("t", b"x", deliver_after=600.0)
-        with pytest.raises(InvalidArgument, match="as many messages wait"):
+        with pytest.raises(InvalidArgument, match="too many delayed messages"):
             await client.send("t", b"x", deliver_after=600.0)
         await client.send("t", b"x")
 

@@ -142,7 +142,7 @@ async def test_a_page_of_long_names_is_short(tmp_path: Path, monkeypatch: pytest
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 24))
     long = [b"long/%03d" % i + b"x" * 60_000 for i in range(100)]
     await append(engine, *[message(topic) for topic in long])
-    monkeypatch.setattr("store.queries._LOOKS", 10)
+    monkeypatch.setattr("store.queries._MAX_ROWS", 10)
     names: list[bytes] = []
     pages = 0
     after: bytes | None = None

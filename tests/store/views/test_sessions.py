@@ -232,7 +232,7 @@ async def test_retained_values(bench: Bench):
 
 
 async def test_a_search_for_few_retained_values_among_many_lets_others_run(bench: Bench, monkeypatch):
-    monkeypatch.setattr("store.queries._LOOKS", 10)
+    monkeypatch.setattr("store.queries._MAX_ROWS", 10)
     await bench.append(*[message(b"%03d/a" % i, b"x", FLAG_RETAIN) for i in range(100)])
     await bench.append(message(b"055/b", b"x", FLAG_RETAIN))
     turns = 0
@@ -432,7 +432,7 @@ async def test_a_session_is_of_its_last_user(bench: Bench):
 
 
 async def test_the_sessions_of_a_user_are_looked_for_piece_by_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("store.queries._LOOKS", 2)
+    monkeypatch.setattr("store.queries._MAX_ROWS", 2)
     await bench.append(*[control.SessionOpened(1, 60, True, user=b"u" * (n != 1)).frame(b"%d" % n) for n in range(4)])
     assert await bench.engine.sessions_of(b"u", None) == ([b"0"], b"1")
     assert await bench.engine.sessions_of(b"u", b"1") == ([b"2", b"3"], b"3")
