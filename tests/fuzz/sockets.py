@@ -26,7 +26,7 @@ class SocketPeer(Peer):
             end.setblocking(False)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
         self._socket = ours
-        listener._arrived(theirs.detach(), True)
+        listener._accepted(theirs.detach(), True)
 
     def step(self) -> bool:
         if self.taking:
