@@ -417,7 +417,7 @@ class Client:
                 wanted = limit - len(messages)
                 request = pb.FindRequest(parent=parent, key=key, after=after, max_records=wanted)
             reply = await self._connection.call(self._connection.stub.Find, request)
-            messages += (Message(reply.frames, start, -1, -1) for start in record.split(reply.frames))
+            messages += (Message(fields, -1, -1) for fields in record.decode_all(reply.frames))
             if not reply.HasField("after") or len(messages) >= limit:
                 return messages
             after = reply.after
@@ -427,7 +427,7 @@ class Client:
         with as_invalid_argument():
             request = pb.FindRequest(position=position)
         reply = await self._connection.call(self._connection.stub.Find, request)
-        return Message(reply.frames, 0, -1, -1)
+        return Message(record.decode_all(reply.frames)[0], -1, -1)
 
     async def find_between(
         self, parent: str, from_ms: int, until_ms: int, *, limit: int = 100, **selection: Unpack[SelectionOptions]

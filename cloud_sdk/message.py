@@ -151,6 +151,9 @@ def _checked_tag(tag: str) -> str:
     return tag
 
 
+RecordFields = tuple[int, int, int, bytes, bytes, bytes, bytes]  # a row of `record.decode_all`
+
+
 class Message:
     """A message of the log. Topic and properties are decoded on first use.
 
@@ -169,10 +172,11 @@ class Message:
         "store_time",
     )
 
-    def __init__(self, frames: bytes, start: int, partition: int, offset: int) -> None:
-        _, self.flags, _, self._topic, self._publisher, self._block, self.payload = record.decode(frames, start)
-        self.position = record.position_of(frames, start)  # in the log
-        self.store_time = record.store_time_of(frames, start)  # ms since 1970-01-01 UTC
+    position: int  # in the log
+    store_time: int  # ms since 1970-01-01 UTC
+
+    def __init__(self, fields: RecordFields, partition: int, offset: int) -> None:
+        self.position, self.store_time, self.flags, self._topic, self._publisher, self._block, self.payload = fields
         self.partition = partition
         self.offset = offset  # in its partition
         self._properties: Properties | None = None
@@ -313,8 +317,8 @@ class Batch:
 
     def messages(self) -> Iterator[Message]:
         offsets = self.offsets or range(self.offset, self.offset + self.count)
-        for offset, start in zip(offsets, record.split(self.frames), strict=True):
-            yield Message(self.frames, start, self.partition, offset)
+        for offset, fields in zip(offsets, record.decode_all(self.frames), strict=True):
+            yield Message(fields, self.partition, offset)
 
     def __len__(self) -> int:
         return self.count

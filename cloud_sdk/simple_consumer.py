@@ -231,12 +231,11 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
-        frames = received.frames
-        starts = iter(record.split(frames))
+        rows = iter(record.decode_all(received.frames))
         for run in received.runs:
             partition, deliveries = run.partition, run.deliveries
-            for offset, start in zip(range(run.offset, run.offset + run.count), starts, strict=False):
-                delivery = Delivery(frames, start, partition, offset)
+            for offset, fields in zip(range(run.offset, run.offset + run.count), rows, strict=False):
+                delivery = Delivery(fields, partition, offset)
                 delivery.deliveries = deliveries
                 delivery._consumer = self
                 self._buffer.append(delivery)

@@ -16,6 +16,7 @@ from typing import Unpack
 
 import grpc.aio
 
+import record
 from cloud_sdk.closing import called_from_handler_of, enter_handler
 from cloud_sdk.connection import NodeConnection, Retry, is_transient
 from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable, from_rpc
@@ -183,7 +184,7 @@ class TransactionChecks:
         if check.handle in self._open_halves:
             return  # this client has the transaction open, and will end it
         try:
-            decision = await self._checker(Message(check.frame, 0, -1, -1))
+            decision = await self._checker(Message(record.decode_all(check.frame)[0], -1, -1))
             if decision is not Decision.UNKNOWN:
                 await end_half_messages(self._connection, [check.handle], commit=decision is Decision.COMMIT)
         except SluiceError as error:

@@ -8,6 +8,7 @@ place where a length out of the data is believed, and it answers 0 when the fram
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -382,6 +383,31 @@ def decode(bytes data not None, Py_ssize_t start) -> tuple:
     )
 
 
+def decode_all(bytes data not None) -> list:
+    """(position, store time, flags, topic, publisher, properties, payload) of each of the sealed frames in trusted
+    bytes. ValueError when lengths do not add up."""
+    cdef const uint8_t *p = _raw(data)
+    cdef const uint8_t *f
+    cdef const char *body
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length
+    cdef uint32_t widths[4]
+    cdef list out = []
+    while at < size:
+        length = _require(p, size, at)
+        f = p + at
+        _widths(f, widths)
+        body = <const char *> f + HEADER
+        out.append((
+            get64(f + 16), get64(f + 24), get16(f + 32),
+            PyBytes_FromStringAndSize(body, widths[0]),
+            PyBytes_FromStringAndSize(body + widths[0], widths[1]),
+            PyBytes_FromStringAndSize(body + widths[0] + widths[1], widths[2]),
+            PyBytes_FromStringAndSize(body + widths[0] + widths[1] + widths[2], widths[3]),
+        ))
+        at += length
+    return out
+
+
 def trailer_of(bytes data not None, Py_ssize_t start) -> int:
     """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
     cdef const uint8_t *p = _raw(data)
@@ -625,6 +651,14 @@ cdef inline Py_ssize_t _size_without(const uint8_t *f, int parts) noexcept nogil
     return left
 
 
+cdef inline bint _is_sound(const uint8_t *f, const uint8_t *ref) noexcept nogil:
+    """Whether the bytes at `f`, as many as the packed reference says, are the undamaged record that it names."""
+    cdef Py_ssize_t length = get32(ref + 8)
+    if length == 0 or _length_at(f, length) != length or get64(f + 16) != get64(ref):
+        return False
+    return sluice_crc(f + 4, length - 4) == get32(f)
+
+
 cdef Py_ssize_t _sound(const uint8_t *p, Py_ssize_t size, uint64_t base, const uint8_t *refs, Py_ssize_t n, int parts,
                        Py_ssize_t *total) noexcept nogil:
     """How many of the records that `refs` name are whole and undamaged in the piece of the log at `p`, up to the first
@@ -636,12 +670,10 @@ cdef Py_ssize_t _sound(const uint8_t *p, Py_ssize_t size, uint64_t base, const u
     for i in range(n):
         position = get64(refs + i * REF)
         length = get32(refs + i * REF + 8)
-        if length == 0 or length > <uint64_t> size or position < base or position - base > <uint64_t> size - length:
+        if length > <uint64_t> size or position < base or position - base > <uint64_t> size - length:
             return i
         f = p + (position - base)
-        if _length_at(f, <Py_ssize_t> length) != <Py_ssize_t> length or get64(f + 16) != position:
-            return i
-        if sluice_crc(f + 4, length - 4) != get32(f):
+        if not _is_sound(f, refs + i * REF):
             return i
         total[0] += _size_without(f, parts)
     return n
@@ -679,6 +711,74 @@ def pick(object data not None, uint64_t base, bytes refs not None, Py_ssize_t fi
     finally:
         PyBuffer_Release(&view)
     return result, n
+
+
+cdef Py_ssize_t _batch_at(list begins, Py_ssize_t low, uint64_t position) except -2:
+    """Index of the last batch from `low` on that begins at or before `position`; -1 if there is none."""
+    cdef Py_ssize_t start = low, high = len(begins), middle
+    while start < high:
+        middle = (start + high) // 2
+        if <uint64_t> begins[middle] <= position:
+            start = middle + 1
+        else:
+            high = middle
+    return start - 1 if start > low else -1
+
+
+def gather(list begins not None, list batches not None, Py_ssize_t low, bytes refs not None, Py_ssize_t first,
+           int parts=0) -> tuple:
+    """(frames back to back, how many) of the sealed records that the packed references from `first` on name, as by
+    `pick`, out of several batches of the log: `begins` has the position of each, in rising order. Stops at the first
+    record that no batch from index `low` on holds. ValueError where there are no such references or batches."""
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF - first, i, at, count = 0, sound = 0, total = 0
+    cdef const uint8_t *r
+    cdef const uint8_t *p = NULL
+    cdef const uint8_t **found
+    cdef uint64_t begin = 0, end = 0, position
+    cdef bytes batch, result
+    cdef list used = []  # keeps the batches while the GIL is free
+    cdef uint8_t *out
+    _require_refs(refs, first, first + n)
+    if len(begins) != len(batches) or low < 0:
+        raise ValueError("there are no such batches")
+    r = _raw(refs) + first * REF
+    if not n or _batch_at(begins, low, get64(r)) < 0:
+        return b"", 0
+    found = <const uint8_t **> PyMem_Malloc(n * sizeof(const uint8_t *))
+    if found == NULL:
+        raise MemoryError
+    try:
+        for i in range(n):
+            position = get64(r + i * REF)
+            if not begin <= position < end:
+                at = _batch_at(begins, low, position)
+                if at < 0:
+                    break
+                batch = batches[at]
+                if batch is None:
+                    raise ValueError("not a batch")
+                begin = begins[at]
+                end = begin + PyBytes_GET_SIZE(batch)
+                p = _raw(batch)
+                used.append(batch)
+                if position >= end:
+                    break
+            if get32(r + i * REF + 8) > end - position:
+                break
+            found[i] = p + (position - begin)
+            count += 1
+        with nogil:
+            while sound < count and _is_sound(found[sound], r + sound * REF):
+                total += _size_without(found[sound], parts)
+                sound += 1
+        result = PyBytes_FromStringAndSize(NULL, total)
+        out = <uint8_t *> PyBytes_AS_STRING(result)
+        with nogil:
+            for i in range(sound):
+                out = _copy_without(found[i], out, parts)
+    finally:
+        PyMem_Free(found)
+    return result, sound
 
 
 def without(bytes data not None, int parts) -> bytes:
@@ -777,17 +877,6 @@ def within(bytes refs not None, uint64_t max_bytes) -> int:
         if size > max_bytes and i:
             return i
     return n
-
-
-def inside(bytes refs not None, Py_ssize_t first, uint64_t begin, uint64_t end) -> int:
-    """Index behind the packed references from `first` on, side by side, whose positions lie in [begin, end). ValueError
-    where there are no such references."""
-    cdef const uint8_t *p = _raw(refs)
-    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF
-    _require_refs(refs, first, n)
-    while first < n and begin <= get64(p + first * REF) < end:
-        first += 1
-    return first
 
 
 def stretch(bytes refs not None, Py_ssize_t first, uint64_t end, uint64_t gap, uint64_t most) -> tuple:

@@ -1,5 +1,6 @@
 """The frame functions in plain Python: what `_frames.pyx` does, to read and for where there is no C compiler."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from struct import Struct
@@ -177,6 +178,31 @@ def decode(data: bytes, start: int) -> tuple[int, int, int, bytes, bytes, bytes,
     )
 
 
+def decode_all(data: bytes) -> list[tuple[int, int, int, bytes, bytes, bytes, bytes]]:
+    """(position, store time, flags, topic, publisher, properties, payload) of each of the sealed frames in trusted
+    bytes. ValueError when lengths do not add up."""
+    rows: list[tuple[int, int, int, bytes, bytes, bytes, bytes]] = []
+    for start in split(data):
+        header = _HEADER.unpack_from(data, start)
+        topic = start + HEADER_SIZE
+        publisher = topic + header[9]
+        properties = publisher + header[10]
+        payload = properties + header[12]
+        end = start + header[1] - _trailer_size(header[8])
+        rows.append(
+            (
+                header[6],
+                header[7],
+                header[8],
+                data[topic:publisher],
+                data[publisher:properties],
+                data[properties:payload],
+                data[payload:end],
+            )
+        )
+    return rows
+
+
 def trailer_of(data: bytes, start: int) -> int:
     """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
     end = start + length_of(data, start)
@@ -313,6 +339,33 @@ def pick(data: bytes | memoryview, base: int, refs: bytes, first: int, stop: int
     return b"".join(pieces), len(pieces)
 
 
+def gather(
+    begins: list[int], batches: list[bytes], low: int, refs: bytes, first: int, parts: int = 0
+) -> tuple[bytes, int]:
+    """(frames back to back, how many) of the sealed records that the packed references from `first` on name, as by
+    `pick`, out of several batches of the log: `begins` has the position of each, in rising order. Stops at the first
+    record that no batch from index `low` on holds. ValueError where there are no such references or batches."""
+    count = len(refs) // _REF.size
+    _require_refs(refs, first, count)
+    if len(begins) != len(batches) or low < 0:
+        raise ValueError("there are no such batches")
+    pieces: list[bytes] = []
+    index = first
+    while index < count:
+        at = bisect_right(begins, _REF.unpack_from(refs, index * _REF.size)[0], low) - 1
+        if at < low:
+            break
+        stop, end = index + 1, begins[at] + len(batches[at])
+        while stop < count and begins[at] <= _REF.unpack_from(refs, stop * _REF.size)[0] < end:
+            stop += 1
+        piece, found = pick(batches[at], begins[at], refs, index, stop, parts)
+        pieces.append(piece)
+        index += found
+        if index < stop:
+            break
+    return b"".join(pieces), index - first
+
+
 def without(data: bytes, parts: int) -> bytes:
     """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
     each is 0 then: it holds for the whole frame. ValueError when lengths do not add up."""
@@ -375,16 +428,6 @@ def within(refs: bytes, max_bytes: int) -> int:
         if size > max_bytes and index:
             return index
     return len(refs) // _REF.size
-
-
-def inside(refs: bytes, first: int, begin: int, end: int) -> int:
-    """Index behind the packed references from `first` on, side by side, whose positions lie in [begin, end). ValueError
-    where there are no such references."""
-    count = len(refs) // _REF.size
-    _require_refs(refs, first, count)
-    while first < count and begin <= _REF.unpack_from(refs, first * _REF.size)[0] < end:
-        first += 1
-    return first
 
 
 def stretch(refs: bytes, first: int, end: int, gap: int, most: int) -> tuple[int, int, int]:

@@ -48,25 +48,27 @@ class LogReader:
         pieces: list[bytes] = []
         i, count = 0, len(refs) // REFERENCE
         while i < count:
-            position = int.from_bytes(refs[i * REFERENCE : i * REFERENCE + 8], "little")
-            data: bytes | memoryview | None
-            cached = self._tail.find(position)
-            if cached is not None:
-                begin, data = cached
-                stop = record.inside(refs, i, begin, begin + len(data))
-            else:
-                segment_end = self._segments.base_of(position) + self._segments.size
-                stop, begin, end = record.stretch(refs, i, segment_end, _GAP, _SPAN)
-                data = self._cached(begin, end - begin)
-                if data is None:
-                    data = await self._from_device(begin, end - begin)
-            frames, found = record.pick(data, begin, refs, i, stop, without)
-            if i + found < stop:
-                at = (i + found) * REFERENCE
-                raise self._corrupt(int.from_bytes(refs[at : at + 8], "little"))
+            frames, found = self._tail.pick(refs, i, without)
+            if not found:
+                frames, found = await self._from_segment(refs, i, without)
             pieces.append(frames)
-            i = stop
+            i += found
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _from_segment(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
+        """The frames of packed references, from `first` on, that one read of a segment covers, and how many they
+        are."""
+        position = int.from_bytes(refs[first * REFERENCE : first * REFERENCE + 8], "little")
+        segment_end = self._segments.base_of(position) + self._segments.size
+        stop, begin, end = record.stretch(refs, first, segment_end, _GAP, _SPAN)
+        data: bytes | memoryview | None = self._cached(begin, end - begin)
+        if data is None:
+            data = await self._from_device(begin, end - begin)
+        frames, found = record.pick(data, begin, refs, first, stop, without)
+        if first + found < stop:
+            at = (first + found) * REFERENCE
+            raise self._corrupt(int.from_bytes(refs[at : at + 8], "little"))
+        return frames, found
 
     async def record_at(self, position: int, end: int) -> bytes | None:
         """The valid record that begins at `position`, which may be any position before `end`; None if none does."""

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from typing import Final
 
+import record
+
 _COMPACT: Final = 1024  # dropped batches after which the lists are shortened
 
 
@@ -40,3 +42,8 @@ class TailCache:
         data = self._batches[at]
         begin = self._positions[at]
         return (begin, data) if position < begin + len(data) else None
+
+    def pick(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
+        """The sealed frames of packed references, from `first` up to the one whose record is not here, and how many
+        they are. See `record.gather`."""
+        return record.gather(self._positions, self._batches, self._first, refs, first, without)

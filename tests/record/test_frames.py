@@ -266,6 +266,21 @@ def test_only_messages_come_over_the_wire(impl):
     assert impl.check_unsealed(b"") == []
 
 
+@given(batches)
+def test_decode_all_reads_every_frame(rows):
+    log = sealed(rows)
+    wanted = [
+        (frames.position_of(log, start), frames.store_time_of(log, start), decoded[1], *decoded[3:])
+        for start in frames.split(log)
+        for decoded in [frames.decode(log, start)]
+    ]
+    for impl in (frames, plain):
+        assert impl.decode_all(log) == wanted
+        if log:
+            with pytest.raises(ValueError, match="no frame"):
+                impl.decode_all(log[:-1])
+
+
 @given(st.lists(st.tuples(u64, u32, u64, u32), max_size=20))
 def test_references_round_trip(rows):
     cols = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
@@ -314,6 +329,44 @@ def test_picked_frames_are_checked_one_by_one(rows, data, parts):
                 impl.pick(log, 1000, refs, *outside)
 
 
+@given(batches, st.data(), st.integers(0, 15))
+def test_records_are_gathered_out_of_batches(rows, data, parts):
+    log = sealed(rows)
+    starts = frames.split(log)
+    cuts = sorted(data.draw(st.sets(st.sampled_from(starts))) | {0}) if starts else []
+    pieces = [log[cut:end] for cut, end in zip(cuts, [*cuts[1:], len(log)], strict=True)]
+    begins = [1000 + cut for cut in cuts]
+    low = data.draw(st.integers(0, len(cuts)))
+    chosen = data.draw(st.lists(st.sampled_from(starts), max_size=8)) if starts else []
+    lengths = [frames.length_of(log, start) for start in chosen]
+    refs = references([1000 + start for start in chosen], lengths)
+    first = data.draw(st.integers(0, len(chosen)))
+    stop = first
+    while stop < len(chosen) and low < len(cuts) and chosen[stop] >= cuts[low]:
+        stop += 1
+    wanted = [log[start : start + length] for start, length in zip(chosen, lengths, strict=True)][first:stop]
+    damaged = [bytearray(piece) for piece in pieces]
+    if stop > first:
+        at = data.draw(st.integers(first, stop - 1))
+        holder = max(index for index, cut in enumerate(cuts) if cut <= chosen[at])
+        damaged[holder][chosen[at] - cuts[holder] + data.draw(st.integers(0, lengths[at] - 1))] ^= 1
+        broken_first = chosen.index(chosen[at], first) - first
+    for impl in (frames, plain):
+        left = frames.without(b"".join(wanted), parts)
+        assert impl.gather(begins, pieces, low, refs, first, parts) == (left, stop - first)
+        if stop > first:
+            left = frames.without(b"".join(wanted[:broken_first]), parts)
+            found = impl.gather(begins, [bytes(each) for each in damaged], low, refs, first, parts)
+            assert found == (left, broken_first)
+            for position, length in ((999, 48), (1000 + len(log), 48), (1000 + chosen[first], 1 << 31)):
+                assert impl.gather(begins, pieces, low, references([position], [length]), 0) == (b"", 0)
+        for outside in (-1, len(chosen) + 1):
+            with pytest.raises(ValueError, match="no such references"):
+                impl.gather(begins, pieces, low, refs, outside)
+        with pytest.raises(ValueError, match="no such batches"):
+            impl.gather([*begins, 0], pieces, low, refs, 0)
+
+
 places = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 300)), max_size=12)
 
 
@@ -328,21 +381,6 @@ def test_references_within_a_size(rows, size):
         else:
             with pytest.raises(ValueError, match="no such references"):
                 impl.extent(refs)
-
-
-@given(places, st.data())
-def test_references_of_one_piece_of_the_log(rows, data):
-    refs = references([row[0] for row in rows], [row[1] for row in rows])
-    first = data.draw(st.integers(0, len(rows)))
-    begin, end = data.draw(st.integers(0, 3000)), data.draw(st.integers(0, 3000))
-    stop = first
-    while stop < len(rows) and begin <= rows[stop][0] < end:
-        stop += 1
-    for impl in (frames, plain):
-        assert impl.inside(refs, first, begin, end) == stop
-        for outside in (-1, len(rows) + 1):
-            with pytest.raises(ValueError, match="no such references"):
-                impl.inside(refs, outside, begin, end)
 
 
 ordered = st.lists(st.tuples(st.integers(-20, 60), st.integers(1, 300)), min_size=1, max_size=12)
