@@ -106,6 +106,11 @@ class Connection(PublishHandler):
 
     # --- bytes in
 
+    @property
+    def awaits_connect(self) -> bool:
+        """Whether the client has not sent CONNECT."""
+        return self.session is None and not self.connecting and self.enhanced_auth is None and not self.closed
+
     def receive(self, data: bytes) -> None:
         """Handle everything that one read of the socket brought."""
         if self.closed:

@@ -12,6 +12,7 @@ from gateway.auth.attempts import source_of
 from gateway.connection.connection import Connection
 from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.websocket_masking import MaskedFrames
+from gateway.mqtt.errors import ProtocolError
 from gateway.net.admission import Admission, ConnectionInfo
 from gateway.net.bounded_http import REQUESTS, RejectedConnection
 from gateway.net.proxy_protocol import address_text
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 _MAX_WAITING: Final = 128  # connections that have not become WebSockets
 _QUEUE_HIGH: Final = 256 * 1024  # bytes waiting before the client counts as congested
 _QUEUE_LOW: Final = 64 * 1024
+_MAX_IDLE_FRAMES: Final = 16  # pings, pongs and empty frames before CONNECT, then the connection is closed
+# Bytes of messages decoded in one turn of the loop. That many small packets are a turn's work for the decoder.
+_BYTES_PER_TURN: Final = 8192
 _HANDSHAKE: Final = ("Upgrade", "Connection", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol")
 
 
@@ -73,7 +77,7 @@ class WebSocketFront:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
-            protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=True, timeout=2.0
+            protocols=("mqtt",), max_msg_size=self._max_message, compress=False, autoping=False, timeout=2.0
         )
         # Checked here: for such headers aiohttp would log tracebacks and warnings.
         if not all(request.headers.get(name, "").isascii() for name in _HANDSHAKE):
@@ -95,13 +99,7 @@ class WebSocketFront:
         transport.connection = handshake.connection = connection
         writer = asyncio.create_task(transport.write_out())
         try:
-            async for message in socket:
-                await transport.readable.wait()
-                if message.type is not WSMsgType.BINARY:
-                    # MQTT-6.0.0-1: data frames are binary.
-                    await socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
-                    break
-                connection.receive(message.data)
+            await _read(socket, transport, connection)
         finally:
             self._front.closed(connection)
             transport.close()
@@ -109,10 +107,49 @@ class WebSocketFront:
         return socket
 
 
-class _Handshake(web.RequestHandler):
-    """A connection that must become a WebSocket in time."""
+async def _read(socket: web.WebSocketResponse, transport: "_WebSocketTransport", connection: Connection) -> None:
+    """Give the connection what comes, until it or the WebSocket ends."""
+    idle = 0  # frames without MQTT before CONNECT
+    decoded = 0  # bytes since the last turn of the loop that was given away
+    async for message in socket:
+        is_control = message.type in (WSMsgType.PING, WSMsgType.PONG)
+        if (is_control or not message.data) and connection.awaits_connect:
+            idle += 1
+            if idle > _MAX_IDLE_FRAMES:
+                connection.fail(ProtocolError("pings or empty frames in place of CONNECT"))
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+                return
+        if is_control:
+            if message.type is WSMsgType.PING:
+                await socket.pong(message.data)
+            continue
+        await transport.readable.wait()
+        if message.type is not WSMsgType.BINARY:
+            # MQTT-6.0.0-1: data frames are binary.
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
+            return
+        connection.receive(message.data)
+        decoded += len(message.data)
+        if decoded >= _BYTES_PER_TURN:
+            decoded = 0
+            await asyncio.sleep(0)
 
-    __slots__ = ("_on_wait", "_timer", "_waiting", "admission", "connection", "info", "source")
+
+class _Handshake(web.RequestHandler):
+    """A connection that must become a WebSocket in time. Its frames are then read in turns of a bounded number."""
+
+    __slots__ = (
+        "_frames",
+        "_is_full",
+        "_is_yielding",
+        "_on_wait",
+        "_timer",
+        "_waiting",
+        "admission",
+        "connection",
+        "info",
+        "source",
+    )
 
     def __init__(
         self,
@@ -137,6 +174,9 @@ class _Handshake(web.RequestHandler):
         self._waiting = waiting
         self._on_wait = on_wait
         self._timer: asyncio.TimerHandle | None = None
+        self._frames: MaskedFrames | None = None  # once it is a WebSocket
+        self._is_yielding = False  # frames wait for the next turn of the loop
+        self._is_full = False  # as many messages wait to be handled as aiohttp takes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -175,7 +215,43 @@ class _Handshake(web.RequestHandler):
             self.admission.opening -= 1
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        super().set_parser(MaskedFrames(parser, self._on_partial), data_received_cb)  # type: ignore[arg-type]
+        self._frames = MaskedFrames(parser, self._on_partial)
+        super().set_parser(self._frames, data_received_cb)  # type: ignore[arg-type]
+        self._yield_turn()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._yield_turn()
+
+    def pause_reading(self) -> None:
+        self._is_full = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        self._is_full = False
+        super().resume_reading(resume_parser)
+        self._yield_turn()
+
+    def _yield_turn(self) -> None:
+        """If frames wait, stop reading and go on in the next turn of the loop."""
+        if self._frames is None or not self._frames.has_more or self.transport is None:
+            return
+        self.transport.pause_reading()
+        if not self._is_yielding:
+            self._is_yielding = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_yielding = False
+        if self._frames is None or self.transport is None or self.transport.is_closing() or self._is_full:
+            return  # `resume_reading` goes on if it is full
+        is_broken, _ = self._frames.feed_data(b"")
+        if is_broken:
+            self.close()
+        elif self._frames.has_more:
+            self._yield_turn()
+        elif not self._is_full:
+            self.transport.resume_reading()
 
     def _on_partial(self, size: int, has_ended: bool) -> None:
         if self.connection is not None:

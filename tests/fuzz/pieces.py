@@ -54,10 +54,12 @@ class _Taken:
 def _check_frames(pieces: list[bytes]) -> None:
     """As if all of it were frames, the request too."""
     whole, cut = _Taken(), _Taken()
-    MaskedFrames(whole).feed_data(b"".join(pieces))
-    front = MaskedFrames(cut)
-    for piece in pieces:
-        front.feed_data(piece)
+    for taken, reads in ((whole, [b"".join(pieces)]), (cut, pieces)):
+        frames = MaskedFrames(taken)
+        for read in reads:
+            frames.feed_data(read)
+            while frames.has_more:
+                frames.feed_data(b"")
     # Behind a frame that is refused the reader takes nothing more.
     if not cut.data.startswith(whole.data):
         raise Violation(f"frames are let through otherwise in one piece than in {len(pieces)}")

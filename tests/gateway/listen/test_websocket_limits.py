@@ -1,15 +1,20 @@
 """Connections that are to become WebSockets and do not: they are in their own way, and not in that of others."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import aiohttp
 import pytest
 
 from gateway.listen import websocket
+from gateway.listen.websocket_masking import FRAMES_PER_TURN, MaskedFrames
+from gateway.mqtt.decode import Decoder
 from gateway.node.node import Node
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode
+from tests.gateway.connection.test_hostile import framed, upgraded
+from tests.gateway.mqtt import wire
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT = 8
@@ -117,3 +122,135 @@ async def test_handshakes_of_tls_that_fail_take_no_place(
         while admission.opening:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert admission.refused_tls == LIMIT + 1
+
+
+# --- frames that cost the others their turn
+
+PING = framed(0x89, b"")
+PONG = b"\x8a\x00"
+
+
+class Turns:
+    """Counts work in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.total = 0
+        self._current = 0
+
+    def add(self, work: int) -> None:
+        if not self._current:
+            asyncio.get_running_loop().call_soon(self._next)
+        self._current += work
+        self.total += work
+        self.most = max(self.most, self._current)
+
+    def _next(self) -> None:
+        self._current = 0
+
+
+class _Reader:
+    """Counts the frames that aiohttp's reader is given; all of them are pings without content."""
+
+    def __init__(self) -> None:
+        self.frames: list[int] = []
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self.frames.append(len(data) // len(PING))
+        return False, b""
+
+    def feed_eof(self) -> None: ...
+
+
+def test_a_read_of_frames_is_handed_on_in_parts() -> None:
+    reader = _Reader()
+    frames = MaskedFrames(reader)
+    frames.feed_data(PING * 1000)
+    while frames.has_more:
+        frames.feed_data(b"")
+    assert sum(reader.frames) == 1000
+    assert max(reader.frames) == FRAMES_PER_TURN
+
+
+@contextmanager
+def counted_pongs() -> Iterator[Turns]:
+    turns = Turns()
+    send = aiohttp.web.WebSocketResponse.pong
+
+    async def pong(self: aiohttp.web.WebSocketResponse, message: bytes | str = b"") -> None:
+        turns.add(1)
+        await send(self, message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aiohttp.web.WebSocketResponse, "pong", pong)
+        yield turns
+
+
+async def test_pings_of_one_read_are_answered_in_many_turns(node: Node) -> None:
+    """A client with a session may send pings, but no more in a turn of the loop than it may send messages."""
+    reader, writer = await upgraded(node.ports.ws)
+    writer.write(framed(0x82, wire.CONNECT_5))
+    (_, size) = await reader.readexactly(2)
+    await reader.readexactly(size)
+    count = 20_000
+    with counted_pongs() as turns:
+        writer.write(PING * count)
+        async with asyncio.timeout(60):
+            assert await reader.readexactly(2 * count) == PONG * count
+    assert turns.total == count
+    assert turns.most <= 2 * FRAMES_PER_TURN  # two reads may be handled in one turn
+    writer.close()
+
+
+async def test_pings_before_connect_end_the_connection(node: Node) -> None:
+    reader, writer = await upgraded(node.ports.ws)
+    with counted_pongs() as turns:
+        writer.write(PING * 20_000)
+        async with asyncio.timeout(60):
+            with suppress(ConnectionError):
+                assert (await reader.read()).endswith(b"\x88\x02" + (1008).to_bytes(2, "big"))
+    assert turns.total == websocket._MAX_IDLE_FRAMES
+    assert node.counters.protocol_errors == 1
+    writer.close()
+
+
+async def test_few_pings_before_connect_are_answered(node: Node) -> None:
+    reader, writer = await upgraded(node.ports.ws)
+    writer.write(PING * websocket._MAX_IDLE_FRAMES)
+    writer.write(framed(0x82, wire.CONNECT_5))
+    async with asyncio.timeout(10):
+        assert await reader.readexactly(2 * websocket._MAX_IDLE_FRAMES) == PONG * websocket._MAX_IDLE_FRAMES
+        assert (await reader.readexactly(3))[2] == 0x20
+    writer.close()
+
+
+async def test_messages_of_one_read_are_decoded_in_many_turns(node: Node) -> None:
+    """Each is as much work as a turn allows; together they are a single read of the socket."""
+    pings, messages = 4000, 24
+    turns = Turns()
+    feed = Decoder.feed
+
+    def counted(self: Decoder, data: bytes) -> list[object]:
+        packets = feed(self, data)
+        turns.add(len(packets))
+        return packets
+
+    reader, writer = await upgraded(node.ports.ws)
+    writer.write(framed(0x82, wire.CONNECT_5))
+    (_, size) = await reader.readexactly(2)
+    await reader.readexactly(size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "feed", counted)
+        writer.write(framed(0x82, b"\xc0\x00" * pings) * messages)
+        got = 0
+        async with asyncio.timeout(60):
+            while got < 2 * pings * messages:
+                (_, size) = await reader.readexactly(2)
+                if size == 126:
+                    size = int.from_bytes(await reader.readexactly(2), "big")
+                elif size == 127:
+                    size = int.from_bytes(await reader.readexactly(8), "big")
+                got += len(await reader.readexactly(size))
+    assert turns.total == pings * messages
+    assert turns.most <= 3 * pings
+    writer.close()
