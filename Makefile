@@ -115,6 +115,7 @@ test-pure: $(ALL) .clients ## run the quick tests on a copy without compiled cod
 	@git ls-files -z --cached --others --exclude-standard \
 		| while IFS= read -r -d '' file; do test ! -f "$$file" || printf '%s\0' "$$file"; done \
 		| tar --create --null --files-from=- | tar --extract --directory=$(PURE)
+	@test -z "$$(find $(PURE) -name '*.so')" || { echo "compiled code in $(PURE)"; exit 1; }
 	@cd $(PURE) && SLUICE_PURE=1 PYTHONPATH="$$PWD" $(CURDIR)/$(BIN)/python $(PYTEST) -m "not slow" $(UNCOMPILED) $(ARGS)
 
 simulate: $(ALL) $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)

@@ -1,12 +1,11 @@
 """What a producer says of a stream that the node has ended, wherever in its writing that meets it."""
 
-import asyncio
-
 import grpc
 import grpc.aio
 import pytest
 
 from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable, stream_error
+from tests.waiting import patience
 
 _CORE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
@@ -46,7 +45,7 @@ async def test_the_node_s_status_counts(
 ) -> None:
     monkeypatch.setattr("cloud_sdk.errors._STATUS_S", 0.05)
     call = Call(*statuses)
-    async with asyncio.timeout(10):
+    async with patience():
         error = await stream_error(call)  # type: ignore[arg-type]
     assert type(error) is kind
     assert str(error) == text

@@ -11,6 +11,7 @@ import pytest
 import cloud_sdk as aio
 from cloud_sdk import Child, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage
 from cloud_sdk.blocking import Client
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ sys.exit(any(codes))
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, endpoint)
     try:
-        async with asyncio.timeout(30):
+        async with patience():
             assert await process.wait() == 0
     finally:
         if process.returncode is None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from cloud_sdk import Client, OutgoingMessage, SelectionOptions, SimpleConsumer
+from tests.waiting import patience, until
 
 MEMBERS = 4
 EVERYTHING = SelectionOptions(sql="x IS NULL")  # which has the node look before it takes
@@ -68,15 +69,14 @@ class Group:
 async def test_whatever_is_cancelled_every_message_is_done(client: Client, seed: int) -> None:
     group = Group(client, seed)
     sent: set[bytes] = set()
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with patience(), asyncio.TaskGroup() as tasks:
         for _ in range(MEMBERS):
             tasks.create_task(group.live())
         for number in range(60):
             some = [b"%d.%d" % (number, i) for i in range(group.random.choice([1, 1, 2, 30]))]
             await client.send_many([OutgoingMessage(f"home/{len(each) * number % 7}", each) for each in some])
             sent.update(some)
-        while not sent <= group.done:  # noqa: ASYNC110  of what has no events
-            await asyncio.sleep(0.01)
+        await until(lambda: sent <= group.done)
         group.is_over = True
     (state,) = await client.groups()
     assert state.lag == 0

@@ -21,6 +21,7 @@ from cloud_sdk import (
 from cloud_sdk.errors import from_rpc
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+from tests.waiting import patience
 
 
 async def read_all(client: Client, parent: str) -> list[Message]:
@@ -312,7 +313,7 @@ async def test_closing_does_not_wait_for_what_nobody_waits_for(free_port: int) -
     send = asyncio.create_task(client.send("home/t", b"x"))
     await asyncio.sleep(0)
     send.cancel()
-    async with asyncio.timeout(60):
+    async with patience():
         await client.close()
 
 
@@ -384,6 +385,6 @@ async def test_a_client_sends_again_after_its_sending_task_was_ended(client: Cli
     assert client._producer._sender is not None
     client._producer._sender.cancel()
     await asyncio.wait([client._producer._sender])
-    async with asyncio.timeout(10):
+    async with patience():
         await client.send("home/1", b"second")
     assert [message.payload for message in await read_all(client, "home")] == [b"first", b"second"]

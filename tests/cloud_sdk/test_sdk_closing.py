@@ -12,6 +12,7 @@ import pytest
 
 from cloud_sdk import Client, ClientClosed, Delivery, Message, OutgoingMessage, blocking
 from tests.cloud_sdk.conftest import Node
+from tests.waiting import patience
 
 HOUR = 3_600.0
 
@@ -42,10 +43,13 @@ async def unfinished(node: Node) -> int:
 async def comes(node: Node, count: int) -> dict[bytes, int]:
     """What another member of the group gets, by how often it was leased out."""
     got: dict[bytes, int] = {}
-    async with Client(node.endpoint) as client, client.consumer("g", "home", invisible_seconds=HOUR) as other:
-        async with asyncio.timeout(30):
-            while len(got) < count:
-                got.update({each.payload: each.deliveries for each in await other.batch(20)})
+    async with (
+        patience(),
+        Client(node.endpoint) as client,
+        client.consumer("g", "home", invisible_seconds=HOUR) as other,
+    ):
+        while len(got) < count:
+            got.update({each.payload: each.deliveries for each in await other.batch(20)})
     return got
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer, Tls
 from gateway.rpc.limits import RpcLimits
+from tests.waiting import patience, until
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
@@ -43,9 +44,7 @@ async def test_members_share(node, client: Client) -> None:
 
     members = [asyncio.create_task(member()) for _ in range(3)]
     sent = await fill(client, 600)
-    async with asyncio.timeout(20):
-        while len(received) < 600:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: len(received) >= 600)
     for each in members:
         each.cancel()
     await asyncio.gather(*members, return_exceptions=True)
@@ -120,7 +119,7 @@ async def test_consuming_goes_on_after_a_restart(node, client: Client) -> None:
         await consumer.flush()
         await node.stop()
         await node.start()
-        async with asyncio.timeout(20):
+        async with patience():
             while len(set(received)) < 300:
                 message = await anext(consumer)
                 received.append(message.payload)
@@ -268,8 +267,7 @@ async def test_messages_that_come_when_a_wait_is_cancelled_are_there_for_the_nex
 async def test_what_came_for_nobody_is_given_back_when_the_consumer_closes(client: Client) -> None:
     async with client.consumer("g", "home", invisible_seconds=600) as consumer:
         waiting = asyncio.create_task(consumer.next(20))
-        while consumer._member._batch is None:  # noqa: ASYNC110  nobody tells of it
-            await asyncio.sleep(0)
+        await until(lambda: consumer._member._batch is not None)
         wanted = consumer._member._batch
         waiting.cancel()
         await asyncio.wait((waiting,))
@@ -356,13 +354,11 @@ async def test_what_is_settled_while_a_closed_consumer_hangs_up_is_sent_too(clie
         batch = await consumer.batch(20)
     member = consumer._member
     await consumer.ack(batch[:1])
-    while not member._is_sending or member._call is None:  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0)
-    while member._call is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: member._is_sending and member._call is not None)
+    await until(lambda: member._call is None)
     assert member._is_sending  # and ends its stream
     await consumer.ack(batch[1:])
-    async with asyncio.timeout(20):
+    async with patience():
         while (await client.groups())[0].lag:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -399,8 +395,7 @@ async def test_a_stream_does_not_end_with_an_acknowledgement_before_a_batch_that
     monkeypatch.setattr(node.engine, "settle", slow_settle)
     monkeypatch.setattr(node.engine, "pop", slow_pop)
     await first.ack()
-    while consumer._member.unsent:  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0)
+    await until(lambda: not consumer._member.unsent)
     waiting = asyncio.create_task(consumer.next(20))
     await asked.wait()
     waiting.cancel()
@@ -408,8 +403,7 @@ async def test_a_stream_does_not_end_with_an_acknowledgement_before_a_batch_that
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0)
     settles.set()
-    while consumer._member._is_sending:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: not consumer._member._is_sending)
     pops.set()
     await closing
     async with client.consumer("g", "home") as other:

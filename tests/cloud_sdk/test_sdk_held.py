@@ -21,6 +21,7 @@ from cloud_sdk import (
     TransactionEnded,
 )
 from cloud_sdk.blocking import Client as BlockingClient
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ async def test_the_checker_survives_a_restart_of_the_node(node) -> None:
         await node.start()
         async with Client(node.endpoint, name="shop") as dead:
             await dead.transaction().send("home/t", b"x")
-        async with asyncio.timeout(30):
+        async with patience():
             await asked.wait()
 
 
@@ -172,10 +173,9 @@ async def test_a_checker_may_close_what_it_answers_for(node, closes: str) -> Non
     async with Client(node.endpoint, name="shop") as dead:
         for payload in (b"1", b"2"):
             await dead.transaction().send("home/t", payload)
-    async with asyncio.timeout(30):
-        async with Client(node.endpoint, name="shop") as client, client.transaction_checks(check) as checks:
-            assert checks._task is not None
-            await asyncio.wait([checks._task])
+    async with patience(), Client(node.endpoint, name="shop") as client, client.transaction_checks(check) as checks:
+        assert checks._task is not None
+        await asyncio.wait([checks._task])
     async with Client(node.endpoint) as other, other.consumer("g", "home") as consumer:
         assert [delivery.payload async for delivery in _some(consumer, 1)] == asked
 
@@ -239,7 +239,7 @@ async def _rolled_back_by_somebody(node, handle: int) -> None:
 
 async def _some(consumer: SimpleConsumer, count: int):
     """The next messages, acknowledged."""
-    async with asyncio.timeout(30):
+    async with patience():
         for _ in range(count):
             delivery = await anext(consumer)
             yield delivery

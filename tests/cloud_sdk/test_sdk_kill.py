@@ -7,6 +7,7 @@ from asyncio.subprocess import PIPE, Process
 import pytest
 
 from cloud_sdk import Client, OutgoingMessage
+from tests.waiting import patience, until
 
 NODE = """
 import asyncio, sys
@@ -54,9 +55,7 @@ async def test_kill_under_load(tmp_path) -> None:
                 await message.ack()
 
     async def wait_for_more(than: int) -> None:
-        async with asyncio.timeout(30):
-            while len(acknowledged) <= than:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: len(acknowledged) > than)
 
     try:
         async with Client(f"127.0.0.1:{port}", retry_seconds=30) as client:
@@ -70,7 +69,7 @@ async def test_kill_under_load(tmp_path) -> None:
             await wait_for_more(len(acknowledged) + 100)
             sending = False
             await asyncio.gather(*senders)
-            async with asyncio.timeout(40):
+            async with patience():
                 while not acknowledged <= received:
                     assert not any(each.done() for each in receivers)
                     await asyncio.sleep(0.05)

@@ -20,6 +20,7 @@ from cloud_sdk import (
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.partitions import Partitions
 from cloud_sdk.pull_consumer import PullConsumer
+from tests.waiting import patience
 
 
 def order(number: int) -> OutgoingMessage:
@@ -33,7 +34,7 @@ def order(number: int) -> OutgoingMessage:
 
 async def take(consumer: PullConsumer, count: int) -> list[int]:
     got: list[int] = []
-    async with asyncio.timeout(30):
+    async with patience():
         while len(got) < count:
             got += (int(message.payload) for message in await consumer.poll())
     return sorted(got)
@@ -309,7 +310,7 @@ async def test_who_waits_for_an_answer_after_others_failed_is_heard(client: Clie
     second = await replies.expect("answers/x", b"2")  # before the first has left
     replies.forget("answers/x", b"1")
     await client.send("answers/x", b"here", correlation_data=b"2")
-    async with asyncio.timeout(30):
+    async with patience():
         assert (await second).payload == b"here"
     replies.forget("answers/x", b"2")
     assert not replies._topics

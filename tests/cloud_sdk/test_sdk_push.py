@@ -9,12 +9,7 @@ import pytest
 
 from cloud_sdk import Client, Delivery, InvalidArgument, Message, OutgoingMessage, TryAgain
 from cloud_sdk.blocking import Client as BlockingClient
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+from tests.waiting import patience, until
 
 
 async def test_each_message_is_handled_beside_others_and_acknowledged(client: Client) -> None:
@@ -220,7 +215,7 @@ async def test_everybody_gets_a_broadcast_and_goes_on_where_it_was(client: Clien
 
 
 async def until_committed(client: Client, group: str, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with patience():
         while sum((await client.committed_offsets(group, "home")).values()) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -277,8 +272,7 @@ async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client:
     async with client.consumer("g", "orders") as other:
         await consumer.__aenter__()
         await begun.wait()
-        while len(consumer._unsettled) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: len(consumer._unsettled) >= 3)
         closing = asyncio.create_task(consumer.close())
         await asyncio.sleep(0.35)  # an extension later
         got = await other.batch(0)

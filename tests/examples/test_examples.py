@@ -15,6 +15,7 @@ from paho.mqtt.properties import Properties
 
 from cloud_sdk import Client
 from tests.system.conftest import NodeProcess
+from tests.waiting import patience
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -52,7 +53,7 @@ async def running(name: str, *arguments: str) -> AsyncIterator[asyncio.subproces
 
 async def run(name: str, *arguments: str, code: int = 0) -> str:
     """What an example prints."""
-    async with asyncio.timeout(60), running(name, *arguments) as process:
+    async with patience(), running(name, *arguments) as process:
         out, errors = await process.communicate()
         assert process.returncode == code, errors.decode()
         return out.decode()
@@ -77,7 +78,7 @@ async def test_fleet_telemetry(node: NodeProcess) -> None:
             for number in range(30):
                 await vehicle.publish(f"fleet/truck-{number % 2}/speed", str(60 + number % 2), qos=1)
                 await vehicle.publish(f"fleet/truck-{number % 2}/fuel", "not a speed", qos=1)
-        async with asyncio.timeout(60):
+        async with patience():
             out, _ = await process.communicate()
     assert out.decode().splitlines() == [
         "truck-0: 60.0 km/h over 15 messages",

@@ -33,7 +33,7 @@ async def make_node(tmp_path: Path) -> AsyncIterator[MakeNode]:
 @pytest.fixture
 async def node(make_node: MakeNode) -> Node:
     """A running node; `node.ports` says where."""
-    return await make_node(mqtt__connect_timeout=1)
+    return await make_node()
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.gateway.mqtt import wire
+from tests.waiting import patience
 
-SECONDS = 10.0
 _BARE_ACK = 4  # bytes of one that says no reason
 
 
@@ -107,7 +107,7 @@ class RawClient:
 
     async def packet(self) -> Packet:
         """The next packet. Raises IncompleteReadError when the node has closed."""
-        async with asyncio.timeout(SECONDS):
+        async with patience():
             first = (await self.reader.readexactly(1))[0]
             length, shift = 0, 0
             while True:
@@ -200,7 +200,7 @@ class RawClient:
 
     async def closed(self) -> None:
         """The node closes the connection."""
-        async with asyncio.timeout(SECONDS):
+        async with patience():
             with suppress(ConnectionResetError):  # it had not read all that was sent
                 rest = await self.reader.read()
                 assert not rest, f"these bytes came: {rest.hex(' ')}"

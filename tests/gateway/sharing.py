@@ -4,6 +4,7 @@ import asyncio
 
 from gateway.node.node import Node
 from tests.gateway.raw import Message, RawClient
+from tests.waiting import patience, until
 
 GROUP = b"$share/g/t/#"
 MAXIMUM = b"\x27"  # the property Maximum Packet Size
@@ -57,13 +58,11 @@ async def groups(node: Node) -> dict[bytes, int]:
 
 
 async def until_groups(node: Node, wanted: dict[bytes, int]) -> None:
-    async with asyncio.timeout(10):
+    async with patience():
         while await groups(node) != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def until_tick(node: Node, number: int) -> None:
     """Four rounds are `mqtt.shared_ack_timeout`."""
-    async with asyncio.timeout(20):
-        while node._sessions.shared_subscriptions._ticks < number:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: node._sessions.shared_subscriptions._ticks >= number)

@@ -15,6 +15,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.people import login, set_user
 from tests.gateway.raw import DISCONNECT, RawClient
 from tests.gateway.session.test_durable import EVER, durable, publish
+from tests.waiting import until
 
 __all__ = ["make_node"]  # the fixture
 
@@ -49,8 +50,7 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 async def gone(node: Node, client_id: bytes) -> None:
-    while client_id in node._sessions.held or node._sessions._ending.of(client_id) is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: client_id not in node._sessions.held and node._sessions._ending.of(client_id) is None)
 
 
 async def test_it_says_whose_a_session_is(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:

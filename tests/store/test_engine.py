@@ -16,6 +16,7 @@ from store.errors import OffsetOutOfRange, RecordInvalid, RecordTooLarge, StoreB
 from store.log.disk import Disk
 from store.views.database import Database
 from tests.store.images import copy_image
+from tests.waiting import patience, until
 
 SMALL = StoreConfig(segment_size=1 << 16, generation_segments=2, checkpoint_keys=50)
 
@@ -82,7 +83,7 @@ async def test_listeners_hear_of_a_commit_before_the_append_is_answered(tmp_path
         answered.set()
 
     engine.append([message(b"a")], done)
-    async with asyncio.timeout(20):
+    async with patience():
         await answered.wait()
     assert order == ["heard", "answered"]
     await engine.close()
@@ -319,10 +320,9 @@ async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_pa
 async def test_flushed_views_bound_the_replay(tmp_path: Path):
     config = StoreConfig(segment_size=1 << 14, checkpoint_age_s=0, view_flush_bytes=0)
     engine = await Engine.open(tmp_path / "data", config)
-    async with asyncio.timeout(30):
+    async with patience():
         await append(engine, message(b"t"), message(b"t"))
-        while engine.stats().checkpoint != engine.stats().log_end or engine._view_flush is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: engine.stats().checkpoint == engine.stats().log_end and engine._view_flush is None)
     copy_image(tmp_path / "data", tmp_path / "killed")
     end = engine.stats().log_end
     await engine.close()

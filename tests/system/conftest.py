@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluice.demo.ports import lasting_ports
+from tests.waiting import PATIENCE_S
 
 READY_SECONDS = 120.0  # a machine that is busy with much else keeps it waiting
 
@@ -73,7 +74,7 @@ class NodeProcess:
 
     def _wait(self) -> int:
         assert self.process is not None
-        code = self.process.wait(30)
+        code = self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None

@@ -16,13 +16,12 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.gateway.authority import Authority
 from tests.system.conftest import NodeProcess
 from tests.system.tools import program
-
-SECONDS = 20
+from tests.waiting import PATIENCE_S
 
 
 def sluice(data: Path, *words: str, given: str = "") -> str:
     command = [sys.executable, "-m", "sluice", *words, "--data-dir", str(data)]
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def publish(node: NodeProcess, topic: str, password: str, *flags: str) -> subpro
         ],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -143,7 +142,7 @@ def test_what_is_wrong_with_a_certificate_a_password_or_a_right_is_one_line(
         command = [sys.executable, "-m", "sluice", "topics", "--port", str(node.grpc_port)]
         environment = {**os.environ, "MQTT_PASSWORD": password}
         command += ["--username", "alice", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
         assert (done.returncode, done.stdout) == (1, "")
         return done.stderr
 

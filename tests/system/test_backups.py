@@ -16,6 +16,7 @@ from tests.gateway.device import EVER
 from tests.gateway.raw import RawClient
 from tests.system.conftest import NodeProcess
 from tests.system.test_kill import Publisher, stored
+from tests.waiting import until
 
 SEGMENT = 4 << 20
 RETAINED = 4 * SEGMENT
@@ -180,12 +181,6 @@ def _stopped(command: list[str], is_time: Callable[[], bool]) -> "subprocess.Pop
         assert state != "Z", "it was done before it could be stopped"
         time.sleep(0.0005)
     return process
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  what it waits for happens in other processes
-            await asyncio.sleep(0.005)
 
 
 async def test_a_session_is_restored_with_what_it_had_not_seen(

@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 
 from tests.system.tools import program
+from tests.waiting import PATIENCE_S
 
 
 def publish(node: Any, topic: str, text: str, *more: str) -> None:
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-q", "1", *more]
-    subprocess.run([program("mosquitto_pub"), *common, "-t", topic, "-m", text], check=True, timeout=20)
+    subprocess.run([program("mosquitto_pub"), *common, "-t", topic, "-m", text], check=True, timeout=PATIENCE_S)
 
 
 def take(node: Any, count: int, *flags: str) -> list[str]:
     """The first messages of a subscriber, as `topic payload`."""
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port), "-v", "-W", "20", "-C", str(count)]
     done = subprocess.run(
-        [program("mosquitto_sub"), *common, *flags], check=True, timeout=30, stdout=subprocess.PIPE, text=True
+        [program("mosquitto_sub"), *common, *flags], check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE, text=True
     )
     return done.stdout.splitlines()
 
@@ -43,7 +44,7 @@ def test_to_one_client(node: Any, version: str) -> None:
     away = ["-i", "lamp", "-c", "-t", "nothing", "-q", "1", "-V", version]
     away += ["-x", "3600"] if version == "mqttv5" else []
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port)]
-    subprocess.run([program("mosquitto_sub"), *common, *away, "-E"], check=True, timeout=20)
+    subprocess.run([program("mosquitto_sub"), *common, *away, "-E"], check=True, timeout=PATIENCE_S)
     publish(node, "$inbox/lamp", "off", "-V", version)
     assert take(node, 1, *away) == ["$inbox/lamp off"]
 

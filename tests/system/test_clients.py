@@ -1,6 +1,5 @@
 """The clients people use, against a node: paho-mqtt, aiomqtt, amqtt and mosquitto's, 3.1.1 and 5.0."""
 
-import asyncio
 import queue
 import subprocess
 from collections.abc import Callable
@@ -15,9 +14,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.system.tools import program
+from tests.waiting import PATIENCE_S, patience
 
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
-SECONDS = 20.0
 
 
 class PahoClient:
@@ -34,17 +33,17 @@ class PahoClient:
         self.client.on_subscribe = lambda _c, _u, _m, reasons, _p: self.subscribed.put(reasons)
         self.client.connect("127.0.0.1", port, **connect)
         self.client.loop_start()
-        self.flags, self.reason = self.connected.get(timeout=SECONDS)
+        self.flags, self.reason = self.connected.get(timeout=PATIENCE_S)
 
     def subscribe(self, *args: Any, **kwargs: Any) -> Any:
         self.client.subscribe(*args, **kwargs)
-        return self.subscribed.get(timeout=SECONDS)
+        return self.subscribed.get(timeout=PATIENCE_S)
 
     def publish(self, *args: Any, **kwargs: Any) -> None:
-        self.client.publish(*args, **kwargs).wait_for_publish(SECONDS)
+        self.client.publish(*args, **kwargs).wait_for_publish(PATIENCE_S)
 
     def get(self) -> paho.MQTTMessage:
-        return self.messages.get(timeout=SECONDS)
+        return self.messages.get(timeout=PATIENCE_S)
 
     def close(self) -> None:
         self.client.disconnect()
@@ -105,7 +104,7 @@ def test_a_will_is_published_when_the_connection_breaks(node: Any, paho_client: 
     dying.will_set("wills/dying", "broken", qos=1)
     dying.connect("127.0.0.1", node.mqtt_port)
     dying.loop_start()
-    connected.get(timeout=SECONDS)
+    connected.get(timeout=PATIENCE_S)
     dying.loop_stop()
     dying.socket().close()
     message = subscriber.get()
@@ -168,12 +167,12 @@ def test_a_second_connection_takes_the_session_over(paho_client: Callable[..., P
     first.client.on_disconnect = lambda _c, _u, _f, reason, _p: gone.put(reason)
     first.client.reconnect_delay_set(min_delay=100)
     paho_client(VERSIONS[1], "same")
-    assert gone.get(timeout=SECONDS).value == 0x8E
+    assert gone.get(timeout=PATIENCE_S).value == 0x8E
 
 
 @pytest.mark.parametrize("version", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
 async def test_aiomqtt(node: Any, version: aiomqtt.ProtocolVersion) -> None:
-    async with asyncio.timeout(SECONDS), aiomqtt.Client("127.0.0.1", node.mqtt_port, protocol=version) as client:
+    async with patience(), aiomqtt.Client("127.0.0.1", node.mqtt_port, protocol=version) as client:
         await client.subscribe("+/measured", qos=2)
         for qos in (0, 1, 2):
             await client.publish("room/measured", f"{qos}", qos=qos)
@@ -183,7 +182,7 @@ async def test_aiomqtt(node: Any, version: aiomqtt.ProtocolVersion) -> None:
 
 async def test_amqtt_client(node: Any) -> None:
     client = MQTTClient(config={"auto_reconnect": False})
-    async with asyncio.timeout(SECONDS):
+    async with patience():
         await client.connect(f"mqtt://127.0.0.1:{node.mqtt_port}/")
         await client.subscribe([("room/#", 2)])
         for qos in (0, 1, 2):
@@ -195,7 +194,7 @@ async def test_amqtt_client(node: Any) -> None:
 
 async def test_amqtt_client_over_websocket(node: Any) -> None:
     client = MQTTClient(config={"auto_reconnect": False})
-    async with asyncio.timeout(SECONDS):
+    async with patience():
         await client.connect(f"ws://127.0.0.1:{node.ws_port}/mqtt")
         await client.subscribe([("room/#", 1)])
         await client.publish("room/a", b"x" * 100_000, qos=1)
@@ -234,7 +233,7 @@ def test_mosquitto_clients(node: Any, version: str, qos: str) -> None:
             if "SUBACK" in line:
                 break
         for text in ("one", "two"):
-            subprocess.run([program("mosquitto_pub"), *common, "-t", "a/b", "-m", text], check=True, timeout=20)
+            subprocess.run([program("mosquitto_pub"), *common, "-t", "a/b", "-m", text], check=True, timeout=PATIENCE_S)
         received = [line.strip() for line in lines if line.startswith("message")]
         assert subscriber.wait(20) == 0
     assert received == ["message a/b one", "message a/b two"]

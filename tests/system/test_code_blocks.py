@@ -17,6 +17,7 @@ from gateway.config.config import load
 from tests.system.blocks import Block, Shell, blocks
 from tests.system.conftest import NodeProcess
 from tests.system.tools import program
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *(f"docs/{name}.md" for name in ("operations", "mqtt", "sdk", "streaming", "history")))
@@ -111,7 +112,7 @@ def test_python_runs(block: Block, make_node: Callable[..., NodeProcess]) -> Non
     )
 
     async def run() -> None:
-        async with asyncio.timeout(60):
+        async with patience():
             result = eval(code, names)
             if inspect.isawaitable(result):
                 await result

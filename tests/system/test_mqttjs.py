@@ -15,9 +15,9 @@ import pytest
 
 from tests.system.secure import SecureNode, secure_node
 from tests.system.tools import npm_modules, program
+from tests.waiting import PATIENCE_S
 
 SCRIPTS = Path(__file__).parent / "npm"
-SECONDS = 60.0
 
 # Nothing that Chromium does by itself leaves this machine.
 CHROMIUM_FLAGS = (
@@ -73,7 +73,7 @@ def test_mqttjs_in_node(secure: SecureNode, transport: str, version: int) -> Non
         env={**os.environ, "NODE_PATH": str(npm_modules())},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def test_mqttjs_in_a_browser(
             stderr=log,
         )
     try:
-        assert page.reports.get(timeout=SECONDS) == seen(version)
+        assert page.reports.get(timeout=PATIENCE_S) == seen(version)
     except queue.Empty:
         pytest.fail(f"the page reported nothing; Chromium wrote:\n{errors.read_text(errors='replace')[-4000:]}")
     finally:

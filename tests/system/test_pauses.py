@@ -12,6 +12,7 @@ import pytest
 from tests.gateway.device import EVER
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBLISH, RawClient, ack
 from tests.system.test_kill import Publisher, stored
+from tests.waiting import patience, until
 
 PINGREQ = b"\xc0\x00"
 PINGRESP = b"\xd0\x00"
@@ -40,7 +41,7 @@ async def test_clients_that_pinged_while_the_node_was_stopped_stay_connected(mak
     finally:
         node.process.send_signal(signal.SIGCONT)
     for reader, writer in clients:
-        async with asyncio.timeout(10):
+        async with patience():
             assert await reader.readexactly(2) == PINGRESP
         writer.close()
 
@@ -114,9 +115,7 @@ async def test_pauses_under_load_lose_nothing_and_end_no_session(make_node: Call
             group.create_task(publisher.run(stop))
         for seconds in (2.5, *(chance.uniform(0, 0.3) for _ in range(15))):
             before = sum(len(publisher.acknowledged) for publisher in publishers)
-            async with asyncio.timeout(30):
-                while sum(len(publisher.acknowledged) for publisher in publishers) < before + 100:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+            await until(lambda: sum(len(publisher.acknowledged) for publisher in publishers) >= before + 100)
             await pause(node, seconds)
         stop.set()
     found = await stored(node.endpoint)
@@ -124,9 +123,7 @@ async def test_pauses_under_load_lose_nothing_and_end_no_session(make_node: Call
         assert publisher.connections == 1
         assert publisher.acknowledged == set(range(publisher.sent))
         assert found[publisher.topic.decode()] == list(range(publisher.sent))
-    async with asyncio.timeout(30):
-        while sum(map(len, subscriber.seen.values())) < sum(publisher.sent for publisher in publishers):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(map(len, subscriber.seen.values())) >= sum(publisher.sent for publisher in publishers))
     for task in going:
         assert not task.done()  # its connection is the first one
         task.cancel()

@@ -16,8 +16,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.gateway.device import Device, Publisher
 from tests.system.conftest import NodeProcess
 from tests.system.tools import program
+from tests.waiting import PATIENCE_S, patience
 
-SECONDS = 20.0
 FILTER = b"$share/g/home/#"
 
 
@@ -45,10 +45,10 @@ class Worker:
         self.client.on_connect = lambda *_: self.client.subscribe(FILTER.decode(), qos=1)
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        assert subscribed.wait(SECONDS)
+        assert subscribed.wait(PATIENCE_S)
 
     def take(self, count: int) -> list[bytes]:
-        return [self.messages.get(timeout=SECONDS) for _ in range(count)]
+        return [self.messages.get(timeout=PATIENCE_S) for _ in range(count)]
 
     def abort(self) -> None:
         """Close the socket without a word."""
@@ -67,7 +67,7 @@ def publish(port: int, count: int) -> list[bytes]:
     client.connect("127.0.0.1", port)
     client.loop_start()
     for sent in [client.publish("home/bath", text, qos=1) for text in texts]:
-        sent.wait_for_publish(SECONDS)
+        sent.wait_for_publish(PATIENCE_S)
     client.disconnect()
     client.loop_stop()
     return texts
@@ -134,7 +134,7 @@ async def test_aiomqtt_members(node: NodeProcess, version: aiomqtt.ProtocolVersi
         return [(await anext(aiter(client.messages))).payload for _ in range(10)]
 
     async with (
-        asyncio.timeout(SECONDS),
+        patience(),
         aiomqtt.Client("127.0.0.1", node.mqtt_port, protocol=version) as first,
         aiomqtt.Client("127.0.0.1", node.mqtt_port, protocol=version) as second,
     ):
@@ -192,7 +192,7 @@ class Crew:
     async def end(self) -> None:
         """All are there until nothing is left; what was acknowledged came, with QoS 2 to one member and once."""
         wanted = {payload for _, payload, _ in self.publisher.sent}
-        async with asyncio.timeout(60):
+        async with patience():
             while True:
                 for member in self.members:
                     if member.client is None:

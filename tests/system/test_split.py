@@ -13,6 +13,7 @@ from gateway.mqtt.reasons import ReasonCode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.system.conftest import NodeProcess
+from tests.waiting import patience, until
 
 EVER = 0xFFFF_FFFF
 PATIENCE = 30  # seconds that a client tries to connect
@@ -55,7 +56,7 @@ async def split(tmp_path: Path) -> AsyncIterator[Split]:
 
 async def client(split: Split, gateway: str, name: bytes, **options: object) -> RawClient:
     """A client with a session that stays. It tries again while it is not let in."""
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         while True:
             try:
                 found = await RawClient.open(split.port(gateway), 5)
@@ -186,8 +187,7 @@ async def test_a_rolling_restart_of_gateways_under_load_loses_nothing(split: Spl
     tasks = [asyncio.create_task(sender.run()) for sender in senders]
     for name in "abab":
         before = [sender.acknowledged for sender in senders]
-        while any(s.acknowledged < n + 20 for s, n in zip(senders, before, strict=True)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: all(s.acknowledged >= n + 20 for s, n in zip(senders, before, strict=True)))
         gateway = split.gateways[name]
         assert await asyncio.to_thread(gateway.stop) == 0
         await asyncio.to_thread(gateway.start)
@@ -216,9 +216,7 @@ async def test_a_shared_subscription_over_two_gateways(split: Split) -> None:
     readers = [asyncio.create_task(read(number)) for number in range(2)]
     payloads = [b"%03d" % number for number in range(200)]
     await publish(split, "a", b"t/1", *payloads)
-    async with asyncio.timeout(PATIENCE):
-        while sum(map(len, got)) < len(payloads):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(map(len, got)) >= len(payloads))
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)

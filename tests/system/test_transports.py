@@ -1,6 +1,5 @@
 """paho, aiomqtt, amqtt and mosquitto's clients over each transport that they speak: TCP, TLS, WebSocket, both."""
 
-import asyncio
 import queue
 import ssl
 import subprocess
@@ -15,8 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.system.secure import SecureNode, secure_node
 from tests.system.tools import program
+from tests.waiting import PATIENCE_S, patience
 
-SECONDS = 20.0
 BIG = bytes(range(256)) * 1000
 
 
@@ -42,14 +41,14 @@ def test_paho(secure: SecureNode, transport: str, version: MQTTProtocolVersion) 
     client.on_disconnect = lambda _c, _u, _f, reason, _p: events.put(reason)
     client.connect("localhost", secure.port(transport))
     client.loop_start()
-    assert not events.get(timeout=SECONDS).is_failure
+    assert not events.get(timeout=PATIENCE_S).is_failure
     client.subscribe("a/#", 2)
-    assert events.get(timeout=SECONDS) == [2]
+    assert events.get(timeout=PATIENCE_S) == [2]
     for qos in (0, 1, 2):
         client.publish("a/b", BIG, qos)
-        assert events.get(timeout=SECONDS) == (BIG, qos)
+        assert events.get(timeout=PATIENCE_S) == (BIG, qos)
     client.disconnect()
-    assert not events.get(timeout=SECONDS).is_failure
+    assert not events.get(timeout=PATIENCE_S).is_failure
     client.loop_stop()
 
 
@@ -60,7 +59,7 @@ async def test_aiomqtt(secure: SecureNode, transport: str, version: aiomqtt.Prot
     if transport in ("mqtts", "wss"):
         options["tls_context"] = ssl.create_default_context(cafile=str(secure.ca))
     async with (
-        asyncio.timeout(SECONDS),
+        patience(),
         aiomqtt.Client("localhost", secure.port(transport), protocol=version, **options) as client,
     ):
         await client.subscribe("a/+", qos=2)
@@ -73,7 +72,7 @@ async def test_aiomqtt(secure: SecureNode, transport: str, version: aiomqtt.Prot
 @pytest.mark.parametrize("transport", ["mqtts", "wss"])
 async def test_amqtt(secure: SecureNode, transport: str) -> None:
     client = MQTTClient(config={"auto_reconnect": False, "connection": {"cafile": str(secure.ca)}})
-    async with asyncio.timeout(SECONDS):
+    async with patience():
         await client.connect(secure.url(transport), cafile=str(secure.ca))
         await client.subscribe([("a/#", 2)])
         for qos in (0, 1, 2):
@@ -90,13 +89,13 @@ def test_mosquitto_over_tls(secure: SecureNode, version: str) -> None:
     subprocess.run(
         [program("mosquitto_pub"), *common, "-t", f"kept/{version}", "-m", "kept", "-r", "--tls-alpn", "mqtt"],
         check=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_S,
     )
     got = subprocess.run(
         [program("mosquitto_sub"), *common, "-t", f"kept/{version}", "-C", "1", "-W", "15", "-F", "%t %p %q %r"],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert got.stdout.strip() == f"kept/{version} kept 2 1"
@@ -121,7 +120,7 @@ def test_mosquitto_rr_asks_and_is_answered(secure: SecureNode) -> None:
     client.on_connect = lambda *_: client.subscribe("ask", 1)
     client.connect("127.0.0.1", secure.node.mqtt_port)
     client.loop_start()
-    assert ready.get(timeout=SECONDS)
+    assert ready.get(timeout=PATIENCE_S)
     asked = subprocess.run(
         [
             *(program("mosquitto_rr"), "-V", "5", "-h", "127.0.0.1", "-p", str(secure.node.mqtt_port), "-W", "15"),
@@ -130,10 +129,10 @@ def test_mosquitto_rr_asks_and_is_answered(secure: SecureNode) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_S,
         check=True,
     )
     client.disconnect()
     client.loop_stop()
-    assert seen.get(timeout=SECONDS) == ("answers/17", b"no-17")
+    assert seen.get(timeout=PATIENCE_S) == ("answers/17", b"no-17")
     assert asked.stdout.strip() == "answers/17 olleh no-17"

@@ -13,6 +13,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.people import SCRAM, ask, auth, challenged, connect_with, login, said, scram, set_rules, set_user
 from tests.gateway.raw import AUTH, CONNACK, DISCONNECT, RawClient
 from tests.gateway.scram_client import ScramClient
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -312,8 +313,7 @@ async def test_a_client_that_gives_up(node: Node, packet: bytes | None) -> None:
     else:
         client.send(packet)
         await client.closed()
-    while node._front.connections:  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0.01)
+    await until(lambda: not node._front.connections)
     assert not node._sessions.held
 
 

@@ -14,6 +14,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.people import SCRAM, ask, auth, challenged, connect_with, login, set_rules, set_user
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.scram_client import ScramClient
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ async def test_a_session_comes_back_without_what_it_may_no_longer_read(node: Nod
 async def until_nothing_is_out(node: Node) -> SessionState:
     """Every exchange of the session is done with, and recorded."""
     assert node._engine is not None
-    async with asyncio.timeout(10):
+    async with patience():
         while (state := await node._engine.session(b"a")) is None or state.outbound:  # noqa: ASYNC110  nobody tells of it
             await asyncio.sleep(0.01)
     return state

@@ -24,6 +24,7 @@ from store.api import Appended, Attendance, Done, NamedClaim, Store
 from store.errors import ClaimedByAnotherUser, StoreClosed
 from store.gateways.registry import GatewayRegistry
 from store.views.gateways import Gateways
+from tests.waiting import until
 
 LEASE = 4.0
 SEEDS = [int(number) for number in os.environ.get("MODEL_SEEDS", "0:20").split(":")]
@@ -283,11 +284,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def settle() -> None:
     """Whatever waits for no clock happens."""
     for _ in range(500):
-        await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  of what has no events
         await asyncio.sleep(0)
 
 

@@ -15,7 +15,8 @@ from store import control
 from store.api import Appended, Done
 from store.errors import ClaimedByAnotherUser, GatewayEnded, StoreBusy, StoreError
 from store.gateways import registry
-from tests.gateway.broker.test_client_ownership import SEEDS, Gate, Shop, stays, until
+from tests.gateway.broker.test_client_ownership import SEEDS, Gate, Shop, stays
+from tests.waiting import patience, until
 
 PLACES: Final = [b"a", b"b", b"c"]
 USERS: Final = [b"", b"", b"u", b"v"]
@@ -229,7 +230,7 @@ async def test_whoever_dies_a_client_is_never_at_two_gateways_and_somebody_can_h
     for _ in range(STEPS):
         await town.step(clients)
     await town.heal()
-    async with asyncio.timeout(5):
+    async with patience():
         faults: list[object] = []
         for gate in town.gates:
             faults += await asyncio.gather(*gate.tasks, return_exceptions=True)

@@ -17,6 +17,7 @@ from tests.gateway.crash import copy_log, crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.people import ask, login, set_rules, set_user
 from tests.gateway.raw import CONNACK, DISCONNECT, RawClient, connect
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ async def is_lost(node: Node, client_id: bytes, delay_s: int, name: bytes = b"al
     """A client came, and its connection broke: its will waits."""
     await (await leaves_a_will(node, client_id, delay_s, name=name)).drop()
     assert node._engine is not None
-    async with asyncio.timeout(10):
+    async with patience():
         while (will := await node._engine.will(client_id)) is None or not will.due_ms:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -100,7 +101,7 @@ async def test_a_session_of_nobody_becomes_that_of_the_user_who_comes(node: Node
 async def test_a_session_that_is_over_was_nobodys(node: Node) -> None:
     await (await comes(node, b"alice", b"meter", clean=False, expiry=1)).disconnect()
     assert node._engine is not None
-    async with asyncio.timeout(10):
+    async with patience():
         while await is_refused(node, b"bob", b"meter"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

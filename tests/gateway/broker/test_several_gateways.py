@@ -8,7 +8,7 @@ from time import time
 import pytest
 
 from gateway.broker import maintenance as keeping
-from gateway.broker import wait_limit as patience
+from gateway.broker import wait_limit
 from gateway.broker.wait_limit import WaitLimit
 from gateway.mqtt.reasons import ReasonCode
 from store.api import Done
@@ -17,6 +17,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.several import Several
 from tests.gateway.shared.test_shared import gather, together
+from tests.waiting import patience, until
 
 EVER = 0xFFFF_FFFF
 GROUP = b"$share/g/t/#"
@@ -152,7 +153,7 @@ async def test_a_client_of_a_dead_gateway_waits_for_its_end_and_resumes(several:
 async def test_who_is_taken_for_dead_hears_of_it_and_what_it_says_does_not_count(several: Several) -> None:
     name = several.gateways["a"].sessions._ownership.name
     several.engine.gateway_registry._end(several.engine.gateway_registry._gateways[name])
-    async with asyncio.timeout(10):
+    async with patience():
         await several.ended["a"].wait()
     assert not several.engine.gateway_registry.is_registered(name)
     refused = await RawClient.open(several.ports["a"], 5)
@@ -238,8 +239,7 @@ async def test_figures_are_those_of_all_gateways(several: Several) -> None:
     clients = [await client(several, name, b"c-" + name.encode()) for name in ("a", "a", "b")]
     several.gateways["a"].sessions.sys_topics._interval = 0
     tree = several.gateways["b"].sessions.sys_topics
-    while several.gateways["b"].sessions._ownership.others.get("connected") != 1:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: several.gateways["b"].sessions._ownership.others.get("connected") == 1)
     tree.publish_changes(1.0)
     assert tree._values[b"$SYS/broker/clients/connected"].payload == b"2"
     for each in clients:
@@ -277,8 +277,7 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     passing = await client(several, "a", b"c", expiry=1)
     await passing.disconnect()
     name = several.gateways["a"].sessions._ownership.name
-    while several.engine.gateway_registry.owner(b"c"):  # noqa: ASYNC110  of what has no events
-        await asyncio.sleep(0.001)
+    await until(lambda: not several.engine.gateway_registry.owner(b"c"))
     await several.keeping.stop()
     several.die("a")
     while not await several.engine.sessions_expired(int(time() * 1000), 9):  # noqa: ASYNC110  as above
@@ -293,8 +292,7 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     monkeypatch.setattr(Engine, "sessions_expired", look)
     monkeypatch.setattr(keeping, "SWEEP_SECONDS", 0.001)
     await several.restart()
-    while len(looks) < 9:  # noqa: ASYNC110  as above
-        await asyncio.sleep(0.001)
+    await until(lambda: len(looks) >= 9)
     assert await several.engine.session_row(b"c") is not None
     several.engine.gateway_registry.expire(name)
     while await several.engine.session_row(b"c") is not None:  # noqa: ASYNC110  as above
@@ -306,7 +304,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went to another gateway meanwhile, and had tried twice before."""
-    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(wait_limit, "_CHECK_SECONDS", 0.01)
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"wills/#", 1))
     way, word, asked = several._ways["b"], asyncio.Event(), asyncio.Event()
@@ -322,14 +320,11 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
     for each in tries:
         each.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"of b")))
     await asked.wait()
-    while len(several.gateways["b"].front.connections) < 2:  # noqa: ASYNC110  of what has no events
-        await asyncio.sleep(0.001)
+    await until(lambda: len(several.gateways["b"].front.connections) >= 2)
     for each in tries:
         await each.drop()
     live = await client(several, "a", b"c", will=(b"wills/c", b"of a"))
-    async with asyncio.timeout(20):
-        while b"c" in several.gateways["b"].sessions.client_locks:  # noqa: ASYNC110  of what has no events
-            await asyncio.sleep(0.001)
+    await until(lambda: b"c" not in several.gateways["b"].sessions.client_locks)
     word.set()
     await live.quiet()
     await watcher.quiet()
@@ -340,7 +335,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
 async def test_who_said_all_behind_connect_is_heard_though_it_left(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(wait_limit, "_CHECK_SECONDS", 0.001)
     watcher = await client(several, "a", b"w")
     await watcher.subscribe((b"t", 1))
     way, word, looked = several._ways["b"], asyncio.Event(), asyncio.Event()
@@ -391,15 +386,12 @@ async def test_a_will_on_its_way_while_the_store_restarts_is_sent_once(tmp_path:
     late.join_gateway = join_late  # type: ignore[attr-defined]
     new = await RawClient.open(several.ports["b"], 5)
     new.send(connect(5, b"c", False, expiry=EVER, will=(b"wills/c", b"2")))
-    while not waiting:  # noqa: ASYNC110  of what has no events: the last records of the old connection
-        await asyncio.sleep(0.001)
+    await until(lambda: waiting)
     await several.restart()
     registry = several.engine.gateway_registry
-    while not registry.figures:  # noqa: ASYNC110  as above
-        await asyncio.sleep(0.001)
+    await until(lambda: registry.figures)
     back.set()
-    while len(registry.figures) < 2:  # noqa: ASYNC110  as above
-        await asyncio.sleep(0.001)
+    await until(lambda: len(registry.figures) >= 2)
     assert (registry.owner(b"c") or b"").startswith(b"a/")
     way.append = append  # type: ignore[method-assign]
     for frames, done in waiting:
@@ -423,15 +415,12 @@ async def test_a_gateway_that_stops_waits_for_the_last_records_of_a_client_that_
     append, sessions = way.append, several.gateways["a"].sessions
     way.append = lambda frames, done: waiting.append((frames, done))  # type: ignore[method-assign]
     await old.drop()
-    while not sessions._ending.all():  # noqa: ASYNC110  of what has no events
-        await asyncio.sleep(0)
+    await until(sessions._ending.all)
     new = await RawClient.open(several.ports["a"], 5)
     new.send(connect(5, b"c", False, expiry=EVER))
-    while b"c" not in sessions.client_locks:  # noqa: ASYNC110  as above
-        await asyncio.sleep(0)
+    await until(lambda: b"c" in sessions.client_locks)
     stopping = asyncio.ensure_future(sessions.stop())
-    while sessions._tasks:  # noqa: ASYNC110  as above
-        await asyncio.sleep(0)
+    await until(lambda: not sessions._tasks)
     way.append = append  # type: ignore[method-assign]
     for frames, done in waiting:
         append(frames, done)

@@ -1,6 +1,5 @@
 """The `$SYS` tree: current values at once, then what changes, to who is connected; in no log, and nobody else's."""
 
-import asyncio
 from time import monotonic
 
 import pytest
@@ -10,6 +9,7 @@ from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBLISH, SUBACK, Message, RawClient
+from tests.waiting import until
 
 NAMES = {
     *(b"version", b"uptime", b"clients/connected", b"clients/maximum", b"messages/received", b"messages/sent"),
@@ -90,8 +90,7 @@ async def test_what_the_node_has(quiet_node: Node) -> None:
         await client.publish(topic, b"value", retain=True)
     await client.publish(b"a", b"another", retain=True)
     await client.publish(b"b", b"", retain=True)
-    while any(name in quiet_node._sessions.held for name in (b"away", b"away too")):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: all(name not in quiet_node._sessions.held for name in (b"away", b"away too")))
     await values(client)
     tree.publish_changes(monotonic())
     found = {name.removeprefix(b"$SYS/broker/"): m.payload for name, m in (await values(client)).items()}
@@ -188,9 +187,7 @@ async def test_how_many_subscriptions_there_are(quiet_node: Node) -> None:
     await client.unsubscribe(b"a", b"x")
     assert router.subscriptions == 1
     await client.disconnect()
-    async with asyncio.timeout(5):
-        while router.subscriptions:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not router.subscriptions)
 
 
 def test_averages_come_to_a_steady_rate() -> None:

@@ -18,6 +18,7 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import RawClient, connect
+from tests.waiting import until
 
 Fields = tuple[int, int, int, bytes, bytes, bytes, bytes]  # of `record.decode`
 
@@ -46,11 +47,6 @@ def end(node: Node) -> int:
 async def wills(node: Node) -> list[StoredWill]:
     assert node._engine is not None
     return await node._engine.wills(None, 9)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 async def sent(node: Node) -> list[bytes]:

@@ -10,6 +10,7 @@ from cloud_sdk import Client
 from store.log.disk import Disk
 from tests.gateway.conftest import MakeNode
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, publish
+from tests.waiting import until
 
 
 class Gate:
@@ -47,9 +48,7 @@ async def test_nothing_leaves_the_node_before_the_write_has_returned(gate: Gate,
         gate.open.clear()
         publisher.send(publish(4, b"t/1", b"x", 1, 1), publish(4, b"t/2", b"x", 2, 2))
         sent = asyncio.create_task(client.send("t/3", b"x"))
-        async with asyncio.timeout(10):
-            while not gate.waiting:  # noqa: ASYNC110  the thread that waits cannot tell this loop
-                await asyncio.sleep(0.001)
+        await until(lambda: gate.waiting)
         for _ in range(20):
             await publisher.quiet()
             await subscriber.quiet()

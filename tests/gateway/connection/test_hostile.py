@@ -19,6 +19,7 @@ from gateway.node.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBREL, SUBACK, RawClient, ack, connect
+from tests.waiting import patience, until
 
 UPGRADE = (
     b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -236,11 +237,10 @@ async def test_a_bad_frame_ends_the_connection(node: Node, kind: str, at_first: 
         assert first == 0x82
         await reader.readexactly(size)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with patience():
         assert (await reader.read())[:4] == b"\x88\x02" + code.to_bytes(2, "big")
     writer.close()
-    while node._front.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: not node._front.connections)
     assert not node._sessions.held
 
 
@@ -252,7 +252,7 @@ async def test_a_message_in_thousands_of_fragments_with_pings_between_them(ports
     writer.write(b"".join(parts) + framed(0x80, b""))
     pongs = 0
     got = b""
-    async with asyncio.timeout(10):
+    async with patience():
         while b"\x40" not in got[:1] or len(got) < 4:
             first, size = await reader.readexactly(2)
             data = await reader.readexactly(size if size < 126 else int.from_bytes(await reader.readexactly(2), "big"))
@@ -370,8 +370,7 @@ async def test_packets_that_never_end_take_a_bounded_memory(
     for number in range(3):
         clients.append(await RawClient.connect(node.ports.mqtt, b"c%d" % number, 5))
         clients[number].send(LARGE[:-1])
-        while partials._total < (number + 1) * (len(LARGE) - 1):  # noqa: ASYNC110  nobody tells of it
-            await asyncio.sleep(0.01)
+        await until(lambda: partials._total >= (number + 1) * (len(LARGE) - 1))
     clients[0].send(LARGE[-1:] + LARGE[:-1])  # another one, and so the youngest
     await clients[0].expect(PUBACK)
     late = await RawClient.connect(node.ports.mqtt, b"late", 5)
@@ -390,15 +389,13 @@ async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str
     partials = node._front._partial_packets
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(LARGE[:-1])
-    while not partials._total:  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0.01)
+    await until(lambda: partials._total)
     if ends == "drop":
         await client.drop()
     else:
         client.send(LARGE[-1:], b"\x00\x00")
         await client.reader.read()
-    while node._front.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: not node._front.connections)
     assert (partials._total, partials._sizes) == (0, {})
 
 
@@ -424,10 +421,8 @@ async def test_what_a_websocket_holds_back_is_counted_too(make_node: MakeNode, f
             before = partials._total
             socket._writer.transport.write(whole[:-1])
             sockets.append(socket)
-            while partials._total < min(before + len(LARGE) - 1, 3 * (len(LARGE) - 1)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        while len(node._front.connections) == 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            await until(lambda: partials._total >= min(before + len(LARGE) - 1, 3 * (len(LARGE) - 1)))
+        await until(lambda: len(node._front.connections) != 4)
         told = await sockets[0].receive()
         assert told.data[:1] == b"\xe0"
         assert told.data[2] == 0x97

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -23,12 +22,7 @@ from tests.gateway.raw import (
     RawClient,
     connect,
 )
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+from tests.waiting import patience, until
 
 
 @pytest.mark.mqtt5("3.2.2-15")
@@ -127,8 +121,7 @@ async def test_connections_beyond_the_maximum_hear_so(make_node: MakeNode, versi
     assert node.counters.connections_refused == 1
     await first.quiet()
     await first.disconnect()
-    while len(node._front.connections) == 2:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(node._front.connections) != 2)
     third = await RawClient.connect(node.ports.mqtt, b"3")
     await second.quiet()
     await third.quiet()
@@ -138,8 +131,7 @@ async def test_those_who_wait_for_a_refusal_are_bounded(make_node: MakeNode) -> 
     node = await make_node(mqtt__max_connections=1)
     first = await RawClient.connect(node.ports.mqtt, b"1")
     silent = [await RawClient.open(node.ports.mqtt) for _ in range(64)]
-    while len(node._front.connections) < 65:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(node._front.connections) >= 65)
     with pytest.raises((ConnectionError, EOFError)):
         await (await RawClient.open(node.ports.mqtt)).packet()
     for client in silent:
@@ -242,7 +234,7 @@ async def test_packets_behind_connect_in_one_write(ports: Ports, clean: bool) ->
 
 async def _end(client: RawClient) -> None:
     """Read all packets up to the node's closing."""
-    async with asyncio.timeout(10):
+    async with patience():
         await client.reader.read()
 
 
@@ -333,8 +325,7 @@ async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None
     node = await make_node(mqtt__publish_rate=100)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=1)
     client.send(*[wire.publish(5, b"t", b"x") for _ in range(150)])
-    while not node.counters.publishers_paced:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: node.counters.publishers_paced)
     assert node._sessions.held[b"c"][1].reading_paused
     client.send(wire.publish(5, b"t", b"x", 1, 1), b"\xc0\x00")
     assert {(await client.packet()).kind, (await client.packet()).kind} == {PUBACK, PINGRESP}
@@ -359,11 +350,10 @@ async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, 
     node = await make_node(mqtt__connect_timeout=3600 if asked else 1)
     client = await RawClient.open(node.ports.ws)
     client.send(said)
-    async with asyncio.timeout(10):
+    async with patience():
         answer = await client.reader.read()
     assert (b"HTTP/1.1 426" in answer) == asked
-    while node._devices.websocket.waiting:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: not node._devices.websocket.waiting)
     assert [each.opening for each in node._front.admissions] == [0, 0]
 
 
@@ -375,7 +365,7 @@ async def test_what_does_not_ask_http_makes_room(
     node = await make_node()
     client = await RawClient.open(node.ports.http)
     client.send(said)
-    async with asyncio.timeout(10):
+    async with patience():
         answer = await client.reader.read()
     assert answer.startswith(b"HTTP/1.1 200") == said.endswith(b"\r\n\r\n")
 

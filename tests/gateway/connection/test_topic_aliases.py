@@ -1,7 +1,5 @@
 """Topic aliases that the server gives (section 3.3.2.3.4): only where allowed, and only where they save bytes."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from gateway.node.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBLISH, PUBREC, PUBREL, Message, RawClient, ack
+from tests.waiting import patience
 
 TOPIC = b"factory/line/3/temperature"
 
@@ -187,7 +186,7 @@ async def test_an_alias_makes_a_stream_smaller(ports: Ports) -> None:
         reader = Reader(client, maximum)
         publisher = await RawClient.connect(ports.mqtt, b"p", 5)
         publisher.send(*[wire.publish(5, TOPIC, b"20.5", 0) for _ in range(100)])
-        async with asyncio.timeout(10):
+        async with patience():
             for _ in range(100):
                 await reader.message()
         sizes.append(reader.bytes)

@@ -15,6 +15,7 @@ from store.errors import StoreFailed
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, RawClient, ack
+from tests.waiting import patience, until
 
 EVER = 0xFFFF_FFFF
 
@@ -234,9 +235,7 @@ async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> No
     await client.packet()
     await client.take(300)
     reader = node._sessions._catch_up
-    async with asyncio.timeout(10):
-        while reader._behind:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not reader._behind)
     session = held(node, b"c")
     assert not session.lagging
     assert session.exchanges.window == session.exchanges.max_window
@@ -265,7 +264,7 @@ async def test_a_read_that_was_under_way_is_nothing_to_a_subscription_made_anew(
     block = wire.sized(wire.pair(b"replay", b"earliest"))
     client.send(wire.packet(0x82, wire.u16(1) + block + wire.text(b"t/x") + b"\1"))
     await client.packet()
-    async with asyncio.timeout(10):
+    async with patience():
         await asked.wait()
     await client.unsubscribe(b"t/x", packet_id=2)
     await client.subscribe((b"t/x", 0x21), packet_id=3)  # without retained values

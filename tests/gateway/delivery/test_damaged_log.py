@@ -18,6 +18,7 @@ from tests.gateway.delivery.test_released_messages import append
 from tests.gateway.http.test_front import get
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
+from tests.waiting import patience
 
 SETTINGS = {"store__segment_size": 68 << 10, "store__partitions": 1, "mqtt__max_packet_size": 1024}
 REPLAY = wire.sized(wire.pair(b"replay", b"earliest"))
@@ -149,7 +150,7 @@ async def test_what_a_replay_has_open_of_what_is_damaged_is_counted_and_its_pack
     assert [int(message.payload[:4]) for message in await client.take(len(there))] == there
     assert node.counters.dropped_reclaimed == 4  # three exchanges, and one place of the log
     session = node._sessions.held[b"d"][0]
-    async with asyncio.timeout(10):
+    async with patience():
         while session.exchanges.inflight or session.subscriptions[b"home/+"].replay_cursor is not None:
             await client.settle()
             await asyncio.sleep(0.02)

@@ -13,6 +13,7 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBLISH, RawClient, ack
 from tests.store.moves import enter
+from tests.waiting import until
 
 SETTINGS = {
     "store__segment_size": 68 << 10,
@@ -132,8 +133,7 @@ async def test_a_pull_skips_holes_and_waits_behind_them(make_node: MakeNode) -> 
         assert crc32c(b"home/t") % engine.partitions == 0
         service = node._rpc._service
         assert service is not None
-        while not service._wakeups._waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: service._wakeups._waiting)
         await publish(node, b"home/t", b"11")
         page = await waiting
         assert (page.offset, page.count) == (11, 1)

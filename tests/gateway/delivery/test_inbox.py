@@ -14,6 +14,7 @@ from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.session.test_durable import publish
+from tests.waiting import patience, until
 
 EVER = 0xFFFF_FFFF
 NOBODY = 0x10  # no matching subscribers
@@ -211,7 +212,7 @@ async def test_an_expired_session_is_gone(node: Node) -> None:
     await client.disconnect()
     assert await send(node, b"lamp", b"in time") == [0]
     engine = engine_of(node)
-    async with asyncio.timeout(20):
+    async with patience():
         while await engine.session(b"lamp") is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert await send(node, b"lamp", b"late") == [NOBODY]
@@ -227,9 +228,7 @@ async def test_what_may_come_again_after_a_crash_says_so(make_node: MakeNode) ->
     before = [first, *await client.take(255)]
     await client.quiet()
     session = node._sessions.held[b"lamp"][0]
-    async with asyncio.timeout(10):
-        while session.catching_up:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: not session.catching_up)
     await client.quiet()
     node = await crashed(make_node, node, "crashed")
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER, receive_maximum=4)

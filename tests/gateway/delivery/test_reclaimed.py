@@ -11,6 +11,7 @@ from store.api import partition_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBREL, RawClient, ack
+from tests.waiting import patience
 
 SETTINGS = {
     "store__segment_size": 68 << 10,
@@ -81,7 +82,7 @@ async def test_of_qos_2_what_is_gone_before_its_pubrec_ends_with_pubrel(make_nod
     await client.quiet()
     assert released == 1
     assert node._engine is not None
-    async with asyncio.timeout(10):
+    async with patience():
         while (state := await node._engine.session(b"d")) is None or state.outbound:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -14,6 +14,7 @@ from store import control
 from store.api import Appended
 from tests.gateway.conftest import MakeNode
 from tests.gateway.raw import PUBACK, RawClient, ack
+from tests.waiting import until
 
 FAR = 1 << 50  # ms: no timer of the node comes near
 
@@ -67,8 +68,7 @@ async def test_every_session_gets_what_entered(
     await client.subscribe(*[(name, 1) for name in filters])
     if late and durable:
         await client.drop()
-        while b"c" in node._sessions.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: b"c" not in node._sessions.held)
         expected = await history(node)
         client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, **options)
     elif late:
@@ -144,8 +144,7 @@ async def test_a_pull_that_waits_hears_of_what_entered(make_node: MakeNode) -> N
         waiting = asyncio.create_task(client.pull("a", 0, 0, wait_seconds=20))
         service = node._rpc._service
         assert service is not None
-        while not service._wakeups._waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: service._wakeups._waiting)
         await append(node, control.TimersFired([handle]).frame())
         page = await waiting
         assert [message.payload for message in page] == [b"d"]
@@ -184,7 +183,5 @@ async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node
         assert [message.payload for message in await client.take(2)] == [b"%d" % round_] * 2
         await client.quiet()
         session = node._sessions.held[b"c"][0]
-        async with asyncio.timeout(10):
-            while session.catching_up or session.exchanges.inflight:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not (session.catching_up or session.exchanges.inflight))
         assert session._pending is None

@@ -27,6 +27,7 @@ from tests.gateway.raw import (
     RawClient,
     ack,
 )
+from tests.waiting import patience, until
 
 NOW = 1_700_000_000_000
 EVER = 0xFFFF_FFFF
@@ -348,9 +349,7 @@ async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node:
     last = await client.expect(PUBREL)
     client.send(ack(PUBCOMP, last.packet_id))
     session = node._sessions.held[b"c"][0]
-    async with asyncio.timeout(10):
-        while session.subscriptions[b"a/#"].replay_cursor is not None or session.exchanges.inflight:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not (session.subscriptions[b"a/#"].replay_cursor is not None or session.exchanges.inflight))
 
 
 async def test_after_a_kill_what_was_not_acknowledged_comes_again(make_node: MakeNode) -> None:
@@ -386,7 +385,7 @@ async def test_it_survives_that_the_node_is_killed(make_node: MakeNode) -> None:
         return state.subscriptions[0].replay
 
     before = await place()
-    async with asyncio.timeout(10):
+    async with patience():
         while await place() <= 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     state = await engine.session(b"c")
@@ -541,7 +540,7 @@ async def test_what_a_parent_s_age_hides_is_hidden(make_node: MakeNode) -> None:
     for topic in (b"young/t", b"old/t"):
         await publish(node, topic, b"1")
     engine = engine_of(node)
-    async with asyncio.timeout(20):
+    async with patience():
         while await engine.retention_floor(b"young") <= engine._views.store_time:
             await asyncio.sleep(0.1)
             await engine.enforce_retention()

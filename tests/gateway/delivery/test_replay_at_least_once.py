@@ -18,6 +18,7 @@ from tests.gateway.delivery.test_replay import replay
 from tests.gateway.device import EVER, Device
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import UNSUBACK, RawClient
+from tests.waiting import patience, until
 
 FILTER = b"a/+"
 
@@ -50,7 +51,7 @@ async def is_over(node: Node, device: Device) -> None:
     engine = node._engine
     assert engine is not None
     session = node._sessions.held[b"d"][0]
-    async with asyncio.timeout(10):
+    async with patience():
         while True:
             state = await engine.session(b"d")
             assert state is not None
@@ -121,9 +122,7 @@ async def test_it_goes_on_where_it_was(make_node: MakeNode, how: str) -> None:
             await device.poll()
             device.acknowledge(1)
         session = node._sessions.held[b"d"][0]
-        async with asyncio.timeout(10):
-            while session.changed or session.exchanges.staging:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not (session.changed or session.exchanges.staging))
         node = await end(make_node, node, device, how, f"after{goal}")
     await finish(device, len(expected))
     check(device, expected)

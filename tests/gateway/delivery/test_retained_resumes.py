@@ -21,6 +21,7 @@ from tests.gateway.delivery.test_retained_pages import keep
 from tests.gateway.device import EVER, Device
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBLISH, SUBACK, RawClient, ack
+from tests.waiting import patience, until
 
 TOPICS = [b"r/%05d" % number for number in range(60)]
 
@@ -43,14 +44,14 @@ async def owed(node: Node) -> list[PendingRetained]:
 async def noted(node: Node) -> None:
     """What the session has to say is in the log."""
     session = node._sessions.held[b"c"][0]
-    async with asyncio.timeout(10):
+    async with patience():
         while session.changed or session.exchanges.staging or not await owed(node):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def settled(node: Node) -> None:
     """Nothing is owed any more."""
-    async with asyncio.timeout(10):
+    async with patience():
         while await owed(node):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -129,7 +130,7 @@ async def test_exactly_once_whatever_happens(make_node: MakeNode, seed: int) -> 
         else:
             await (device.disconnect() if how == "disconnect" else device.drop())
         await device.connect()
-    async with asyncio.timeout(20):
+    async with patience():
         while len(device.seen) < 40 or device.owed or device.held or device.unsettled or device.earlier:
             device.acknowledge(len(device.owed))
             await device.poll()
@@ -288,9 +289,7 @@ async def test_the_last_values_are_not_forgotten_before_they_are_acknowledged(ma
         first = [await client.message() for _ in range(count - 3)]
         await settled(node)
     session = node._sessions.held[b"c"][0]
-    async with asyncio.timeout(10):
-        while session.retained or session.changed or session.exchanges.staging:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not (session.retained or session.changed or session.exchanges.staging))
     other = await RawClient.connect(node.ports.mqtt, b"other")
     await other.publish(b"other", b"")  # the log has it, and the record that is before it
     node = await crashed(make_node, node, "after")

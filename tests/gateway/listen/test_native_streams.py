@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.waiting import until
+
 pytest.importorskip("gateway.listen._streams", reason="not compiled")
 
 from gateway.listen._streams import Stream, Streams
@@ -68,12 +70,6 @@ async def pair(streams: Streams, request: pytest.FixtureRequest) -> AsyncIterato
     made = Pair(streams, request.param == "tcp")
     yield made
     made.client.close()
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_bytes_go_both_ways(pair: Pair) -> None:

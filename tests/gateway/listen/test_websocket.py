@@ -8,6 +8,7 @@ import pytest
 from gateway.node.node import Node, Ports
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import RawClient
+from tests.waiting import patience, until
 
 CONNECT = wire.connect_packet(4)
 
@@ -30,7 +31,7 @@ class Peer:
                         self.data = self.data[size + length :]
                         return kind, body
                     break
-            async with asyncio.timeout(10):
+            async with patience():
                 self.data += await self.socket.receive_bytes()
 
 
@@ -70,8 +71,7 @@ async def test_a_text_frame_ends_the_connection(node: Node) -> None:
         await socket.send_str("hello")
         closing = await socket.receive()
         assert (closing.type, closing.data) == (aiohttp.WSMsgType.CLOSE, 1003)
-    while node._front.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: not node._front.connections)
     assert not node._sessions.held
 
 
@@ -142,8 +142,6 @@ async def test_a_websocket_that_takes_nothing_is_let_go(node: Node) -> None:
     old = node._sessions.held[b"c"][1]
     new = await RawClient.connect(node.ports.mqtt, b"c")
     assert old in node._front.connections
-    async with asyncio.timeout(20):
-        while old in node._front.connections:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: old not in node._front.connections)
     await new.quiet()
     writer.close()

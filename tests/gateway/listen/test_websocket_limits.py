@@ -15,6 +15,7 @@ from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode
 from tests.gateway.connection.test_hostile import framed, upgraded
 from tests.gateway.mqtt import wire
+from tests.waiting import patience, until
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT = 8
@@ -30,9 +31,7 @@ async def idle(node: Node, host: str = "127.0.0.1") -> Stream:
     front = node._devices.websocket
     before = set(front.waiting)
     stream = await asyncio.open_connection("127.0.0.1", node.ports.ws, local_addr=(host, 0))
-    async with asyncio.timeout(10):
-        while not set(front.waiting) - before:  # noqa: ASYNC110  nobody tells of it
-            await asyncio.sleep(0)
+    await until(lambda: set(front.waiting) - before)
     return stream
 
 
@@ -66,9 +65,7 @@ async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> 
     assert admission.refused_full == 4
     for _, writer in held:
         writer.close()
-    async with asyncio.timeout(10):
-        while admission.opening or admission.open:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: not (admission.opening or admission.open))
 
 
 async def test_who_opens_many_is_in_his_own_way_only(make_node: MakeNode) -> None:
@@ -91,7 +88,7 @@ async def test_a_header_that_drips_has_no_longer_than_others(make_node: MakeNode
             await asyncio.sleep(0.05)
 
     dripping = asyncio.create_task(drip())
-    async with asyncio.timeout(30):
+    async with patience():
         with suppress(ConnectionError):
             assert await reader.read(1) == b""
     dripping.cancel()
@@ -118,9 +115,7 @@ async def test_handshakes_of_tls_that_fail_take_no_place(
         writer.close()
     assert node._devices.websocket.waiting == {}
     (admission,) = [admission for admission in node._front.admissions if admission.name == "tls"]
-    async with asyncio.timeout(10):
-        while admission.opening:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: not admission.opening)
     assert admission.refused_tls == LIMIT + 1
 
 
@@ -195,7 +190,7 @@ async def test_pings_of_one_read_are_answered_in_many_turns(node: Node) -> None:
     count = 20_000
     with counted_pongs() as turns:
         writer.write(PING * count)
-        async with asyncio.timeout(60):
+        async with patience():
             assert await reader.readexactly(2 * count) == PONG * count
     assert turns.total == count
     assert turns.most <= 2 * FRAMES_PER_TURN  # two reads may be handled in one turn
@@ -206,7 +201,7 @@ async def test_pings_before_connect_end_the_connection(node: Node) -> None:
     reader, writer = await upgraded(node.ports.ws)
     with counted_pongs() as turns:
         writer.write(PING * 20_000)
-        async with asyncio.timeout(60):
+        async with patience():
             with suppress(ConnectionError):
                 assert (await reader.read()).endswith(b"\x88\x02" + (1008).to_bytes(2, "big"))
     assert turns.total == websocket._MAX_IDLE_FRAMES
@@ -218,7 +213,7 @@ async def test_few_pings_before_connect_are_answered(node: Node) -> None:
     reader, writer = await upgraded(node.ports.ws)
     writer.write(PING * websocket._MAX_IDLE_FRAMES)
     writer.write(framed(0x82, wire.CONNECT_5))
-    async with asyncio.timeout(10):
+    async with patience():
         assert await reader.readexactly(2 * websocket._MAX_IDLE_FRAMES) == PONG * websocket._MAX_IDLE_FRAMES
         assert (await reader.readexactly(3))[2] == 0x20
     writer.close()
@@ -243,7 +238,7 @@ async def test_messages_of_one_read_are_decoded_in_many_turns(node: Node) -> Non
         patch.setattr(Decoder, "feed", counted)
         writer.write(framed(0x82, b"\xc0\x00" * pings) * messages)
         got = 0
-        async with asyncio.timeout(60):
+        async with patience():
             while got < 2 * pings * messages:
                 (_, size) = await reader.readexactly(2)
                 if size == 126:

@@ -8,6 +8,7 @@ import pytest
 from gateway.listen import mqtt_front as front
 from gateway.net import descriptors
 from tests.gateway.raw import CONNACK, RawClient, connect
+from tests.waiting import patience
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ async def test_connections_that_say_nothing_are_bounded(make_node, front: str) -
     assert closed == 150 - (64 if front == "http" else 128)
     for _, writer in opened:
         writer.close()
-    async with asyncio.timeout(10):
+    async with patience():
         while not await answers(port):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -17,6 +17,7 @@ from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import set_rules, set_user
 from tests.gateway.raw import RawClient
 from tests.gateway.rocketmq.test_rocket_service import GROUP, TOPIC, Wire
+from tests.waiting import patience
 
 __all__ = ["make_node"]  # the fixture
 
@@ -212,7 +213,7 @@ async def test_changed_keys_apply_soon(node: Node, tmp_path: Path) -> None:
         while await code(node, metadata) != wanted:  # noqa: ASYNC110  until the file was read
             await asyncio.sleep(0.05)
 
-    async with asyncio.timeout(30):
+    async with patience():
         await becomes(signed(secret=b"new"), pb.OK)
     assert await code(node, signed()) == pb.UNAUTHORIZED
     assert await code(node, signed(secret=b"new"), "SendMessage", message("shop", "shop/x")) == pb.OK

@@ -133,21 +133,6 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Waits for a condition of the server's own process: `await until(lambda: store.appends == 1)`."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 (no event reports it)
-                await asyncio.sleep(0.005)
-
-    return wait
-
-
 ServerFactory = Callable[..., Awaitable[int]]
 
 

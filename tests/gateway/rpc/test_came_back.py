@@ -23,6 +23,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.log.reader import LogReader
 from store.remote import RemoteConfig, RemoteStore, StoreServer
+from tests.waiting import patience
 
 HOUR_MS = 3_600_000
 SOURCE = parent_source(b"g", b"home", 1)
@@ -63,7 +64,7 @@ def receipts(popped: PopResult) -> list[Receipts]:
 
 async def got(waiting: "asyncio.Task[PopResult]") -> list[int]:
     """The delivery count of the messages that came."""
-    async with asyncio.timeout(30):
+    async with patience():
         return [each.deliveries for each in receipts(await waiting)]
 
 

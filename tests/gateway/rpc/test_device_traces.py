@@ -8,6 +8,7 @@ from cloud_sdk import Client, Happened
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack
+from tests.waiting import patience
 
 EVER = 0xFFFF_FFFF
 
@@ -31,7 +32,7 @@ async def test_a_trace_has_the_sessions_that_got_the_message(node: Node) -> None
     late = await RawClient.connect(node.ports.mqtt, b"late", 5, False, expiry=EVER)
     await late.subscribe((b"home/+/lamp", 1))
     await late.disconnect()
-    async with Client(f"127.0.0.1:{node.ports.grpc}") as client, asyncio.timeout(20):
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client, patience():
         (first, _) = await client.find_between("home", 0, 1 << 45)
         while True:
             events = await client.trace(first.position)
@@ -55,7 +56,7 @@ async def test_a_trace_has_shared_subscriptions(node: Node, qos: int) -> None:
         await sender.expect(PUBCOMP)
     await member.take(1)
     await member.settle()
-    async with Client(f"127.0.0.1:{node.ports.grpc}") as client, asyncio.timeout(20):
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client, patience():
         (message,) = await client.find_between("jobs", 0, 1 << 45)
         while True:
             events = await client.trace(message.position)

@@ -21,6 +21,7 @@ from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
+from tests.waiting import until
 
 __all__ = ["make_node"]  # the fixture
 
@@ -136,8 +137,7 @@ async def test_a_member_that_loses_its_right_is_refused_at_once(node: Node) -> N
         await alice.send("home/x", b"x")
         delivery = await anext(workers)
         waiting = asyncio.create_task(workers.next(20))
-        while workers._member._batch is None:  # noqa: ASYNC110  no event reports it
-            await asyncio.sleep(0)
+        await until(lambda: workers._member._batch is not None)
         await set_rules(node, "alice", "allow publish home/#")
         await alice.send("home/x", b"y")
         with pytest.raises(NotAllowed, match="home/# may not be subscribed to"):
@@ -177,13 +177,9 @@ async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
     both = await asyncio.gather(*(callers.identify(ALICE.header(), None, "there") for _ in range(2)))
     assert [each.may_read(b"home/#") for each in both] == [True, True]
     await set_rules(node, "alice", "allow both office/#")
-    async with asyncio.timeout(10):
-        while any(each.may_read(b"home/#") for each in both):  # noqa: ASYNC110  no event reports it
-            await asyncio.sleep(0)
+    await until(lambda: all(not any(each.may_read(b"home/#") for each in both) for each in both))
     await ask(node, "user-remove", name="alice")
-    async with asyncio.timeout(10):
-        while not all(each.is_revoked for each in both):  # noqa: ASYNC110  no event reports it
-            await asyncio.sleep(0)
+    await until(lambda: all(each.is_revoked for each in both))
 
 
 async def test_missed_commits_refresh_all_callers(node: Node) -> None:
@@ -223,8 +219,7 @@ async def test_transaction_checks_require_the_right_to_publish(node: Node) -> No
         for count, credentials in enumerate((Credentials("mallory", "x"), ALICE), 1):
             metadata = (("authorization", credentials.header()),)
             calls.append(channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20))
-            while len(held._streams.get(b"shop", ())) < count:  # noqa: ASYNC110  no event reports it
-                await asyncio.sleep(0.01)
+            await until(lambda: len(held._streams.get(b"shop", ())) >= count)
         held._send_checks([HeldMessage(handle, b"home/x", b"shop", None, rounds) for rounds in range(3)])
         assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]
 

@@ -24,7 +24,7 @@ from gateway.rpc.wakeups import Wakeups
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreFailed
-from tests.gateway.rpc.conftest import Until
+from tests.waiting import until
 
 Lease = tuple[int, int, int]  # partition, offset, deliveries
 
@@ -216,7 +216,7 @@ async def test_a_store_that_fails_ends_the_stream(call: Any, engine: Engine, mon
 
 
 async def test_a_wait_of_a_client_that_is_gone_leases_nothing(
-    channel: grpc.aio.Channel, call: Any, engine: Engine, server: RpcServer, until: Until
+    channel: grpc.aio.Channel, call: Any, engine: Engine, server: RpcServer
 ) -> None:
     service = server._service
     assert service is not None
@@ -247,7 +247,7 @@ class Context:
         await asyncio.Event().wait()
 
 
-async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine, channel: Any, until: Until) -> None:
+async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine, channel: Any) -> None:
     limits = RpcLimits()
     calls = GroupCalls(engine, Wakeups(engine), limits)
     context: Any = Context()
@@ -268,7 +268,7 @@ async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine,
 
 
 async def test_a_client_that_settles_faster_than_the_log_is_not_read(
-    call: Any, engine: Engine, server: RpcServer, monkeypatch: pytest.MonkeyPatch, until: Until
+    call: Any, engine: Engine, server: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await call.write(request(1, member=member(max_records=6), wants=True))
     leases = list(leases_of(await call.read()).values())

@@ -19,7 +19,8 @@ from store.api import PopRequest, PopResult, Start, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
-from tests.gateway.rpc.conftest import ServerFactory, Until
+from tests.gateway.rpc.conftest import ServerFactory
+from tests.waiting import patience, until
 
 Lease = tuple[int, int, int]  # partition, offset, deliveries
 
@@ -185,7 +186,7 @@ async def test_acknowledgements_out_of_order_survive_a_restart(tmp_path: Path, s
     await engine.close()
 
 
-async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, gate: Gate, until: Until) -> None:
+async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client, gate: Gate) -> None:
     await fill(sender, 2)
     async with Member(port) as member:
         leases = await member.receive()
@@ -197,7 +198,7 @@ async def test_an_acknowledgement_waits_for_its_commit(port: int, sender: Client
         assert await asyncio.gather(*acks) == [[], []]
 
 
-async def test_a_receive_waits_for_its_commit(port: int, sender: Client, gate: Gate, until: Until) -> None:
+async def test_a_receive_waits_for_its_commit(port: int, sender: Client, gate: Gate) -> None:
     await fill(sender, 2)
     async with Member(port) as member:
         gate.held = []
@@ -208,7 +209,7 @@ async def test_a_receive_waits_for_its_commit(port: int, sender: Client, gate: G
         assert len(await receive) == 2
 
 
-async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, gate: Gate, until: Until) -> None:
+async def test_a_busy_store_delays_acknowledgements(port: int, sender: Client, gate: Gate) -> None:
     await fill(sender, 1)
     async with Member(port) as member:
         leases = await member.receive()
@@ -231,7 +232,7 @@ async def test_an_expired_lease_comes_again_before_newer_messages(port: int, sen
         lost = await member.receive(records=2, invisible_ms=50)
         assert list(lost) == [b"000", b"001"]
         again: dict[bytes, Lease] = {}
-        async with asyncio.timeout(10):
+        async with patience():
             while not again:
                 again = await _only_returned(other, lost)
         assert list(again)[:2] == [b"000", b"001"]
@@ -279,7 +280,7 @@ def test_a_line_is_woken_when_something_is_due_on_the_loop_of_a_node() -> None:
         line.waiters[waiter] = None
         for _ in range(2):
             line.schedule_wake(PopResult([], 0, is_limited=False))
-        async with asyncio.timeout(10):
+        async with patience():
             await waiter.wait()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -317,7 +318,7 @@ async def test_dead_letters_end_a_wait(port: int, sender: Client) -> None:
         assert await dead.receive() == {}
 
 
-async def test_a_cancelled_wait_leases_nothing(port: int, sender: Client, engine: Engine, until: Until) -> None:
+async def test_a_cancelled_wait_leases_nothing(port: int, sender: Client, engine: Engine) -> None:
     async with Member(port) as member, Member(port) as other:
         waits = [asyncio.create_task(member.receive(wait_ms=20_000)) for _ in range(3)]
         await until(lambda: engine._views.pops.groups() == 1)
@@ -390,7 +391,7 @@ async def test_partitions_take_turns(port: int, sender: Client) -> None:
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_receive_also_settles(port: int, sender: Client, engine: Engine, until: Until) -> None:
+async def test_a_receive_also_settles(port: int, sender: Client, engine: Engine) -> None:
     await fill(sender, 4)
 
     def request(wait_ms: int, done: Sequence[Lease], again: Sequence[Lease]) -> pb.ReceiveRequest:
@@ -473,9 +474,7 @@ async def test_groups_are_listed_with_all_kinds_of_queues(engine: Engine, port: 
         assert (told, page.more) == ([("dead_letters", 0, 0), ("filter", 0, 0), ("topic", 2, 1)], False)
 
 
-async def test_a_message_wakes_one_of_many_waiting_members(
-    engine: Engine, until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_wakes_one_of_many_waiting_members(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pops = 0
     pop = engine.pop
 

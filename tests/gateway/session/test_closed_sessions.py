@@ -12,6 +12,7 @@ from gateway.session.session import Session
 from tests.gateway.raw import RawClient
 from tests.gateway.session.test_durable import durable, numbers, publish
 from tests.gateway.sharing import GROUP
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def test_a_closed_session_does_not_wait_for_the_garbage_collector(node: No
         await publish(node, b"t/x", *numbers(0, 100), qos=2)
         await client.message()
         await client.drop()
-    async with asyncio.timeout(10):
+    async with patience():
         while left() != [b"other"] * 2:
             await publish(node, b"t/x", b"last")  # the router forgets the routes of before
             await asyncio.sleep(0.1)

@@ -11,6 +11,7 @@ from store.api import Appended
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
+from tests.waiting import until
 
 EVER = 0xFFFF_FFFF
 
@@ -361,8 +362,7 @@ async def test_qos_0_in_between_does_not_hold_it_up(node: Node) -> None:
     await publish(node, b"t", *numbers(0, 300))
     assert [m.payload for m in await client.take(300)] == numbers(0, 300)
     session = node._sessions.held[b"d"][0]
-    while session.changed:  # noqa: ASYNC110 - nothing else will have its place recorded
-        await asyncio.sleep(0.001)
+    await until(lambda: not session.changed)
     await client.subscribe((b"t", 1))
     await publish(node, b"t", *numbers(300, 310))
     assert [(m.payload, m.qos) for m in await client.take(10)] == [(number, 1) for number in numbers(300, 310)]
@@ -402,8 +402,7 @@ async def test_the_end_of_a_connection_says_what_has_moved_and_no_more(make_node
     node._sessions._store.append = seen  # type: ignore[method-assign]
     client = await durable(node)
     await client.disconnect()
-    while list(node._sessions._ending.all()):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not list(node._sessions._ending.all()))
     assert sum(len(frame) for frames in appends for frame in frames) < 500, "nothing has moved"
     client = await durable(node)
     publisher = await RawClient.connect(node.ports.mqtt, b"p")
@@ -413,8 +412,7 @@ async def test_the_end_of_a_connection_says_what_has_moved_and_no_more(make_node
         await client.message()
     appends.clear()
     await client.drop()
-    while node._sessions.held.keys() - {b"p"} or list(node._sessions._ending.all()):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not (node._sessions.held.keys() - {b"p"} or list(node._sessions._ending.all())))
     assert len(appends) > 4
     assert max(sum(map(len, frames)) for frames in appends) <= 1 << 20
     state = await engine.session(b"d")

@@ -16,6 +16,7 @@ from tests.gateway.device import Device, Publisher
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, PUBACK, Message, RawClient, ack, connect
 from tests.gateway.session.test_durable import EVER, durable, numbers, publish
+from tests.waiting import until
 
 REACH = 256  # of a small window
 
@@ -28,8 +29,7 @@ async def recorded(node: Node) -> None:
     """The progress of the session is in the log."""
     session = session_of(node)
     cursors = [s.cursor for s in session.subscriptions.values() if s.cursor is not None]
-    while session.changed or any(cursor.floor != cursor.durable for cursor in cursors):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not (session.changed or any(cursor.floor != cursor.durable for cursor in cursors)))
 
 
 @pytest.mark.mqtt5("3.3.1-1", "4.4.0-1", "4.6.0-1")
@@ -130,8 +130,7 @@ async def test_the_mark_outlives_connections_that_end_before_it_is_passed(make_n
         first = await back.message()
         assert (first.payload, first.dup, first.packet_id) == (b"00000", True, sent[0].packet_id)
         await back.drop()
-        while node._sessions.held:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not node._sessions.held)
     await publish(node, b"t", b"new")
     back = await durable(node)
     again = await back.take(11)
@@ -200,8 +199,7 @@ async def test_session_expiry_goes_on_over_restarts(
     for client in clients:
         await client.subscribe((b"t", 1))
     await clients[0].disconnect()
-    while b"away" in node._sessions.held or node._sessions._ending.of(b"away") is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: b"away" not in node._sessions.held and node._sessions._ending.of(b"away") is None)
     for module in ("maintenance", "session_checkpoint"):
         monkeypatch.setattr(f"gateway.broker.{module}.time", lambda: time() + 999)
     if dies:
@@ -277,8 +275,7 @@ async def test_as_many_sessions_as_there_may_be(make_node: MakeNode) -> None:
     client = await durable(node, b"a", expiry=0)
     await client.disconnect()
     assert node._engine is not None
-    while node._engine.stats().sessions == 2:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: node._engine.stats().sessions != 2)
     client = await durable(node, b"c")  # there is room again
     await client.disconnect()
 
@@ -307,8 +304,7 @@ async def test_a_connection_that_was_taken_over_records_nothing_any_more(node: N
     assert state.epoch == held.epoch + 1
     held.expiry_interval = 0
     node._sessions._close_session(held, None, is_sent=False)  # as if its end were recorded late
-    while node._sessions._ending.of(b"d") is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: node._sessions._ending.of(b"d") is None)
     after = await node._engine.session(b"d")
     assert after is not None
     assert (after.epoch, after.closed_at, len(after.subscriptions)) == (state.epoch, 0, 1)
@@ -349,9 +345,7 @@ async def test_two_filters_whose_packet_ids_are_the_same(make_node: MakeNode) ->
     back.send(*[ack(PUBACK, message.packet_id) for message in again])
     await back.quiet()
     session = session_of(node)
-    async with asyncio.timeout(10):
-        while session.exchanges.inflight:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not session.exchanges.inflight)
     await publish(node, second, b"new")
     assert [message.dup for message in await back.take(1)] == [False]
 

@@ -9,6 +9,7 @@ from store.api import Appended, Done
 from store.errors import StoreFailed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, RawClient, ack
+from tests.waiting import until
 
 VERSIONS = [4, 5]
 
@@ -52,9 +53,7 @@ class HeldStore:
         self.held.append((frames, done))
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.held) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: len(self.held) >= count)
 
     def release(self) -> None:
         held, self.held = self.held, []
@@ -212,8 +211,7 @@ async def test_a_repeated_pubrel_does_not_release_the_next_message_with_its_pack
     connection.receive(ack(PUBREL, 7))
     await asyncio.sleep(0)  # its record is on its way, a second one would go with the next flush
     connection.receive(ack(PUBREL, 7))
-    while session.inbound:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: not session.inbound)
     connection.receive(wire.publish(5, b"t", b"2", 2, packet_id=7))
     await client.expect(PUBCOMP)
     await client.expect(PUBREC)

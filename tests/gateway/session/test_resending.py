@@ -9,6 +9,7 @@ from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
+from tests.waiting import until
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
@@ -67,8 +68,7 @@ async def test_nothing_is_sent_again_while_the_connection_lasts(node: Node, expi
         await publish(node, b"x", qos=1)
         assert [m.payload for m in await client.take(1)] == [b"x"]
     session = node._sessions.held[b"c"][0]
-    while session.changed:  # noqa: ASYNC110  until its progress is recorded
-        await asyncio.sleep(0.01)
+    await until(lambda: not session.changed)
     await client.quiet()
 
 
@@ -99,8 +99,7 @@ async def test_what_was_sent_does_not_expire(node: Node, monkeypatch: pytest.Mon
     first = await client.message()
     assert wire.properties(first.properties) == [(0x02, 60)]
     await client.drop()
-    while b"c" in node._sessions.held:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: b"c" not in node._sessions.held)
     await publish(node, b"y", qos=qos, properties=b"\x02" + wire.u32(60))
     for module in ("catch_up", "log_catch_up", "resends"):
         monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 61)

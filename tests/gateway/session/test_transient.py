@@ -8,6 +8,7 @@ import pytest
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
+from tests.waiting import until
 
 SIZE = 20_000  # bytes of a message that is to fill a socket
 
@@ -146,7 +147,5 @@ async def test_a_closed_connection_that_takes_nothing_is_gone_soon(node: Node) -
     old = node._sessions.held[b"c"][1]
     new = await RawClient.connect(node.ports.mqtt, b"c")
     assert old in node._front.connections
-    async with asyncio.timeout(20):
-        while old in node._front.connections:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: old not in node._front.connections)
     await new.quiet()

@@ -14,6 +14,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
 from tests.gateway.sharing import GROUP, held, members, until_groups
+from tests.waiting import until
 
 
 @pytest.mark.mqtt5("4.8.2-4", "4.4.0-1")
@@ -74,9 +75,7 @@ async def test_acknowledgement_of_what_is_not_sent_yet_means_nothing(
         pass
     shared = node._sessions.shared_subscriptions
     shared._groups[GROUP].leases.flush()
-    async with asyncio.timeout(10):
-        while len(shared._tasks) > 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: len(shared._tasks) <= 1)
     go_on.set()
     got = [m.payload for client in (guessing, other) for m in await client.take(5)]
     assert sorted(got) == numbers(0, 10)
@@ -144,9 +143,7 @@ async def test_what_waits_at_a_tick_goes_to_a_member_with_room(
     full.send(ack(PUBACK, kept[0].packet_id))  # it has room, and more than half of what it may have
     await full.quiet()
     group = node._sessions.shared_subscriptions._groups[GROUP]
-    async with asyncio.timeout(10):
-        while not group._waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: group._waiting)
     group.tick(2)
     assert [m.payload for m in await full.take(1)] == [b"waits"]
     assert node.counters.shared_returned == 0

@@ -13,6 +13,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.raw import CONNACK, PUBACK, SUBACK, RawClient, ack, connect
 from tests.gateway.session.test_durable import durable, numbers, publish
 from tests.gateway.sharing import GROUP, gather, groups, held, members, until_groups
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -79,9 +80,7 @@ async def test_group_ends_though_the_store_has_no_room_for_it_at_first(
 
     monkeypatch.setattr(engine, "append", full)
     await last.drop()
-    async with asyncio.timeout(10):
-        while len(refused) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: len(refused) >= 2)
     assert await groups(node) == {GROUP: 0}
     if comes_back:
         last = (await members(node, 1))[0]

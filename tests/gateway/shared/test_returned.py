@@ -12,6 +12,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
 from tests.gateway.sharing import GROUP, gather, held, members, together, until_groups, until_tick
+from tests.waiting import until
 
 
 async def test_broken_connection_gives_back_at_once(node: Node) -> None:
@@ -172,9 +173,7 @@ async def test_who_left_and_is_silent_keeps_nothing(make_node: MakeNode) -> None
     await publish(node, b"t/x", b"1")
     await held(leaving, 1)
     await leaving.unsubscribe(GROUP)
-    async with asyncio.timeout(20):
-        while node._sessions.shared_subscriptions._groups:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not node._sessions.shared_subscriptions._groups)
     away = await durable(node, b"away")
     assert [m.payload for m in await away.take(1)] == [b"1"]
 
@@ -206,9 +205,7 @@ async def test_what_was_never_sent_does_not_count_as_delivered(
         keeper = await durable(node)
         await popped.wait()
         await keeper.drop()
-        async with asyncio.timeout(10):
-            while node.counters.shared_members:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.counters.shared_members)
         has_left.set()
     monkeypatch.undo()
     keeper = await durable(node)

@@ -13,6 +13,7 @@ from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, RawClient, ack
 from tests.gateway.session.test_durable import durable, numbers, publish
 from tests.gateway.sharing import GROUP, MAXIMUM, members, until_groups
+from tests.waiting import patience
 
 
 async def test_expired_messages_are_left_out_and_the_rest_counts_down(node: Node) -> None:
@@ -43,7 +44,7 @@ async def dead_letters(node: Node, count: int) -> list[bytes]:
     """The payloads of the group's dead letters, once there are so many."""
     engine, queue = node._engine, dead_letter_queue(GROUP)
     assert engine is not None
-    async with asyncio.timeout(10):
+    async with patience():
         while (await engine.bounds(queue)).end < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     popped = await engine.pop(PopRequest(GROUP, [queue], 100, 1 << 20, 1000, Start.EARLIEST))
@@ -116,7 +117,7 @@ async def test_what_retention_took_is_counted(make_node: MakeNode) -> None:
     await node._engine.enforce_retention()
     client = await durable(node)
     left = 0
-    async with asyncio.timeout(20):
+    async with patience():
         while node.counters.dropped_reclaimed + left < 800:
             left += len(await client.take(1))
     assert 0 < left < 800

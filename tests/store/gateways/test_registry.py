@@ -8,6 +8,7 @@ from pathlib import Path
 from store.config import StoreConfig
 from store.engine import Engine
 from store.gateways.registry import CleanUp, GatewayRegistry
+from tests.waiting import patience, until
 
 
 async def nothing_left(_is_gone: object) -> None:
@@ -87,7 +88,7 @@ async def test_a_gateway_that_does_not_wait_for_its_end_is_ended(tmp_path: Path)
         leaving.cancel()
         await asyncio.wait([leaving])
         goes_on.set()
-        async with asyncio.timeout(10):
+        async with patience():
             await engine.gateway_registry.claim_client(b"b", b"s", 1, b"")
 
 
@@ -95,8 +96,7 @@ async def test_a_gateway_that_does_not_wait_for_its_beginning_is_ended(tmp_path:
     """Else the next process of the store would wait for it for a lease, and give no client to anybody meanwhile."""
     async with opened(tmp_path) as engine:
         joining = asyncio.ensure_future(engine.gateway_registry.join(b"a", None, False))
-        while not engine.gateway_registry.is_registered(b"a"):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: engine.gateway_registry.is_registered(b"a"))
         joining.cancel()
         await asyncio.wait([joining])
         await engine.gateway_registry.join(b"b", None, False)

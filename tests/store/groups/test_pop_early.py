@@ -10,12 +10,11 @@ from store.control import ShareJoined
 from store.errors import StoreFailed
 from store.log.reader import LogReader
 from tests.store.popping import OTHER, Bench, Q, numbers, payloads, receipts
+from tests.waiting import until
 
 
 async def until_idle(bench: Bench) -> None:
-    async with asyncio.timeout(10):
-        while not bench.engine._groups.is_idle:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: bench.engine._groups.is_idle)
 
 
 async def test_an_early_lease_waits_for_no_flush_and_is_nobody_elses(bench: Bench):

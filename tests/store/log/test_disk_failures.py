@@ -15,6 +15,7 @@ from store.engine import Engine
 from store.errors import LogCorrupt, StoreError, StoreFailed
 from store.log.disk import Disk
 from store.log.segments import segment_name
+from tests.waiting import until
 
 SMALL = StoreConfig(segment_size=1 << 16)
 
@@ -94,9 +95,7 @@ async def test_a_failed_flush_under_the_interval_policy_stops_the_log(tmp_path: 
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 16, policy="interval", interval_ms=1), disk)
     disk.fails = True
     assert (await append(engine, b"written")).error is None
-    async with asyncio.timeout(30):
-        while not engine.stats().failed:  # noqa: ASYNC110  nobody waits for a background flush but this test
-            await asyncio.sleep(0.001)
+    await until(lambda: engine.stats().failed)
     assert isinstance((await append(engine, b"after")).error, StoreFailed)
     assert disk.asked == 1
     await engine.close()

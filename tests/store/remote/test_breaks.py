@@ -22,6 +22,7 @@ from store.engine import Engine
 from store.errors import StoreClosed, StoreError
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from tests.store.remote.middle import Middle
+from tests.waiting import until
 
 QUICK = RemoteConfig(heartbeat_s=0.05, silence_s=1.5, grace_s=30, longest_pause_s=0.05)
 
@@ -115,11 +116,6 @@ async def serving(
         await middle.stop()
         await server.stop()
         await engine.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  of what has no events
-        await asyncio.sleep(0.005)
 
 
 async def forgotten(engine: Engine) -> None:

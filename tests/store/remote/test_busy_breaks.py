@@ -1,7 +1,6 @@
 """A store that has no room while the stream of a gateway breaks: what arrived is taken as a whole, in order."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -16,17 +15,13 @@ from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from tests.store.remote.middle import Middle
+from tests.waiting import until
 
 CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=5, grace_s=20)
 
 
 def frame(number: int) -> bytes:
     return record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"%d" % number + bytes(200_000))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 async def test_nothing_is_lost_where_a_stream_breaks_before_a_busy_store_has_taken_all(

@@ -1,6 +1,5 @@
 """Questions that are called off."""
 
-import asyncio
 from pathlib import Path
 
 from store.config import StoreConfig
@@ -8,6 +7,7 @@ from store.remote.calls import CLAIM_CLIENT, encode
 from store.remote.link import Link
 from store.remote.wire import NUMBER, Item
 from tests.store.remote.linked import Linked
+from tests.waiting import until
 
 
 async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(tmp_path: Path) -> None:
@@ -22,8 +22,6 @@ async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(t
     assert message is not None
     try:
         await gateway.handle_message(message)
-        async with asyncio.timeout(10):
-            while gateway._calls:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: not gateway._calls)
     finally:
         await store.close()

@@ -139,7 +139,7 @@ class Run:
         await self._retained()
         for newcomer in self.newcomers:
             found = newcomer.found
-            await self._until("what is set is found", lambda: newcomer.found > found)  # noqa: B023
+            await self._until("what is set is found", lambda: newcomer.found > found)
 
     async def _came(self, subscriber: Subscriber, publisher: Publisher) -> None:
         """All that was acknowledged came; of QoS 2 once, in order."""
