@@ -18,6 +18,8 @@ from store.views.database import Database
 from tests.store.images import copy_image
 from tests.waiting import patience, until
 
+pytestmark = pytest.mark.any_store
+
 SMALL = StoreConfig(segment_size=1 << 16, generation_segments=2, checkpoint_keys=50)
 
 
@@ -31,6 +33,7 @@ async def append(engine: Engine, *frames: bytes) -> Appended:
     return await answer
 
 
+@pytest.mark.engine_only
 @pytest.mark.parametrize(
     ("queue", "name"),
     [
@@ -89,6 +92,7 @@ async def test_listeners_hear_of_a_commit_before_the_append_is_answered(tmp_path
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_a_message_is_in_its_queues(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     commits: list[Commit] = []
@@ -109,6 +113,7 @@ async def test_a_message_is_in_its_queues(tmp_path: Path):
     await engine.close()
 
 
+@pytest.mark.engine_only
 @pytest.mark.parametrize("tail", [0, 64 << 20], ids=["from disk", "from the tail cache"])
 async def test_everything_can_be_fetched_and_read_across_segments(tmp_path: Path, tail: int):
     config = StoreConfig(segment_size=1 << 14, generation_segments=1, checkpoint_keys=7, tail_cache_bytes=tail)
@@ -167,6 +172,7 @@ async def test_fetch_outside_the_queue_says_what_there_is(tmp_path: Path):
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_limits_are_answers(tmp_path: Path):
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=4096, max_pending_bytes=10_000))
     assert isinstance((await append(engine, message(b"t", bytes(5000)))).error, RecordTooLarge)
@@ -183,6 +189,7 @@ async def test_limits_are_answers(tmp_path: Path):
     assert isinstance((await append(engine, message(b"t"))).error, StoreClosed)
 
 
+@pytest.mark.engine_only
 async def test_control_records_find_room_where_messages_are_told_to_wait(tmp_path: Path):
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=4096, max_pending_bytes=10_000))
     answers: list[Appended] = []
@@ -274,6 +281,7 @@ async def test_parts_of_records_are_left_out(tmp_path: Path, tail: int):
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_reads_that_wait_for_the_device_leave_the_loop(tmp_path: Path):
     class ColdDisk(Disk):
         __slots__ = ()
@@ -317,6 +325,7 @@ async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_pa
     database.close()
 
 
+@pytest.mark.engine_only
 async def test_flushed_views_bound_the_replay(tmp_path: Path):
     config = StoreConfig(segment_size=1 << 14, checkpoint_age_s=0, view_flush_bytes=0)
     engine = await Engine.open(tmp_path / "data", config)

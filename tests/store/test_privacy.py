@@ -10,6 +10,8 @@ import pytest
 from store.config import StoreConfig
 from store.engine import Engine
 
+pytestmark = pytest.mark.any_store
+
 
 @pytest.fixture(autouse=True)
 def open_handed() -> Iterator[None]:

@@ -8,6 +8,8 @@ import pytest
 from store.api import Receipts
 from tests.store.groups.test_pop import DEAD, Bench, Q, numbers, payloads, receipts
 
+pytestmark = pytest.mark.any_store
+
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:

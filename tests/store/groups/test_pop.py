@@ -16,6 +16,8 @@ from store.errors import OffsetOutOfRange
 from tests.store.popping import DEAD, OTHER, Bench, Q, message, numbers, payloads, receipts
 from tests.store.views.test_sessions import wish
 
+pytestmark = pytest.mark.any_store
+
 
 async def test_a_message_is_out_once_and_comes_again_when_its_lease_is_over(bench: Bench):
     await bench.fill(5)

@@ -12,6 +12,8 @@ from store.log.reader import LogReader
 from tests.store.popping import OTHER, Bench, Q, numbers, payloads, receipts
 from tests.waiting import until
 
+pytestmark = pytest.mark.any_store
+
 
 async def until_idle(bench: Bench) -> None:
     await until(lambda: bench.engine._groups.is_idle)
@@ -118,6 +120,7 @@ async def test_an_early_lease_may_be_handed_over_at_once(bench: Bench):
     assert await bench.engine.settle(group, [Receipts(Q, 0, 2, 1)]) == [Receipts(Q, 0, 1, 1)]
 
 
+@pytest.mark.engine_only
 async def test_a_refused_settlement_leaves_what_was_under_way_before(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(2)
     await bench.pop(records=1)
@@ -153,6 +156,7 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
     assert again == [Receipts(Q, 1, 2, 1), twice] or again == [twice, Receipts(Q, 1, 2, 1)]
 
 
+@pytest.mark.engine_only
 async def test_a_cancelled_pop_was_given_to_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(2)
     read = LogReader.frames

@@ -17,6 +17,8 @@ from store.errors import StoreBusy, StoreError, ViewsDamaged
 from store.log.reader import LogReader
 from tests.store.popping import CONFIG, OTHER, Bench, Q, message, numbers, payloads, receipts
 
+pytestmark = pytest.mark.any_store
+
 
 async def test_pops_at_the_same_time_share(bench: Bench):
     await bench.fill(300)
@@ -29,6 +31,7 @@ async def test_pops_at_the_same_time_share(bench: Bench):
     assert await bench.lag() == {Q: (300, 300, 0, 0), OTHER: (0, 0, 0, 0)}
 
 
+@pytest.mark.engine_only
 async def test_what_is_under_way_is_nobody_elses(bench: Bench):
     await bench.fill(2)
     (mine,) = receipts(await bench.pop())
@@ -48,6 +51,7 @@ async def test_what_is_under_way_is_nobody_elses(bench: Bench):
     assert mine.count == 2
 
 
+@pytest.mark.engine_only
 async def test_what_others_have_under_way_counts(tmp_path: Path, monkeypatch):
     bench = await Bench(tmp_path, replace(CONFIG, max_group_leases=4)).open()
     await bench.fill(9)
@@ -70,6 +74,7 @@ async def test_what_others_have_under_way_counts(tmp_path: Path, monkeypatch):
     await bench.engine.close()
 
 
+@pytest.mark.engine_only
 async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
     await bench.fill(4)
     await bench.pop(records=2, invisible=0)
@@ -126,6 +131,7 @@ async def test_a_failed_log_leaves_nothing_under_way(bench: Bench):
     assert bench.engine._groups.is_idle
 
 
+@pytest.mark.engine_only
 @pytest.mark.parametrize("fault", ["views", "name"])
 async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str):
     await bench.fill(4)
@@ -145,6 +151,7 @@ async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypa
     assert payloads((await bench.pop(records=3)).runs) == numbers(0, 1, 2)
 
 
+@pytest.mark.engine_only
 async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Nor on what others have under way in the same queue."""
 

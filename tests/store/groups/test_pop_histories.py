@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from store.control import GroupOffsetsCommitted
 from store.views.leases import UNSENT
 from tests.store.group_model import Place
 from tests.store.popping import DEAD, Bench, Q, message, numbers, payloads
+
+pytestmark = pytest.mark.any_store
 
 commands = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 6)),

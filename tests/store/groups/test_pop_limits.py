@@ -12,6 +12,8 @@ from store.api import (
 from store.errors import TooManyGroups
 from tests.store.popping import CONFIG, DEAD, OTHER, Bench, Q, message, numbers, payloads
 
+pytestmark = pytest.mark.any_store
+
 
 async def test_a_pop_is_bounded_by_bytes(bench: Bench):
     await bench.append(*(message(number, size=1_000) for number in range(6)))

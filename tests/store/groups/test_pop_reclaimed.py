@@ -15,6 +15,8 @@ from store.log.reader import LogReader
 from store.log.segments import segment_name
 from tests.store.popping import CONFIG, DEAD, Bench, Q, message, numbers, payloads, receipts
 
+pytestmark = pytest.mark.any_store
+
 
 async def test_what_left_the_log_is_finished(tmp_path: Path):
     config = replace(CONFIG, segment_size=4096, generation_segments=1, retention_bytes=4096, retention_check_s=1e6)

@@ -18,6 +18,8 @@ from store.groups.selection import MOST_EXAMINED
 from tests.store.popping import CONFIG, DEAD, payloads, receipts
 from tests.store.popping import Bench as PopBench
 
+pytestmark = pytest.mark.any_store
+
 P0 = partition_queue(b"a", 0)
 RED = Selection(tags="red")
 
@@ -74,6 +76,7 @@ async def test_topics_and_conditions_select(bench: Bench):
     assert numbers(await bench.pop(P0, group=b"sql", selection=Selection(sql="number > 7"))) == [8]
 
 
+@pytest.mark.engine_only
 async def test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them(bench: Bench):
     for first in range(0, 3 * MOST_EXAMINED, 1024):
         await bench.append(*(tagged(number, "blue") for number in range(first, first + 1024)))
@@ -88,6 +91,7 @@ async def test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them(be
     assert bench.engine.stats().records - begin <= 2 + looks
 
 
+@pytest.mark.engine_only
 async def test_few_that_nobody_wants_cost_no_record_and_the_group_waits(bench: Bench):
     await bench.append(tagged(0, "red"))
     await bench.engine.settle(b"g", receipts(await bench.pop(P0, selection=RED)))

@@ -9,6 +9,8 @@ from store.api import (
 )
 from tests.store.popping import OTHER, Bench, Q, message, numbers, payloads, receipts
 
+pytestmark = pytest.mark.any_store
+
 
 async def test_what_is_given_back_comes_first_and_by_time(bench: Bench):
     await bench.fill(6)

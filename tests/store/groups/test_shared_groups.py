@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from store.api import (
     Handed,
     Outbound,
@@ -11,6 +13,8 @@ from store.api import (
 from store.control import SessionEnded, SessionOpened, ShareJoined, ShareLeft, subscribed
 from tests.store.popping import Bench, Q, numbers, payloads
 from tests.store.views.test_sessions import wish
+
+pytestmark = pytest.mark.any_store
 
 
 async def test_messages_that_are_handed_over_are_their_sessions(bench: Bench):

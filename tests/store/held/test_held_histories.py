@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from store.engine import Engine
 from store.log.writer import Clock
 from tests.store.images import copy_image
 from tests.store.test_engine import append
+
+pytestmark = pytest.mark.any_store
 
 SEGMENT = 4096
 HOUR = 3_600_000  # ms

@@ -22,6 +22,8 @@ from store.log.writer import clock_ms
 from tests.store.images import copy_image
 from tests.store.test_engine import append
 
+pytestmark = pytest.mark.any_store
+
 SEGMENT = 4096
 HOUR = 3_600_000  # ms
 YEAR = 365 * 24 * HOUR
@@ -181,20 +183,26 @@ async def moved_by(engine: Engine, count: int) -> list[bytes]:
 
 async def test_the_timer_wakes_for_what_is_due_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service, "_LONGEST_S", 3600)
-    engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 20))
+    clock = Clock()
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 20), clock=clock)
     waiting = asyncio.ensure_future(moved_by(engine, 4))
     await asyncio.sleep(0)
-    now = clock_ms()
+    now = clock.now
     await hold(engine, delayed(b"far", now + HOUR), delayed(b"never", LAST), delayed(b"huge", YEAR * 1000))
     await hold(engine, delayed(b"second", now + 60), delayed(b"third", now + 90))
     await hold(engine, delayed(b"first", now + 20))
     await hold(engine, delayed(b"past", 0))
-    assert await waiting == [b"past", b"first", b"second", b"third"]
-    assert clock_ms() >= now + 90
+    began = clock_ms()
+    while not waiting.done():
+        clock.now = now + clock_ms() - began
+        await asyncio.sleep(0.001)
+    assert waiting.result() == [b"past", b"first", b"second", b"third"]
+    assert clock.now >= now + 90
     assert [held.topic for held in (await engine.timers(None, 9)).messages] == [b"far", b"huge", b"never"]
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_what_fell_due_while_the_node_was_down_fires_when_it_is_up(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
@@ -211,6 +219,7 @@ async def test_what_fell_due_while_the_node_was_down_fires_when_it_is_up(tmp_pat
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_recall_says_which_could_not_be_recalled(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
@@ -234,6 +243,7 @@ async def test_recall_says_which_could_not_be_recalled(tmp_path: Path):
     assert await ending == []
 
 
+@pytest.mark.engine_only
 async def test_a_message_is_either_fired_or_recalled(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
@@ -270,6 +280,7 @@ async def test_a_caller_that_gives_up_leaves_no_claim(tmp_path: Path, caplog: py
     assert caplog.records == []
 
 
+@pytest.mark.engine_only
 @pytest.mark.parametrize("busy", [False, True])
 async def test_what_is_claimed_is_looked_at_when_the_claim_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
@@ -322,6 +333,7 @@ async def test_transactions_end_as_they_are_told(tmp_path: Path):
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_publishers_are_asked_and_orphans_rolled_back(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
@@ -391,6 +403,7 @@ async def test_a_delayed_half_waits_for_its_transaction_and_for_its_time(tmp_pat
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_a_year_of_delay_with_an_hour_of_retention(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
@@ -591,6 +604,7 @@ async def test_retention_waits_for_what_is_on_its_way_to_enter(tmp_path: Path, m
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_a_busy_log_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service, "_BUSY_S", 0.001)
     clock = Clock()
@@ -630,6 +644,7 @@ async def test_a_half_leaves_room_for_its_copy(tmp_path: Path):
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_the_copy_of_a_large_message_finds_room(tmp_path: Path):
     """Where messages are told to wait, and one as large as any that was ever taken."""
     clock = Clock()

@@ -16,6 +16,8 @@ from store.log.disk import Disk
 from store.log.reader import LogReader
 from tests.store.moves import enter
 
+pytestmark = pytest.mark.any_store
+
 SEGMENT = 4096
 CONFIG = StoreConfig(
     segment_size=SEGMENT,

@@ -18,6 +18,8 @@ from store.errors import NoSuchMessage, OffsetOutOfRange
 from store.views.begins import Floors
 from tests.store.moves import enter
 
+pytestmark = pytest.mark.any_store
+
 SEGMENT = 4096
 COMMON_S, AGES_S = 60, {b"brief": 20, b"long": 200, b"ever": 0}
 CONFIG = StoreConfig(
@@ -135,6 +137,7 @@ class Log:
         assert found == there
 
 
+@pytest.mark.engine_only
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(

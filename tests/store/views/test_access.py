@@ -6,6 +6,8 @@ from store import control
 from store.api import Rule, User
 from tests.store.views.test_sessions import Bench, bench
 
+pytestmark = pytest.mark.any_store
+
 __all__ = ["bench"]  # the fixture
 
 ALICE = User(b"alice", b"salt", 4096, b"s" * 32, b"k" * 32)

@@ -22,6 +22,8 @@ from tests.store.images import copy_image
 from tests.store.retention.test_retention import ColdDisk
 from tests.store.test_engine import append
 
+pytestmark = pytest.mark.any_store
+
 SEGMENT = 4096
 CONFIG = StoreConfig(
     segment_size=SEGMENT,
@@ -268,6 +270,7 @@ async def check(engine: Engine) -> None:
             assert found == expected
 
 
+@pytest.mark.engine_only
 async def test_a_payload_is_never_taken_for_a_message(tmp_path: Path):
     """A record that somebody put together in the payload of another, for exactly this place of the log."""
     engine = await Engine.open(tmp_path, CONFIG)

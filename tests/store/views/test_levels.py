@@ -20,6 +20,8 @@ from store.views.state import State
 from tests.store.simulation.checks import naive_children
 from tests.store.test_engine import append, message
 
+pytestmark = pytest.mark.any_store
+
 FRESH = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # Names that sort around the slash, that begin each other, that are empty, that begin with $.

@@ -13,6 +13,8 @@ from store.api import Appended, Commit, Outbound, StoredSubscription, filter_que
 from store.config import StoreConfig
 from store.engine import Engine
 
+pytestmark = pytest.mark.any_store
+
 NEVER = 0xFFFFFFFF
 CONFIG = StoreConfig(segment_size=1 << 16)
 
@@ -91,6 +93,7 @@ async def test_commits_say_which_filter_queues_a_message_entered(bench: Bench):
     assert bench.commits[1].filter_offsets is None
 
 
+@pytest.mark.engine_only
 async def test_subscribing_again_keeps_the_cursor_and_takes_the_options(bench: Bench):
     await bench.append(control.SessionOpened(1, 60, True).frame(b"c"), control.subscribed(b"c", [wish(b"a/#")]))
     await bench.append(

@@ -1,10 +1,14 @@
 """The wills view: what each record does to the will of a client, through the engine's face."""
 
+import pytest
+
 import record
 from record.layout import FLAG_DELAYED, FLAG_RETAIN, FLAG_REVIVED, FLAG_WILL, Kind
 from store import control
 from store.api import StoredWill
 from tests.store.views.test_sessions import NEVER, Bench, bench
+
+pytestmark = pytest.mark.any_store
 
 __all__ = ["bench"]  # the fixture
 
