@@ -198,7 +198,7 @@ class Attached:
         self._calls[number] = task
         task.add_done_callback(lambda _: self._calls.pop(number, None))  # also if it is cancelled before it runs
 
-    async def _run(self, number: int, method: Method[Any], body: bytes) -> None:
+    async def _run(self, number: int, method: Method, body: bytes) -> None:
         try:
             arguments = method.arguments.decode(body)
             result = encode(await getattr(self._store, method.name)(*arguments))

@@ -3,252 +3,110 @@
 Arguments are a MessagePack array, results are one value. The signatures of `Store` give the types of both.
 """
 
+import inspect
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from store.api import (
-    Attendance,
-    Bounds,
-    ChildPage,
-    Chunk,
-    Fetched,
-    Found,
-    GroupState,
-    Handed,
-    HeldPage,
-    NamedClaim,
-    PopRequest,
-    PopResult,
-    Receipts,
-    Retained,
-    Rule,
-    SessionState,
-    Store,
-    StoredSubscription,
-    StoredWill,
-    TopicPage,
-    User,
-)
+from store.api import Store
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Method(Generic[Result]):
+class Method:
     """A method of `Store` that can be called remotely. `is_read`: it can be called twice without harm."""
 
-    __slots__ = ("arguments", "is_read", "name", "number", "result")
+    __slots__ = ("arguments", "is_read", "name", "number", "parameters", "result")
 
-    def __init__(self, name: str, *, is_read: bool = True) -> None:
-        hints = typing.get_type_hints(getattr(Store, name))
+    def __init__(self, method: Callable[..., object], is_read: bool) -> None:
+        hints = typing.get_type_hints(method)
         result = hints.pop("return")
-        self.name = name
+        self.name = method.__name__
         self.is_read = is_read
         self.number = len(METHODS)
+        self.parameters = list(inspect.signature(method).parameters.values())[1:]
         self.arguments: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(
             tuple.__class_getitem__(tuple(hints.values()))
         )
-        self.result: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(result)
+        self.result: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(result)
         METHODS.append(self)
 
 
-METHODS: Final[list[Method[Any]]] = []  # by number: append new ones at the end
-
-BOUNDS: Final = Method[Bounds]("bounds")
-FETCH: Final = Method[Fetched]("fetch")
-READ: Final = Method[Chunk]("read")
-POSITION_AT: Final = Method[int]("position_at")
-RETENTION_FLOOR: Final = Method[int]("retention_floor")
-OFFSET_AT: Final = Method[int]("offset_at")
-BY_KEY: Final = Method[Found]("by_key")
-MESSAGE: Final = Method[bytes]("message")
-SESSION: Final = Method[SessionState | None]("session")
-SUBSCRIPTIONS: Final = Method[dict[bytes, StoredSubscription]]("subscriptions")
-SESSIONS: Final = Method[list[bytes]]("sessions")
-SESSIONS_OF: Final = Method[tuple[list[bytes], bytes | None]]("sessions_of")
-WILL: Final = Method[StoredWill | None]("will")
-WILLS: Final = Method[list[StoredWill]]("wills")
-WILLS_WAITING: Final = Method[list[tuple[bytes, int]]]("wills_waiting")
-SESSIONS_OPEN: Final = Method[list[tuple[bytes, int, int, bytes]]]("sessions_open")
-SESSIONS_EXPIRED: Final = Method[list[tuple[bytes, int]]]("sessions_expired")
-RETAINED: Final = Method[list[Retained]]("retained")
-GROUP_OFFSETS: Final = Method[dict[int, int]]("group_offsets")
-POP: Final = Method[PopResult]("pop", is_read=False)
-SETTLE: Final = Method[list[Receipts]]("settle", is_read=False)
-BURY: Final = Method[list[Receipts]]("bury", is_read=False)
-RELEASE_LEASES: Final = Method[None]("release_leases", is_read=False)
-HAND_OVER: Final = Method[list[int]]("hand_over", is_read=False)
-TRANSIENT_SHARES: Final = Method[list[tuple[bytes, list[bytes]]]]("transient_shares")
-JOIN_GATEWAY: Final = Method[float]("join_gateway", is_read=False)
-HEARTBEAT: Final = Method[Attendance]("heartbeat", is_read=False)
-LEAVE_GATEWAY: Final = Method[None]("leave_gateway", is_read=False)
-CLAIM_CLIENT: Final = Method[None]("claim_client", is_read=False)
-RELEASE_CLIENTS: Final = Method[None]("release_clients", is_read=False)
-RESET_GROUP: Final = Method[None]("reset_group", is_read=False)
-REMOVE_GROUP: Final = Method[None]("remove_group", is_read=False)
-GROUPS: Final = Method[list[GroupState]]("groups")
-TIMERS: Final = Method[HeldPage]("timers")
-RECALL: Final = Method[list[int]]("recall", is_read=False)
-END_TRANSACTION: Final = Method[list[int]]("end_transaction", is_read=False)
-TOPICS: Final = Method[TopicPage]("topics")
-CHILDREN: Final = Method[ChildPage]("children")
-USER: Final = Method[User | None]("user")
-USERS: Final = Method[list[User]]("users")
-RULES: Final = Method[list[Rule]]("rules")
-RULES_OF_ALL: Final = Method[list[tuple[bytes, list[Rule]]]]("rules_of_all")
-PRODUCED: Final = Method[tuple[int, int, int] | None]("produced")
-SESSION_ROW: Final = Method[SessionState | None]("session_row")
+METHODS: Final[list[Method]] = []  # by number
 
 
-class RemoteCalls:
-    """The methods of `Store` as remote calls."""
+def _remote(
+    method: Callable[Concatenate[Store, Arguments], Coroutine[Any, Any, Result]], *, is_read: bool = True
+) -> Callable[Concatenate["RemoteCalls", Arguments], Coroutine[Any, Any, Result]]:
+    """Turn a method of `Store` into a remote call."""
+    remote = Method(method, is_read)
 
-    async def _ask(self, method: Method[Result], *arguments: object) -> Result:
-        raise NotImplementedError
+    @wraps(method)
+    async def call(self: "RemoteCalls", /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        rest = tuple(named.get(each.name, each.default) for each in remote.parameters[len(arguments) :])
+        return typing.cast("Result", await self._ask(remote, arguments + rest))
 
-    async def _ask_pop(self, request: PopRequest) -> PopResult:
-        """Pop. If the caller was cancelled meanwhile, the leases are returned."""
-        raise NotImplementedError
+    return call
 
-    async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
-        return await self._ask(PRODUCED, producer)
 
-    async def bounds(self, queue: bytes) -> Bounds:
-        return await self._ask(BOUNDS, queue)
+class RemoteCalls(ABC):
+    """The methods of `Store` as remote calls. Their order gives their numbers: append new ones at the end."""
 
-    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
-        return await self._ask(FETCH, queue, offset, max_records, max_bytes, without)
+    @abstractmethod
+    async def _ask(self, method: Method, arguments: tuple[object, ...]) -> object:
+        """Call a method of the store, and return its decoded result. Raises what the store raises."""
 
-    async def read(self, position: int, max_bytes: int) -> Chunk:
-        return await self._ask(READ, position, max_bytes)
+    bounds = _remote(Store.bounds)
+    fetch = _remote(Store.fetch)
+    read = _remote(Store.read)
+    position_at = _remote(Store.position_at)
+    retention_floor = _remote(Store.retention_floor)
+    offset_at = _remote(Store.offset_at)
+    by_key = _remote(Store.by_key)
+    message = _remote(Store.message)
+    session = _remote(Store.session)
+    subscriptions = _remote(Store.subscriptions)
+    sessions = _remote(Store.sessions)
+    sessions_of = _remote(Store.sessions_of)
+    will = _remote(Store.will)
+    wills = _remote(Store.wills)
+    wills_waiting = _remote(Store.wills_waiting)
+    sessions_open = _remote(Store.sessions_open)
+    sessions_expired = _remote(Store.sessions_expired)
+    retained = _remote(Store.retained)
+    group_offsets = _remote(Store.group_offsets)
+    pop = _remote(Store.pop, is_read=False)
+    settle = _remote(Store.settle, is_read=False)
+    bury = _remote(Store.bury, is_read=False)
+    release_leases = _remote(Store.release_leases, is_read=False)
+    hand_over = _remote(Store.hand_over, is_read=False)
+    transient_shares = _remote(Store.transient_shares)
+    join_gateway = _remote(Store.join_gateway, is_read=False)
+    heartbeat = _remote(Store.heartbeat, is_read=False)
+    leave_gateway = _remote(Store.leave_gateway, is_read=False)
+    claim_client = _remote(Store.claim_client, is_read=False)
+    release_clients = _remote(Store.release_clients, is_read=False)
+    reset_group = _remote(Store.reset_group, is_read=False)
+    remove_group = _remote(Store.remove_group, is_read=False)
+    groups = _remote(Store.groups)
+    timers = _remote(Store.timers)
+    recall = _remote(Store.recall, is_read=False)
+    end_transaction = _remote(Store.end_transaction, is_read=False)
+    topics = _remote(Store.topics)
+    children = _remote(Store.children)
+    user = _remote(Store.user)
+    users = _remote(Store.users)
+    rules = _remote(Store.rules)
+    rules_of_all = _remote(Store.rules_of_all)
+    produced = _remote(Store.produced)
+    session_row = _remote(Store.session_row)
 
-    async def position_at(self, time_ms: int) -> int:
-        return await self._ask(POSITION_AT, time_ms)
 
-    async def retention_floor(self, parent: bytes) -> int:
-        return await self._ask(RETENTION_FLOOR, parent)
-
-    async def offset_at(self, queue: bytes, time_ms: int) -> int:
-        return await self._ask(OFFSET_AT, queue, time_ms)
-
-    async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
-        return await self._ask(BY_KEY, parent, key, after, limit, max_bytes)
-
-    async def message(self, position: int) -> bytes:
-        return await self._ask(MESSAGE, position)
-
-    async def session(self, client_id: bytes) -> SessionState | None:
-        return await self._ask(SESSION, client_id)
-
-    async def session_row(self, client_id: bytes) -> SessionState | None:
-        return await self._ask(SESSION_ROW, client_id)
-
-    async def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
-        return await self._ask(SUBSCRIPTIONS, client_id, filters)
-
-    async def sessions(self, after: bytes | None, limit: int) -> list[bytes]:
-        return await self._ask(SESSIONS, after, limit)
-
-    async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
-        return await self._ask(SESSIONS_OF, user_name, after)
-
-    async def will(self, client_id: bytes) -> StoredWill | None:
-        return await self._ask(WILL, client_id)
-
-    async def wills(self, after: bytes | None, limit: int) -> list[StoredWill]:
-        return await self._ask(WILLS, after, limit)
-
-    async def wills_waiting(self, limit: int) -> list[tuple[bytes, int]]:
-        return await self._ask(WILLS_WAITING, limit)
-
-    async def sessions_open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
-        return await self._ask(SESSIONS_OPEN, after, limit)
-
-    async def sessions_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
-        return await self._ask(SESSIONS_EXPIRED, now_ms, limit)
-
-    async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-        return await self._ask(RETAINED, topic_filter, after, limit)
-
-    async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
-        return await self._ask(GROUP_OFFSETS, group, parent)
-
-    async def pop(self, request: PopRequest) -> PopResult:
-        return await self._ask_pop(request)
-
-    async def settle(
-        self,
-        group: bytes,
-        done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]] = (),
-        unsent: Sequence[tuple[Receipts, int]] = (),
-        member: bytes = b"",
-    ) -> list[Receipts]:
-        return await self._ask(SETTLE, group, done, again, unsent, member)
-
-    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
-        return await self._ask(BURY, group, receipts, member)
-
-    async def release_leases(self, group: bytes, queue: bytes) -> None:
-        return await self._ask(RELEASE_LEASES, group, queue)
-
-    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
-        return await self._ask(HAND_OVER, group, handed)
-
-    async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        return await self._ask(TRANSIENT_SHARES, after, limit)
-
-    async def join_gateway(self, gateway: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
-        return await self._ask(JOIN_GATEWAY, gateway, claims, more)
-
-    async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
-        return await self._ask(HEARTBEAT, gateway, figures)
-
-    async def leave_gateway(self, gateway: bytes) -> None:
-        return await self._ask(LEAVE_GATEWAY, gateway)
-
-    async def claim_client(self, gateway: bytes, client_id: bytes, number: int, user: bytes) -> None:
-        return await self._ask(CLAIM_CLIENT, gateway, client_id, number, user)
-
-    async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
-        return await self._ask(RELEASE_CLIENTS, gateway, claims)
-
-    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
-        return await self._ask(RESET_GROUP, group, offsets)
-
-    async def remove_group(self, group: bytes) -> None:
-        return await self._ask(REMOVE_GROUP, group)
-
-    async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
-        return await self._ask(GROUPS, after, limit)
-
-    async def timers(self, after: bytes | None, limit: int) -> HeldPage:
-        return await self._ask(TIMERS, after, limit)
-
-    async def recall(self, handles: Sequence[int]) -> list[int]:
-        return await self._ask(RECALL, handles)
-
-    async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
-        return await self._ask(END_TRANSACTION, handles, commit)
-
-    async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        return await self._ask(TOPICS, prefix, after, limit)
-
-    async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
-        return await self._ask(CHILDREN, above, after, limit)
-
-    async def user(self, name: bytes) -> User | None:
-        return await self._ask(USER, name)
-
-    async def users(self, after: bytes | None, limit: int) -> list[User]:
-        return await self._ask(USERS, after, limit)
-
-    async def rules(self, name: bytes) -> list[Rule]:
-        return await self._ask(RULES, name)
-
-    async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
-        return await self._ask(RULES_OF_ALL, after, limit)
+POP: Final = next(method for method in METHODS if method.name == "pop")

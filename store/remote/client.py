@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 import grpc
 import grpc.aio
@@ -47,7 +47,6 @@ from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items, refu
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 Credentials = Callable[[], grpc.ChannelCredentials]
 
 _FIRST_PAUSE_S: Final = 0.02
@@ -199,15 +198,15 @@ class RemoteStore(RemoteCalls):
         stats.log_end = self._event_receiver.position
         return stats
 
-    async def _ask(self, method: Method[Result], *arguments: object) -> Result:
+    async def _ask(self, method: Method, arguments: tuple[object, ...]) -> object:
         self._flush()
-        return method.result.decode(await self._questions.ask(cast("Method[object]", method), arguments))
+        return method.result.decode(await self._questions.ask(method, arguments))
 
-    async def _ask_pop(self, request: PopRequest) -> PopResult:
+    async def pop(self, request: PopRequest) -> PopResult:
+        """See `store.api.Store.pop`. If the caller is cancelled meanwhile, the leases are returned."""
         self._flush()
-        ask = self._questions.ask
-        answer = await ask(cast("Method[object]", POP), (request,), partial(self._return_orphaned, request.group))
-        return POP.result.decode(answer)
+        answer = await self._questions.ask(POP, (request,), partial(self._return_orphaned, request.group))
+        return cast("PopResult", POP.result.decode(answer))
 
     def _flush(self) -> None:
         """Send gathered changes and appends before a call, so that the store gets everything in order."""
@@ -217,7 +216,7 @@ class RemoteStore(RemoteCalls):
 
     def _return_orphaned(self, group: bytes, answer: bytes) -> None:
         """Return the leases of a pop whose caller was cancelled."""
-        runs = POP.result.decode(answer).runs
+        runs = cast("PopResult", POP.result.decode(answer)).runs
         if runs:
             unsent = [(Receipts(run.queue, run.offset, run.count, run.deliveries), 0) for run in runs]
             task = self._loop.create_task(self._return_leases(group, unsent))

@@ -37,9 +37,7 @@ class Questions:
         self._open: dict[int, _Question] = {}
         self._error: StoreError | None = None
 
-    async def ask(
-        self, method: Method[object], arguments: tuple[object, ...], orphaned: Orphaned | None = None
-    ) -> bytes:
+    async def ask(self, method: Method, arguments: tuple[object, ...], orphaned: Orphaned | None = None) -> bytes:
         """Call a method and return the encoded answer.
 
         Raises what the store raises, and `StoreClosed` if the outcome is unknown. If the caller is cancelled, the call

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from store.config import StoreConfig
-from store.remote.calls import CLAIM_CLIENT, encode
+from store.remote.calls import METHODS, encode
 from store.remote.link import Link
 from store.remote.wire import NUMBER, Item
 from tests.store.remote.linked import Linked
@@ -15,8 +15,9 @@ async def test_a_question_that_is_called_off_in_its_own_message_leaves_nothing(t
     something of it is left, and a gateway may have so many."""
     store = await Linked.open(tmp_path, StoreConfig(segment_size=1 << 20))
     (gateway,) = store.server.gateways.values()
+    claim = next(method for method in METHODS if method.name == "claim_client")
     way, number = Link(1 << 20), NUMBER.pack(1 << 20)
-    way.put(Item.CALL, number + bytes([CLAIM_CLIENT.number]) + encode((b"g1", b"c", 1, b"")))
+    way.put(Item.CALL, number + bytes([claim.number]) + encode((b"g1", b"c", 1, b"")))
     way.put(Item.CANCEL, number)
     message = way.next()
     assert message is not None

@@ -19,7 +19,7 @@ class Asked:
         self.questions = Questions(1, lambda kind, _: self.sent.append(kind))
 
     async def ask(self) -> "asyncio.Task[bytes]":
-        asking = asyncio.create_task(self.questions.ask(POP, (), self.orphans.append))  # type: ignore[arg-type]
+        asking = asyncio.create_task(self.questions.ask(POP, (), self.orphans.append))
         await asyncio.sleep(0)
         return asking
 
