@@ -48,13 +48,14 @@ def _back_up(arguments: Arguments, progress: "ProgressLine") -> "Made":
     from sluice.node.admin_socket import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
-    from store.exports.backup import CopyOptions, back_up_staged, back_up_stopped  # noqa: PLC0415
+    from store.exports.backup import back_up_staged, back_up_stopped  # noqa: PLC0415
+    from store.exports.copying import CopyOptions  # noqa: PLC0415
     from store.exports.stage import Staged, stage  # noqa: PLC0415
 
     data, target = arguments.data_dir, arguments.target
     if not is_data_folder(data):
         raise StoreError(f"there is no data folder at {data}")
-    options = CopyOptions(may_link=not arguments.copy, tell=progress.report)
+    options = CopyOptions(may_link=not arguments.copy, on_progress=progress.report)
     node = NodeLink.find(data)
     if node is None:
         return back_up_stopped(data, target, options)

@@ -34,14 +34,14 @@ def add(subparsers: Subparsers) -> None:
 def run(arguments: Arguments) -> int:
     from sluice.console.progress import ProgressLine  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
-    from store.exports.backup import CopyOptions  # noqa: PLC0415
+    from store.exports.copying import CopyOptions  # noqa: PLC0415
     from store.exports.restore import restore  # noqa: PLC0415
     from store.exports.until import Until  # noqa: PLC0415
 
     began = time.monotonic()
     try:
         with ProgressLine() as progress:
-            options = CopyOptions(tell=progress.report)
+            options = CopyOptions(on_progress=progress.report)
             until = arguments.until or Until()
             found = restore(arguments.backup, arguments.data, until, arguments.base, options)
     except (StoreError, OSError) as error:

@@ -2,5 +2,6 @@
 
 `stage` freezes a moment of a running store. `backup` turns a stage, or a data folder that no process has open, into a
 backup, and `restore` reverses that. `snapshot` is a read-only store as of a moment. `until` names a moment, `base`
-finds views to start folding from, and `checking` verifies a copy. May import the rest of `store` except `engine`.
+finds views to start folding from, `copying` has what backups and restores
+have in common, and `checking` verifies a copy. May import the rest of `store` except `engine`.
 """

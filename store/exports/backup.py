@@ -1,16 +1,17 @@
-"""Backups: data folders that open by themselves, made from a store that goes on (`store.exports.stage`) or from a
-folder that nobody has open.
+"""Backups: data folders that can be opened as they are, made from a running store or from a stopped one.
 
-A backup is made beside its name, checked, and renamed at the very end: what has the name is whole. Files that never
-change again (segments that are full, RocksDB's tables) are linked where that is possible: from a backup beside this
-one that has them from the same file already, else from the store. All others are copied.
+A running store is backed up from a stage (`store.exports.stage`). A backup is made under another name beside its
+target, checked, and renamed in the end. So a folder with the target's name is complete.
+
+Full segments and RocksDB's tables never change again. They are hard links where possible: to the same file in an
+earlier backup beside the target, or else to the store's. All other files are copied.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,90 +20,80 @@ import orjson
 from store.data_folder import META, Folder, is_data_folder, read_meta
 from store.errors import StoreError
 from store.exports.checking import check_log
+from store.exports.copying import CopyOptions, Progress, require_room
 from store.exports.stage import Staged, lock_folder
 from store.file_copy import Copier, sync_files, try_link
 from store.log.damaged_ranges import write_damaged
-from store.log.disk import Disk, replace_file
-from store.log.pinned_segments import PinnedSegments
+from store.log.disk import replace_file
+from store.log.pinned_segments import pinned
 from store.log.recovery import find_end
 from store.log.segments import Segments, segment_name
-from store.log.writer import Clock, clock_ms
 from store.views.database import Checkpoint, saved_checkpoint
 
 FORMAT: Final = 1
 FILE: Final = "backup.json"
 UNFINISHED: Final = ".unfinished"
 _TABLE: Final = ".sst"
-_ROOM: Final = 1 << 20  # bytes that are to be left for names and small files
-
-Tell = Callable[[str, int, int], None]  # what is done ("copying", "checking"), bytes of it done, bytes of it in all
+_SPARE: Final = 1 << 20  # bytes for names and small files
 
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """What a file that does not change any more was taken from: the same inode, last written at the same time."""
+    """Identifies the file of the store that an unchanging file of a backup is a link to or a copy of."""
 
     length: int  # bytes that count: of a segment, up to the end of its last record
     inode: int
     changed_ns: int
-    kept_ns: int  # when the file in the backup was written; since then nobody, such as a repair, has made another of it
+    kept_ns: int  # when the backup's file was last written; a repair of the backup replaces the file
 
     def is_of(self, source: os.stat_result, kept: os.stat_result) -> bool:
-        """Whether the backup's file `kept` still is what `source` is."""
-        taken = (self.inode, self.changed_ns, self.kept_ns)
-        return taken == (source.st_ino, source.st_mtime_ns, kept.st_mtime_ns) and source.st_size == kept.st_size
+        """Whether the backup's file `kept` still has the content of `source`."""
+        identity = (self.inode, self.changed_ns, self.kept_ns)
+        return identity == (source.st_ino, source.st_mtime_ns, kept.st_mtime_ns) and source.st_size == kept.st_size
 
 
 @dataclass(slots=True, frozen=True)
 class BackupManifest:
-    """What `backup.json` holds."""
+    """The content of `backup.json`."""
 
     format: int
     begin: int  # of the log
-    position: int  # its end
-    time_ms: int  # store time of its newest record; 0: there is none
-    views: int | None  # position up to which the views are folded; None: there are none
+    position: int  # end of the log
+    time_ms: int  # store time of its newest record; 0: it has none
+    views: int | None  # position up to which the views are folded; None: there are no views
     made_ms: int
-    files: dict[str, Origin]  # by path in the folder
+    files: dict[str, Origin]  # of unchanging files, by path in the backup
 
 
 @dataclass(slots=True)
 class Made:
-    """A backup that is whole, and what it took."""
+    """A complete backup, and how its files were made."""
 
     manifest: BackupManifest
     copied_bytes: int = 0
-    linked_bytes: int = 0  # of the store's own files
-    reused_bytes: int = 0  # of files of earlier backups
-
-
-@dataclass(slots=True)
-class CopyOptions:
-    """How a backup is made."""
-
-    may_link: bool = True  # else everything is copied: it shares no file with anything
-    rest: float = 0.0  # see `Copier`
-    tell: Tell = lambda _what, _done, _all: None
-    clock: Clock = clock_ms
-    disk: Disk = field(default_factory=Disk)
+    linked_bytes: int = 0  # shared with the store
+    reused_bytes: int = 0  # shared with earlier backups
 
 
 @dataclass(slots=True)
 class _File:
-    name: str  # in the folder
+    name: str  # path in the backup
     source: Path
     length: int  # bytes to copy
     size: int  # of the copy
-    is_sealed: bool  # it does not change any more
+    is_sealed: bool  # it never changes again
 
 
 def back_up_staged(data: Path, stage: Path, staged: Staged, target: Path, options: CopyOptions) -> Made:
-    """Back up what a running store put into `stage`. Raises `StoreError` and OSError; there is no `target` then."""
+    """Back up a running store from its stage. Raises `StoreError` and OSError; `target` does not exist then."""
     return _Backup(data, stage, staged.position, target, options).make()
 
 
 def back_up_stopped(data: Path, target: Path, options: CopyOptions) -> Made:
-    """Back up a data folder that no process has, which is locked meanwhile. Raises as above."""
+    """Back up a data folder that no process has open. It is locked meanwhile.
+
+    Raises `StoreError` and OSError; `target` does not exist then.
+    """
     if not is_data_folder(data):
         raise StoreError(f"there is no data folder at {data}")
     folder = Folder(data, options.disk)
@@ -113,13 +104,13 @@ def back_up_stopped(data: Path, target: Path, options: CopyOptions) -> Made:
 
 
 def read_manifest(folder: Path) -> BackupManifest:
-    """What the backup's manifest says. Raises `StoreError` when it is of another version or damaged, OSError."""
+    """Read a backup's manifest. Raises `StoreError` when it is damaged or of another version, and OSError."""
     path = folder / FILE
     text = path.read_bytes()
     try:
         known = orjson.loads(text)
         if known["format"] != FORMAT:
-            raise StoreError(f"{path} has format {known['format']}, this version reads {FORMAT}")
+            raise StoreError(f"{path} has format {known['format']}, but this version reads only {FORMAT}")
         known["files"] = {name: Origin(**origin) for name, origin in known["files"].items()}
         return BackupManifest(**known)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -127,12 +118,12 @@ def read_manifest(folder: Path) -> BackupManifest:
 
 
 class _Backup:
-    """One backup on its way."""
+    """One backup in the making."""
 
     def __init__(self, data: Path, source: Path, position: int | None, target: Path, options: CopyOptions) -> None:
         self._data = data
         self._source = source
-        self._position = position
+        self._position = position  # where to end the log; None: at its last record
         self._target = target
         self._options = options
         self._disk = options.disk
@@ -140,27 +131,25 @@ class _Backup:
         self._size = read_meta(data).segment_size
         self._earlier: dict[str, tuple[Path, Origin]] = {}
         self._files: dict[str, Origin] = {}
-        self._reused: dict[int, int] = {}  # base of a segment that an earlier backup has → its records' end
+        self._reused: dict[int, int] = {}  # segments of earlier backups: base → end of the last record
         self._made = Made(BackupManifest(FORMAT, 0, 0, 0, None, 0, {}))
-        self._done = 0
-        self._all = 0
-        self._copier = Copier(self._disk, options.rest, self._on_copied)
+        self._progress = Progress(options.on_progress)
+        self._copier = Copier(self._disk, options.rest, self._progress.add)
 
     def make(self) -> Made:
         self._check_target()
         with self._working():
             if self._options.may_link:
-                self._earlier = _earlier(self._target)
+                self._earlier = _earlier_files(self._target)
             for name in ("log", "views"):
                 (self._unfinished / name).mkdir(mode=0o750)
             saved = self._copy_views()
             begin, position = self._copy_log(saved)
             time_ms = self._check_log(position)
-            views = self._checked_views(saved, begin, position)
+            views = self._check_views(saved, begin, position)
             now = self._options.clock()
-            manifest = BackupManifest(FORMAT, begin, position, time_ms, views, now, self._files)
-            self._finish(manifest)
-            self._made.manifest = manifest
+            self._made.manifest = BackupManifest(FORMAT, begin, position, time_ms, views, now, self._files)
+            self._finish()
         return self._made
 
     def _check_target(self) -> None:
@@ -174,18 +163,14 @@ class _Backup:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """The unfinished folder, ours alone; gone when the backup fails."""
+        """Create and lock the unfinished folder. Remove it if the backup fails."""
         unfinished = self._unfinished
-        if unfinished.exists():  # what a killed process left, unless it lives
-            lock = lock_folder(unfinished)
-            if lock is None:
-                raise StoreError(f"another process is making {self._target}")
+        if unfinished.exists():  # a killed process left it, or a running one is using it
+            lock = self._lock()
             shutil.rmtree(unfinished)
             os.close(lock)
         unfinished.mkdir(mode=0o750)
-        lock = lock_folder(unfinished)
-        if lock is None:
-            raise StoreError(f"another process is making {self._target}")
+        lock = self._lock()
         try:
             yield
         except BaseException:
@@ -194,10 +179,15 @@ class _Backup:
         finally:
             os.close(lock)
 
+    def _lock(self) -> int:
+        lock = lock_folder(self._unfinished)
+        if lock is None:
+            raise StoreError(f"another process is making {self._target}")
+        return lock
+
     def _copy_views(self) -> Checkpoint | None:
-        folder = self._source / "views"
         files = []
-        for path in sorted(folder.glob("*")):
+        for path in sorted((self._source / "views").glob("*")):
             if path.name != "LOCK" and not path.name.startswith("LOG"):
                 size = path.stat().st_size
                 files.append(_File(f"views/{path.name}", path, size, size, path.suffix == _TABLE))
@@ -206,16 +196,12 @@ class _Backup:
 
     def _copy_log(self, saved: Checkpoint | None) -> tuple[int, int]:
         """Returns where the log begins and ends."""
-        segments = PinnedSegments(self._source / "log", self._size, self._disk)
-        try:
-            segments.find()
+        with pinned(self._source / "log", self._size, self._disk) as segments:
             position = self._position
             if position is None:
                 position = find_end(segments, saved.position if saved else 0, saved.durable if saved else 0)[1]
             bases = [base for base in segments.bases if base < position]
             write_damaged(self._unfinished / "log", segments.damaged.up_to(position), self._disk)
-        finally:
-            segments.close()
         files = []
         for base in bases:
             name = segment_name(base)
@@ -226,27 +212,25 @@ class _Backup:
         return bases[0] if bases else position, position
 
     def _place(self, files: list[_File]) -> None:
-        """Link what can be linked, then copy the rest if there is room for it."""
+        """Link the files that can be linked, and copy the others if there is room for them."""
         to_copy = [file for file in files if not (file.is_sealed and self._options.may_link and self._link(file))]
-        self._done, self._all = 0, sum(file.length for file in to_copy)
-        room = os.statvfs(self._unfinished)
-        free = room.f_bavail * room.f_frsize
-        if self._all + _ROOM > free:
-            raise StoreError(f"{self._all} bytes are to be copied to {self._target.parent}, which has room for {free}")
+        size = sum(file.length for file in to_copy)
+        require_room(self._target.parent, size + _SPARE)
+        self._progress.begin("copying", size)
         for file in to_copy:
             self._copy(file)
             if file.is_sealed:
                 self._remember(file)
-            self._made.copied_bytes += file.length
+        self._made.copied_bytes += size
 
     def _copy(self, file: _File) -> None:
         target = self._unfinished / file.name
-        if file.name.startswith("views/"):  # the log is checked as a log
+        if file.name.startswith("views/"):
             self._copier.copy_file(file.source, target)
             return
         fd = os.open(file.source, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._copier.copy(fd, target, file.length, file.size)
+            self._copier.copy(fd, target, file.length, file.size)  # `_check_log` verifies the copy
         finally:
             os.close(fd)
 
@@ -261,12 +245,13 @@ class _Backup:
         return True
 
     def _link_earlier(self, file: _File) -> bool:
+        """Link the file of an earlier backup, if one has it."""
         if file.name not in self._earlier:
             return False
         path, origin = self._earlier[file.name]
         try:
             is_same = origin.is_of(file.source.stat(), path.stat())
-        except FileNotFoundError:  # retention, or a compaction, in a backup that was opened
+        except FileNotFoundError:  # the backup was opened, and retention or a compaction removed the file
             return False
         if not is_same or not try_link(path, self._unfinished / file.name):
             return False
@@ -277,62 +262,54 @@ class _Backup:
         return True
 
     def _remember(self, file: _File) -> None:
-        """What the file was taken from, which is there by now."""
-        about, kept = file.source.stat(), (self._unfinished / file.name).stat()
-        self._files[file.name] = Origin(file.length, about.st_ino, about.st_mtime_ns, kept.st_mtime_ns)
+        """Note the origin of an unchanging file that is in place."""
+        source, kept = file.source.stat(), (self._unfinished / file.name).stat()
+        self._files[file.name] = Origin(file.length, source.st_ino, source.st_mtime_ns, kept.st_mtime_ns)
 
     def _check_log(self, position: int) -> int:
-        """Read the log as it is in the backup, but for what earlier backups have checked. Returns the store time of
-        its newest record. Raises `LogCorrupt`."""
+        """Read the backup's log, except segments that earlier backups have checked.
+
+        Returns the store time of its newest record. Raises `LogCorrupt`.
+        """
         segments = Segments(self._unfinished / "log", self._size, self._disk)
         segments.find()
-        self._done, self._all = 0, sum(self._size for base in segments.bases if base not in self._reused)
-        checked = check_log(segments, position, self._reused, self._on_checked)
+        self._progress.begin("checking", sum(self._size for base in segments.bases if base not in self._reused))
+        checked = check_log(segments, position, self._reused, self._progress.add)
         for base, end in checked.ends.items():
             name = f"log/{segment_name(base)}"
             if name in self._files:
                 self._files[name] = replace(self._files[name], length=end - base)
         return checked.time_ms
 
-    def _checked_views(self, saved: Checkpoint | None, begin: int, position: int) -> int | None:
-        """Up to where the views are folded. Views that the log does not go with are left out."""
+    def _check_views(self, saved: Checkpoint | None, begin: int, position: int) -> int | None:
+        """Returns the position of the views. Views outside of the log are removed if it can be folded without them."""
         if saved is not None and begin <= saved.position <= position:
             return saved.position
         if begin:
             state = "there are no views" if saved is None else f"the views are at {saved.position}"
-            raise StoreError(f"the log has [{begin}, {position}) and {state}: it cannot be used without")
+            raise StoreError(f"the log is [{begin}, {position}), and {state}: it cannot be used without views")
         shutil.rmtree(self._unfinished / "views")
         return None
 
-    def _finish(self, manifest: BackupManifest) -> None:
+    def _finish(self) -> None:
         unfinished, disk = self._unfinished, self._disk
         for folder in (unfinished / "log", unfinished / "views"):
             if folder.exists():
                 sync_files(folder)
         replace_file(unfinished / META, (self._data / META).read_bytes(), disk)
-        replace_file(unfinished / FILE, orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2), disk)
+        replace_file(unfinished / FILE, orjson.dumps(asdict(self._made.manifest), option=orjson.OPT_INDENT_2), disk)
         unfinished.rename(self._target)
         disk.sync_folder(self._target.parent)
 
-    def _on_copied(self, count: int) -> None:
-        self._tell("copying", count)
 
-    def _on_checked(self, count: int) -> None:
-        self._tell("checking", count)
-
-    def _tell(self, what: str, count: int) -> None:
-        self._done += count
-        self._options.tell(what, self._done, self._all)
-
-
-def _earlier(target: Path) -> dict[str, tuple[Path, Origin]]:
-    """Files of the backups beside `target` that do not change, the newest backup's where several have one."""
+def _earlier_files(target: Path) -> dict[str, tuple[Path, Origin]]:
+    """The unchanging files of the backups beside `target`. If several have a file, that of the newest backup."""
     found: list[tuple[int, Path, BackupManifest]] = []
     for path in target.parent.glob(f"*/{FILE}"):
         try:
             manifest = read_manifest(path.parent)
         except (StoreError, OSError):
-            continue  # of no use here, and not ours to judge
+            continue  # this backup cannot be shared with
         if path.parent.suffix != UNFINISHED:
             found.append((manifest.made_ms, path.parent, manifest))
     files: dict[str, tuple[Path, Origin]] = {}

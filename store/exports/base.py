@@ -10,6 +10,7 @@ the older backup.
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from store.exports.backup import read_manifest
 from store.exports.until import Until, cut
 from store.file_copy import Copier, try_link
 from store.log.disk import Disk
-from store.log.pinned_segments import PinnedSegments
+from store.log.pinned_segments import pinned
 from store.log.recovery import segment_batches
 from store.log.segments import Segments
 from store.views.database import RDICT_CONFIG, Checkpoint, Database, saved_checkpoint
@@ -50,7 +51,7 @@ class Base:
         backups of the same log. Returns the position of the views; 0, with an empty `into`, if the log has to be
         folded from its beginning. Raises `StoreError`, which names the earliest possible position, if there are none.
         """
-        begin = segments.bases[0] if segments.bases else 0
+        begin = segments.begin
         positions = [] if own is None or own < begin else [own]
         found = own if own is not None and begin <= own <= end else 0
         source: Path | None = None
@@ -84,9 +85,9 @@ class Base:
 
         Nothing is copied if a backup's manifest says that they are beyond `end`. Raises `ViewsDamaged` and OSError.
         """
-        said = _said_position(folder)
-        if said is not None and end is not None and said > end:
-            return said
+        in_manifest = _position_in_manifest(folder)
+        if in_manifest is not None and end is not None and in_manifest > end:
+            return in_manifest
         saved = copy_views(folder / "views", into, self.copier, self.may_link)
         return saved.position if saved is not None and saved.is_readable else None
 
@@ -132,20 +133,14 @@ def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
 
     The views are from `folder`, and so are the records. Damaged ones are left out.
     """
-    segments = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
-    try:
-        segments.find()
+    with pinned(folder / "log", read_meta(folder).segment_size, Disk()) as segments:
         first = segments.bases[0] if segments.bases else begin
-        if first < begin:
-            database = Database(views, _CACHE)
-            try:
-                state = State(database)
-                for view in (Held(state, first), RetainedValues(state)):
-                    _keep(view, begin, segments, database, state)
-            finally:
-                database.close()
-    finally:
-        segments.close()
+        if first >= begin:
+            return
+        with closing(Database(views, _CACHE)) as database:
+            state = State(database)
+            for view in (Held(state, first), RetainedValues(state)):
+                _keep(view, begin, segments, database, state)
 
 
 def _keep(view: Keeper, begin: int, segments: Segments, database: Database, state: State) -> None:
@@ -173,7 +168,7 @@ def _record_at(segments: Segments, position: int, length: int) -> bytes:
     return frame if record.verify(frame, position)[1] == length else b""
 
 
-def _said_position(folder: Path) -> int | None:
+def _position_in_manifest(folder: Path) -> int | None:
     """The position of a backup's views according to its manifest; None without a manifest."""
     try:
         return read_manifest(folder).views
@@ -184,12 +179,8 @@ def _said_position(folder: Path) -> int | None:
 def _is_same_log(segments: Segments, folder: Path, position: int) -> bool:
     """Whether the log of `folder` has the same record before `position`, with equal time, writer and content."""
     own = _record_before(segments, position)
-    others = PinnedSegments(folder / "log", read_meta(folder).segment_size, Disk())
-    try:
-        others.find()
+    with pinned(folder / "log", read_meta(folder).segment_size, Disk()) as others:
         return own != b"" and own == _record_before(others, position)
-    finally:
-        others.close()
 
 
 def _record_before(segments: Segments, position: int) -> bytes:

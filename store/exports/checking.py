@@ -10,7 +10,7 @@ from store.log.segments import Segments, segment_name
 
 
 @dataclass(slots=True, frozen=True)
-class Checked:
+class CheckedLog:
     """The content of a verified copy."""
 
     ends: dict[int, int]  # by segment: the end of its last record
@@ -18,9 +18,9 @@ class Checked:
 
 
 def check_log(
-    segments: Segments, position: int, known: Mapping[int, int], tell: Callable[[int], None] = lambda _: None
-) -> Checked:
-    """Read all segments except those whose end is `known`. Calls `tell` with the bytes of each batch.
+    segments: Segments, position: int, known: Mapping[int, int], on_read: Callable[[int], None]
+) -> CheckedLog:
+    """Read all segments except those whose end is `known`. Call `on_read` with the bytes of each batch.
 
     Raises `LogCorrupt` unless they have valid records without a gap up to exactly `position`.
     """
@@ -35,7 +35,7 @@ def check_log(
                     break  # the segment before it had other records when it was written
                 behind = batch.position + len(batch.data)
                 time_ms = batch.store_time
-                tell(len(batch.data))
+                on_read(len(batch.data))
         if behind == base and segments.damaged.behind(end) < base + segments.size:
             break
         ends[base] = behind
@@ -43,4 +43,4 @@ def check_log(
     end = segments.damaged.behind(end)
     if end != position or len(ends) != len(segments.bases):
         raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
-    return Checked(ends, time_ms)
+    return CheckedLog(ends, time_ms)

@@ -1,7 +1,7 @@
-"""Restoring: a backup, or a data folder that nobody has open, into a new data folder, whole or up to a moment.
+"""Restores a backup, or a data folder that no process has open, into a new data folder: whole, or up to a moment.
 
-What is restored is put together in `restore.unfinished/` of the new folder, and gets its names when it is checked;
-`store.json` comes last. Until then no store opens there.
+The data is put together in `restore.unfinished/` of the new folder, checked, and then moved to its place.
+`store.json` comes last. No store opens the folder before it is there.
 """
 
 import os
@@ -13,33 +13,33 @@ from pathlib import Path
 
 from store.data_folder import LOCK, META, RESTORING, Folder, is_data_folder, kept_closed, read_meta
 from store.errors import StoreError
-from store.exports.backup import CopyOptions
 from store.exports.base import Base
 from store.exports.checking import check_log
+from store.exports.copying import CopyOptions, Progress, require_room
 from store.exports.until import Until, cut
 from store.file_copy import Copier, sync_files
 from store.log.damaged_ranges import write_damaged
 from store.log.disk import Disk, replace_file
-from store.log.pinned_segments import PinnedSegments
+from store.log.pinned_segments import pinned
 from store.log.segments import Segments, segment_name
 
 
 @dataclass(slots=True, frozen=True)
 class Restored:
-    """What is in the new data folder."""
+    """The content of the new data folder."""
 
     begin: int  # of the log
-    position: int  # its end
+    position: int  # end of the log
     time_ms: int  # store time of its newest record
-    views: int  # position from which the next start folds on; 0: it folds the whole log
-    dropped_bytes: int  # of the backup's log, behind `position`
+    views: int  # position from which the next start folds the log
+    dropped_bytes: int  # of the backup's log behind `position`
 
 
 def restore(backup: Path, data: Path, until: Until, others: Sequence[Path], options: CopyOptions) -> Restored:
-    """Restore `backup` into `data`, which must not exist or be empty, up to `until`. Views to fold on from may be those
-    of older backups of the same log, `others`.
+    """Restore `backup` up to `until` into `data`, which must be empty or not exist.
 
-    Raises `LogCorrupt`, `StoreError` and OSError; `data` is as it was then.
+    `others` are older backups of the same log: folding may begin from their views. Raises `LogCorrupt`, `StoreError`
+    and OSError, and leaves `data` as it was then.
     """
     if not is_data_folder(backup):
         raise StoreError(f"there is no backup at {backup}")
@@ -49,11 +49,11 @@ def restore(backup: Path, data: Path, until: Until, others: Sequence[Path], opti
 
 @contextmanager
 def _target(data: Path, disk: Disk) -> Iterator[Path]:
-    """Where the restored is put together: in `data`, which is locked and as it was when this fails."""
+    """Lock `data`, and create the folder for unfinished data in it. A failure leaves `data` as it was."""
     there = {path.name for path in data.iterdir()} if data.exists() else set()
     foreign = there - {LOCK, RESTORING, "lost+found"}
     if foreign:
-        raise StoreError(f"{data} is not empty, it has {min(foreign)}: a restore never overwrites")
+        raise StoreError(f"{data} is not empty, it contains {min(foreign)}: a restore never overwrites")
     is_new = not data.exists()
     folder = Folder(data, disk)
     unfinished = data / RESTORING
@@ -73,7 +73,7 @@ def _target(data: Path, disk: Disk) -> Iterator[Path]:
 
 
 class _Restore:
-    """One restore on its way."""
+    """One restore in the making."""
 
     def __init__(self, backup: Path, data: Path, unfinished: Path, options: CopyOptions) -> None:
         self._backup = backup
@@ -82,49 +82,37 @@ class _Restore:
         self._options = options
         self._disk = options.disk
         self._size = read_meta(backup).segment_size
-        self._done = 0
-        self._all = 0
-        self._copier = Copier(self._disk, options.rest, self._on_copied)
+        self._progress = Progress(options.on_progress)
+        self._copier = Copier(self._disk, options.rest, self._progress.add)
 
     def run(self, until: Until, others: Sequence[Path]) -> Restored:
-        source = PinnedSegments(self._backup / "log", self._size, self._disk)
-        try:
-            source.find()
+        with pinned(self._backup / "log", self._size, self._disk) as source:
             whole = cut(source, Until())
             end = min(cut(source, until), whole)
-            if end == (source.bases[0] if source.bases else 0) < whole:
+            if end == source.begin < whole:
                 raise StoreError(f"nothing of the log is as old as that: it begins at {end}")
-            views = self._choose_views(source, end, others)
+            base = Base(self._unfinished / "views", self._copier, may_link=False)
+            views = base.choose(source, end, base.copy_from(self._backup, base.into, end), others)
             self._copy_log(source, end)
-        finally:
-            source.close()
         copy = Segments(self._unfinished / "log", self._size, self._disk)
         copy.find()
-        self._done, self._all = 0, end - (copy.bases[0] if copy.bases else 0)
-        checked = check_log(copy, end, {}, self._on_checked)
+        self._progress.begin("checking", end - copy.begin)
+        checked = check_log(copy, end, {}, self._progress.add)
         self._finish()
-        return Restored(copy.bases[0] if copy.bases else 0, end, checked.time_ms, views, whole - end)
-
-    def _choose_views(self, source: Segments, end: int, others: Sequence[Path]) -> int:
-        base = Base(self._unfinished / "views", self._copier, may_link=False)
-        own = base.copy_from(self._backup, base.into, end)
-        return base.choose(source, end, own, others)
+        return Restored(copy.begin, end, checked.time_ms, views, whole - end)
 
     def _copy_log(self, source: Segments, end: int) -> None:
         folder = self._unfinished / "log"
         folder.mkdir(mode=0o750)
         write_damaged(folder, source.damaged.up_to(end), self._disk)
         bases = [base for base in source.bases if base < end]
-        self._done, self._all = 0, self._size * len(bases)
-        room = os.statvfs(folder)
-        if self._all > room.f_bavail * room.f_frsize:
-            free = room.f_bavail * room.f_frsize
-            raise StoreError(f"{self._all} bytes of log are to be copied to {self._data}, which has room for {free}")
+        size = self._size * len(bases)
+        require_room(self._data, size)
+        self._progress.begin("copying", size)
         for base in bases:
             fd = source.open(base)
             try:
-                # The last one is written to: it has its room on the disk beforehand, as every segment.
-                is_last = base == bases[-1]
+                is_last = base == bases[-1]  # the store will write to it, and expects that its disk space is allocated
                 length = end - base if is_last else self._size
                 self._copier.copy(fd, folder / segment_name(base), length, self._size, is_full=is_last)
             finally:
@@ -141,11 +129,3 @@ class _Restore:
         replace_file(data / META, (self._backup / META).read_bytes(), disk)
         self._unfinished.rmdir()
         disk.sync_folder(data)
-
-    def _on_copied(self, count: int) -> None:
-        self._done += count
-        self._options.tell("copying", self._done, self._all)
-
-    def _on_checked(self, count: int) -> None:
-        self._done += count
-        self._options.tell("checking", self._done, self._all)

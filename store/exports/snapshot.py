@@ -1,7 +1,7 @@
-"""A store as it was at a moment: read-only, over a data folder or a backup that is not changed by it, whoever has it.
+"""A read-only store as of a moment, over a data folder or a backup. The folder may be in use, and is not changed.
 
-Views are copied into a temporary folder (their tables linked, where that is one file system) and folded on to the
-moment; records are read from the log where it is. What it answers is what the store answered then.
+Views are copied into a temporary folder and folded up to the moment. Their tables are linked if the temporary folder
+is on the same file system. Records are read from the log in its place. Answers are those that the store gave then.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ from store.exports.base import Base
 from store.exports.until import Until, cut
 from store.file_copy import Copier
 from store.log.disk import Disk
-from store.log.pinned_segments import PinnedSegments
+from store.log.pinned_segments import pinned
 from store.log.reader import LogReader
 from store.log.recovery import begin_time, sound_batches
 from store.log.segments import Segments, segment_name
@@ -36,7 +35,7 @@ _TRIES: Final = 5
 
 
 class Snapshot(Queries):
-    """Answers the questions of `store.api.Store`. Made by `open`, to be closed."""
+    """Answers the queries of `store.api.Store`. Create it with `open`, and close it."""
 
     def __init__(self, segments: Segments, views: Views, partitions: int, undo: ExitStack) -> None:
         self.partitions = partitions
@@ -51,29 +50,30 @@ class Snapshot(Queries):
         until: Until = Until(),  # noqa: B008  frozen
         others: Sequence[Path] = (),
         temporary: Path | None = None,
-        tell: Callable[[int], None] = lambda _: None,
+        on_folded: Callable[[int], None] = lambda _: None,
     ) -> "Snapshot":
-        """The store of the data folder or backup `path` as it was at `until`, or as it is.
+        """Open the data folder or backup `path` as of `until`.
 
-        Views to begin from may be those of older backups of it, `others`. `temporary` is where its folder is made, and
-        `tell` hears of bytes of the log as they are folded. Raises `LogCorrupt` for damage in what is folded,
-        `StoreError` when there are no views to begin from (see `store.exports.base`), OSError.
+        `others` are older backups of it: folding may begin from their views. The views are copied into a new folder in
+        `temporary`. `on_folded` is called with numbers of bytes of the log as they are folded. Raises `LogCorrupt` for
+        damage in what is folded, `StoreError` when there are no views to begin from (see `store.exports.base`), and
+        OSError.
         """
-        return await asyncio.get_running_loop().run_in_executor(None, _open, path, until, others, temporary, tell)
+        return await asyncio.get_running_loop().run_in_executor(None, _open, path, until, others, temporary, on_folded)
 
     @property
     def begin(self) -> int:
-        """Where the log begins."""
+        """Begin of the log."""
         return self._views.begin
 
     @property
     def position(self) -> int:
-        """The end of the last record that was there."""
+        """End of the last record."""
         return self._views.position
 
     @property
     def time_ms(self) -> int:
-        """When that was stored; 0 when there was none."""
+        """Store time of the last record; 0: there is none."""
         return self._views.store_time
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class Snapshot(Queries):
 
 
 def _open(
-    path: Path, until: Until, others: Sequence[Path], temporary: Path | None, tell: Callable[[int], None]
+    path: Path, until: Until, others: Sequence[Path], temporary: Path | None, on_folded: Callable[[int], None]
 ) -> Snapshot:
     if not is_data_folder(path):
         raise StoreError(f"there is no data folder at {path}")
@@ -90,52 +90,38 @@ def _open(
         folder = Path(tempfile.mkdtemp(prefix="sluice-", dir=temporary))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         base = Base(folder / "views", Copier(Disk()), may_link=True)
-        segments, own = _pin_with_views(path, meta.segment_size, base, until)
-        undo.callback(segments.close)
+        segments, own = _pin_with_views(path, meta.segment_size, base, until, undo)
         end = cut(segments, until)
         base.choose(segments, end, own, others)
         database = Database(base.into, _CACHE)
         undo.callback(database.close)
-        config = replace(
-            StoreConfig(),
-            partitions=meta.partitions,
-            segment_size=meta.segment_size,
-            generation_segments=meta.generation_segments,
-        )
-        begin = segments.bases[0] if segments.bases else 0
+        config = StoreConfig(meta.partitions, meta.segment_size, meta.generation_segments)
+        begin = segments.begin
         views = Views(database, config, begin, begin_time(segments, begin), segments.damaged)
-        _fold(views, segments, end, tell)
+        _fold(views, segments, end, on_folded)
         return Snapshot(segments, views, meta.partitions, undo.pop_all())
 
 
-def _pin_with_views(path: Path, size: int, base: Base, until: Until) -> tuple[Segments, int | None]:
-    """The log's segments, and the position of its own views, which are copied: of a moment in which retention took
-    nothing. The views refer to records that are in the segments then."""
+def _pin_with_views(path: Path, size: int, base: Base, until: Until, undo: ExitStack) -> tuple[Segments, int | None]:
+    """Pin the log's segments, and copy its own views, which refer only to records in these segments.
+
+    Returns the segments, and the position of the views.
+    """
     for _ in range(_TRIES):
-        segments = _pin(path, size)
-        begin = segments.bases[:1]
-        end = None if until == Until() else cut(segments, until)
-        segments.close()
+        with pinned(path / "log", size, Disk()) as segments:
+            begin = segments.begin
+            end = None if until == Until() else cut(segments, until)
         own = base.copy_from(path, base.into, end)
-        segments = _pin(path, size)  # again: the views may have come further than the log that was seen before
-        if segments.bases[:1] == begin:
-            return segments, own
-        segments.close()
+        with ExitStack() as pin:
+            segments = pin.enter_context(pinned(path / "log", size, Disk()))  # again: the views may be ahead of it
+            if segments.begin == begin:
+                undo.push(pin.pop_all())
+                return segments, own
         shutil.rmtree(base.into, ignore_errors=True)
-    raise StoreError(f"retention keeps taking segments of {path} away: try again, or look at a backup")
+    raise StoreError(f"retention keeps removing segments of {path}: try again, or use a backup")
 
 
-def _pin(path: Path, size: int) -> PinnedSegments:
-    segments = PinnedSegments(path / "log", size, Disk())
-    try:
-        segments.find()
-    except BaseException:
-        segments.close()
-        raise
-    return segments
-
-
-def _fold(views: Views, segments: Segments, end: int, tell: Callable[[int], None]) -> None:
+def _fold(views: Views, segments: Segments, end: int, on_folded: Callable[[int], None]) -> None:
     """Fold the log from where the views are up to `end`."""
     for batch in sound_batches(segments, views.position) if views.position < end else ():
         data, time_ms = batch.data, batch.store_time
@@ -143,7 +129,7 @@ def _fold(views: Views, segments: Segments, end: int, tell: Callable[[int], None
             data = data[: end - batch.position]
             time_ms = record.store_time_of(data, record.split(data)[-1])
         views.fold(SealedBatch(batch.position, data, time_ms))
-        tell(len(data))
+        on_folded(len(data))
         if views.position >= end:
             break
         if views.is_full():

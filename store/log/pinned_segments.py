@@ -2,6 +2,8 @@
 
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +30,7 @@ class PinnedSegments(Segments):
     def find(self) -> None:
         """Find and open the segments. Raises what `Segments.find` does.
 
-        It tries several times before, because retention may remove segments meanwhile.
+        It makes several attempts, because retention may remove segments meanwhile.
         """
         for attempt in range(_TRIES):
             self._unpin()
@@ -60,6 +62,17 @@ class PinnedSegments(Segments):
         for fd in self._pinned.values():
             os.close(fd)
         self._pinned.clear()
+
+
+@contextmanager
+def pinned(folder: Path, size: int, disk: Disk) -> Iterator[PinnedSegments]:
+    """Find and open the segments of a log, and close them in the end. Raises what `PinnedSegments.find` does."""
+    segments = PinnedSegments(folder, size, disk)
+    try:
+        segments.find()
+        yield segments
+    finally:
+        segments.close()
 
 
 def _make_room(count: int) -> None:

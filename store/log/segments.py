@@ -82,6 +82,11 @@ class Segments:
             if base != self.bases[0] + number * self.size:
                 raise LogCorrupt(segment_name(base), base, "the segment before it is missing")
 
+    @property
+    def begin(self) -> int:
+        """Where the log begins; 0 without a segment."""
+        return self.bases[0] if self.bases else 0
+
     def base_of(self, position: int) -> int:
         return position - position % self.size
 

@@ -1,4 +1,4 @@
-"""Finds all damage of a log and records it, so that reads skip it. For a log that does not open and has no backup.
+"""Finds and records all damage of a log that cannot be opened and has no backup, so that reads skip the damage.
 
 No readable record is lost. A missing or shortened segment is completed with zeros, which count as damage. If records
 at the end are lost that the views have, the log continues in the next segment, so that no position is used twice.
@@ -19,7 +19,7 @@ from store.views.database import Checkpoint
 _PAGE: Final = 4096
 
 
-class _Indulgent(Disk):
+class _TolerantDisk(Disk):
     """Returns random bytes, which no record contains, where the device cannot read."""
 
     __slots__ = ("_disk",)
@@ -55,7 +55,7 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
     """
     if not _complete(log, size, 0, disk):
         return []
-    segments = Segments(log, size, _Indulgent(disk))
+    segments = Segments(log, size, _TolerantDisk(disk))
     segments.find()
     found: list[Damage] = []
     end = segments.bases[0]
@@ -79,8 +79,7 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
 
 def forget_reclaimed(segments: Segments) -> None:
     """Drop damaged ranges in segments that retention has removed."""
-    begin = segments.bases[0] if segments.bases else 0
-    kept = DamagedRanges((first, end) for first, end in segments.damaged if end > begin)
+    kept = DamagedRanges((first, end) for first, end in segments.damaged if end > segments.begin)
     if kept.size() != segments.damaged.size():
         write_damaged(segments.folder, kept, segments.disk)
         segments.damaged = kept
@@ -106,7 +105,7 @@ def _replace(path: Path, length: int, size: int, disk: Disk) -> None:
     unfinished = path.with_suffix(".new")
     source = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        Copier(_Indulgent(disk)).copy(source, unfinished, length, size)
+        Copier(_TolerantDisk(disk)).copy(source, unfinished, length, size)
     finally:
         os.close(source)
     unfinished.rename(path)

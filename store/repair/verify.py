@@ -1,7 +1,7 @@
 """Verifies a whole log and finds its end and all its damage, without changing anything.
 
-Opening a log verifies only the part that its views do not have, and stops at the first damage. `audit` reads all of
-it and continues behind damage. `repair` cuts the log at the first damage; no node may have it open then.
+Opening a log verifies only the part that its views do not have, and stops at the first damage. `audit` reads the whole
+log and continues behind damage. `repair` cuts the log at the first damage, while no node has it open.
 """
 
 import os
@@ -9,10 +9,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import record
-from store.data_folder import Folder, read_meta
+from store.data_folder import Folder, is_data_folder, read_meta
 from store.errors import LogCorrupt, StoreError
 from store.file_copy import Copier
 from store.log.damaged_ranges import write_damaged
@@ -23,27 +22,25 @@ from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch
 from store.views.database import seen_checkpoint
 
-ASIDE: Final = "damaged"
-
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """Bytes from `position` on that were durable once and are not a valid record."""
+    """Damage from `position` on: these bytes were durable once, and are not a valid record."""
 
     segment: str
     position: int
     what: str
-    resumes: int | None  # position of the next sound record; None: there is none
-    is_known: bool = False  # it is served around
+    resumes: int | None  # position of the next valid record; None: there is none
+    is_known: bool = False  # it is recorded, and reads skip it
 
 
 @dataclass(slots=True)
 class SegmentAudit:
-    """A segment: its records and the position behind the last of them."""
+    """The result of verifying a segment."""
 
     name: str
     base: int
-    end: int
+    end: int  # behind its last valid record
     records: int = 0
 
 
@@ -52,14 +49,14 @@ class Audit:
     """The result of verifying a whole log."""
 
     begin: int
-    end: int  # behind the last sound record
-    torn: int = 0  # bytes behind it that the next opening clears: a batch that was never acknowledged
+    end: int  # behind the last valid record
+    torn: int = 0  # bytes of a batch behind it that was never acknowledged; the next opening clears them
     segments: list[SegmentAudit] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
     @property
     def unknown_damage(self) -> list[Damage]:
-        """Damage that is not known yet, which stops opening and reading."""
+        """Damage that is not recorded. The log cannot be opened with it, and reads fail."""
         return [damage for damage in self.damage if not damage.is_known]
 
     @property
@@ -68,11 +65,12 @@ class Audit:
 
 
 def open_segments(path: Path) -> tuple[Segments, Damage | None]:
-    """The segments of the data folder up to the first that is missing or no segment, and that as damage. To be closed.
+    """Open the segments of a data folder. The caller closes them.
 
-    Raises `StoreError` when there is no data folder at `path`.
+    If a segment is missing or invalid, it is returned as damage, and the segments end before it. Raises `StoreError`
+    when there is no data folder at `path`.
     """
-    if not (path / "store.json").exists():
+    if not is_data_folder(path):
         raise StoreError(f"there is no data folder at {path}")
     segments = PinnedSegments(path / "log", read_meta(path).segment_size, Disk())
     try:
@@ -84,8 +82,8 @@ def open_segments(path: Path) -> tuple[Segments, Damage | None]:
 
 
 def audit(path: Path) -> Audit:
-    """Read the whole log of the data folder. A node may have it open: then the end is where it was just now."""
-    saved = seen_checkpoint(path / "views")  # first: what it speaks of is in the log that is read then
+    """Read the whole log of a data folder. A node may have it open, and append to it meanwhile."""
+    saved = seen_checkpoint(path / "views")  # first, so that the log that is read has everything the views have
     segments, missing = open_segments(path)
     try:
         return _audit(segments, missing, 0 if saved is None else saved.durable)
@@ -94,7 +92,7 @@ def audit(path: Path) -> Audit:
 
 
 def _audit(segments: Segments, missing: Damage | None, durable: int) -> Audit:
-    begin = segments.bases[0] if segments.bases else 0
+    begin = segments.begin
     found = Audit(begin, begin)
     by_base = {base: SegmentAudit(segment_name(base), base, base) for base in segments.bases}
     found.segments = list(by_base.values())
@@ -120,18 +118,19 @@ def _audit(segments: Segments, missing: Damage | None, durable: int) -> Audit:
 
 
 def known_damage(segments: Segments) -> list[Damage]:
-    """What is served around, of the log as it is."""
-    begin = segments.bases[0] if segments.bases else 0
+    """The recorded damage of the log. Reads skip it."""
     return [
         Damage(segment_name(segments.base_of(first)), first, "damaged, and served around", end, is_known=True)
         for first, end in segments.damaged
-        if end > begin
+        if end > segments.begin
     ]
 
 
 def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[SealedBatch | Damage]:
-    """The log from a record's `position` on: batches, and what lies damaged between them. What is before `durable` is
-    known to have been on disk."""
+    """Yield the batches of the log from a record's `position` on, and the damage between them.
+
+    The log is known to have been on disk up to `durable`.
+    """
     end = position
     while segments.has(segments.base_of(position)):
         for batch in sound_batches(segments, position):
@@ -146,22 +145,22 @@ def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[Seal
             if is_damage:
                 break
         if resumes is None or not is_damage:
-            return  # nothing proves that anything was durable here: the end, and perhaps a torn tail
+            return  # the end of the log, perhaps with a torn batch: nothing proves that these bytes were durable
         position = resumes
         if position == end:
-            continue  # a node has the log open, and has come further meanwhile
+            continue  # a node that has the log open has appended meanwhile
         what = "zeros where a record was" if _is_zero(segments, end) else "damaged record"
         yield Damage(segment_name(segments.base_of(end)), end, what, position)
         end = position
 
 
 def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
-    """Cut the log at its first damage, after copying what that changes aside. The views go, to be folded anew.
+    """Cut the log at its first damage, and remove the views, which are folded anew. First copy the affected segments.
 
-    Returns the damage and the folder of the copies; (None, None) when there is none. Raises `StoreError` while a
-    node has the folder. After a crash in here, do it again: the copies are made, and durable, before any change.
+    Returns the damage and the folder of the copies; (None, None) if there is no damage. Raises `StoreError` while a
+    node has the folder open. It can be repeated after a crash: the copies are durable before anything is changed.
     """
-    found = audit(path)  # before the lock, which would make a folder of any path
+    audit(path)  # raises before the lock would create a folder
     folder = Folder(path, disk)
     try:
         found = audit(path)
@@ -171,10 +170,10 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
         segments, _ = open_segments(path)
         segments.close()
         base = segments.base_of(damage.position)
-        touched = sorted(file for file in folder.log.glob("*.log") if int(file.stem) >= base)
-        aside = _copy_aside(path, touched, damage.position, disk)
+        affected = sorted(file for file in folder.log.glob("*.log") if int(file.stem) >= base)
+        copies = _save_copies(path, affected, damage.position, disk)
         shutil.rmtree(folder.views, ignore_errors=True)
-        for file in reversed(touched):
+        for file in reversed(affected):
             if int(file.stem) > base or not segments.has(base):
                 file.unlink()
         disk.sync_folder(folder.log)
@@ -182,24 +181,25 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
             write_damaged(folder.log, segments.damaged.up_to(damage.position), disk)
         if segments.has(base):
             _cut(folder.log / segment_name(base), damage.position - base, segments.size, disk)
-        return damage, aside
+        return damage, copies
     finally:
         folder.close()
 
 
-def _copy_aside(path: Path, files: list[Path], position: int, disk: Disk) -> Path:
-    aside = path / f"{ASIDE}-{position}"
-    while aside.exists():  # an earlier repair at the same place
-        aside = aside.with_name(aside.name + "+")
-    disk.make_folder(aside)
+def _save_copies(path: Path, files: list[Path], position: int, disk: Disk) -> Path:
+    """Copy files durably into a new folder, and return it."""
+    copies = path / f"damaged-{position}"
+    while copies.exists():  # from an earlier repair at the same position
+        copies = copies.with_name(copies.name + "+")
+    disk.make_folder(copies)
     for file in files:
-        Copier(disk).copy_file(file, aside / file.name)
-    disk.sync_folder(aside)
-    return aside
+        Copier(disk).copy_file(file, copies / file.name)
+    disk.sync_folder(copies)
+    return copies
 
 
 def _cut(segment: Path, length: int, size: int, disk: Disk) -> None:
-    """Put zeros behind `length` of a segment. In a file of its own: a backup may share the old one."""
+    """Replace a segment by a copy with zeros behind `length`. A backup may share the old file, which stays as it is."""
     unfinished = segment.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     fd = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)

@@ -18,7 +18,8 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
 from store.exports import backup as backups
-from store.exports.backup import CopyOptions, Made, back_up_staged, back_up_stopped, read_manifest
+from store.exports.backup import Made, back_up_staged, back_up_stopped, read_manifest
+from store.exports.copying import CopyOptions
 from store.exports.stage import lock_folder, stage
 from store.log.disk import Disk
 from store.log.segments import segment_name

@@ -8,7 +8,8 @@ import record
 from record.layout import FLAG_RETAIN
 from store.api import topic_queue
 from store.engine import Engine
-from store.exports.backup import CopyOptions, back_up_staged
+from store.exports.backup import back_up_staged
+from store.exports.copying import CopyOptions
 from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage

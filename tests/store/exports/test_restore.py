@@ -12,7 +12,8 @@ import record
 from store.data_folder import Folder
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
-from store.exports.backup import CopyOptions, back_up_staged
+from store.exports.backup import back_up_staged
+from store.exports.copying import CopyOptions
 from store.exports.restore import Restored, restore
 from store.exports.stage import stage
 from store.exports.until import Until
@@ -132,7 +133,7 @@ async def test_nothing_is_overwritten(store: Filled, tmp_path: Path):
     target = tmp_path / "restored"
     target.mkdir()
     (target / "precious").write_text("data")
-    with pytest.raises(StoreError, match="restored is not empty, it has precious: a restore never overwrites"):
+    with pytest.raises(StoreError, match="restored is not empty, it contains precious: a restore never overwrites"):
         restored(tmp_path)
     assert [path.name for path in target.iterdir()] == ["precious"]
     with pytest.raises(StoreError, match="is not empty"):
@@ -229,7 +230,7 @@ async def test_a_half_restored_folder_does_not_open_and_is_restored_again(store:
         with pytest.raises(StoreError, match=r"did not finish|restore it from a backup"):
             await Engine.open(target, SMALL)
         if step:
-            with pytest.raises(StoreError, match="is not empty, it has log"):
+            with pytest.raises(StoreError, match="is not empty, it contains log"):
                 restored(tmp_path)
             shutil.rmtree(target)
         restored(tmp_path)

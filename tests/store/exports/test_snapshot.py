@@ -14,7 +14,8 @@ import pytest
 import record
 from store.engine import Engine
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
-from store.exports.backup import CopyOptions, back_up_staged, back_up_stopped
+from store.exports.backup import back_up_staged, back_up_stopped
+from store.exports.copying import CopyOptions
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until

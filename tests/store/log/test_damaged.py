@@ -20,7 +20,8 @@ from store.api import Appended, PopRequest, Start, StoredSubscription, filter_qu
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, NoSuchMessage, StoreError
-from store.exports.backup import CopyOptions, back_up_stopped
+from store.exports.backup import back_up_stopped
+from store.exports.copying import CopyOptions
 from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.until import Until

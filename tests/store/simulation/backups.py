@@ -13,7 +13,8 @@ from store.config import StoreConfig
 from store.data_folder import read_meta
 from store.engine import Engine
 from store.errors import StoreError
-from store.exports.backup import BackupManifest, CopyOptions, back_up_staged
+from store.exports.backup import BackupManifest, back_up_staged
+from store.exports.copying import CopyOptions
 from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
